@@ -1,0 +1,65 @@
+//! Who calls: tenant, session and agent.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// The most characters a tenant's, session's or agent's name may have.
+pub const MAX_NAME: usize = 128;
+
+/// Who calls. On the command line the state directory's owner is believed; elsewhere the transport decides.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Caller {
+    /// The tenant: nothing is ever shared between two of them.
+    pub tenant: String,
+    /// The session: it has one workspace, and its agents can share sandboxes.
+    pub session: String,
+    /// The agent: quotas are counted for it, and it owns what it launches.
+    pub agent: String,
+}
+
+impl Default for Caller {
+    fn default() -> Self {
+        Self { tenant: "default".into(), session: "default".into(), agent: "default".into() }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.tenant, self.session, self.agent)
+    }
+}
+
+impl Caller {
+    /// Checks all three names.
+    pub fn check(&self) -> Result<()> {
+        for (what, name) in [("tenant", &self.tenant), ("session", &self.session), ("agent", &self.agent)] {
+            if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+                return Err(Error::invalid_argument(format!(
+                    "the {what} name {name:?} is not usable: 1 to {MAX_NAME} characters, none of them a control character"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of the session's directory: a hash, so that no two pairs of names can meet in one directory,
+    /// whatever characters they hold.
+    pub fn session_key(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.tenant, &self.session] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Whether `other` is of the same tenant and session.
+    pub fn same_session(&self, other: &Self) -> bool {
+        self.tenant == other.tenant && self.session == other.session
+    }
+}

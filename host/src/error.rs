@@ -1,0 +1,146 @@
+//! The one error that crosses skillhost's seams: to a guest, over the socket, to a shell.
+//!
+//! A kind is what a program acts on, a message is what a person or a model reads. Both travel over
+//! the API and into guests unchanged, so an error means the same whoever meets it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, as a program may act on it. The same set as `types.error` in the WIT package.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Policy refuses it: outside the grant.
+    Denied,
+    /// A quota is used up, or would be exceeded.
+    QuotaExceeded,
+    /// The sandbox's own permissions refuse it.
+    Permission,
+    /// An argument is malformed or out of range.
+    InvalidArgument,
+    /// No such thing.
+    NotFound,
+    /// It is there already.
+    AlreadyExists,
+    /// It belongs to somebody else.
+    NotOwner,
+    /// A deadline passed, or a budget was spent.
+    TimedOut,
+    /// The caller gave up.
+    Cancelled,
+    /// Larger than a bound allows.
+    TooLarge,
+    /// The sandbox ended while it was in use.
+    SandboxDied,
+    /// What would do it cannot be reached.
+    Unavailable,
+    /// Anything else.
+    Other,
+}
+
+impl ErrorKind {
+    /// The kebab-case name, as it stands in WIT and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::QuotaExceeded => "quota-exceeded",
+            Self::Permission => "permission",
+            Self::InvalidArgument => "invalid-argument",
+            Self::NotFound => "not-found",
+            Self::AlreadyExists => "already-exists",
+            Self::NotOwner => "not-owner",
+            Self::TimedOut => "timed-out",
+            Self::Cancelled => "cancelled",
+            Self::TooLarge => "too-large",
+            Self::SandboxDied => "sandbox-died",
+            Self::Unavailable => "unavailable",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An error: a kind to act on and a message that says what happened, why, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What a program acts on.
+    pub kind: ErrorKind,
+    /// What a person or a model reads, with its whole cause chain.
+    pub message: String,
+}
+
+impl Error {
+    /// An error of `kind` with `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// The same error, its message led by what was being attempted.
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        Self { kind: self.kind, message: format!("{what}: {}", self.message) }
+    }
+}
+
+macro_rules! constructors {
+    ($($name:ident => $kind:ident),* $(,)?) => {
+        impl Error {
+            $(
+                #[doc = concat!("An error of kind [`ErrorKind::", stringify!($kind), "`].")]
+                pub fn $name(message: impl Into<String>) -> Self {
+                    Self::new(ErrorKind::$kind, message)
+                }
+            )*
+        }
+    };
+}
+
+constructors! {
+    denied => Denied,
+    quota_exceeded => QuotaExceeded,
+    permission => Permission,
+    invalid_argument => InvalidArgument,
+    not_found => NotFound,
+    already_exists => AlreadyExists,
+    not_owner => NotOwner,
+    timed_out => TimedOut,
+    cancelled => Cancelled,
+    too_large => TooLarge,
+    sandbox_died => SandboxDied,
+    unavailable => Unavailable,
+    other => Other,
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+            std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
+            std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            std::io::ErrorKind::InvalidInput => ErrorKind::InvalidArgument,
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Self {
+        // An error that already has a kind keeps it, however much context was laid around it.
+        let kind = error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<Error>().map(|known| known.kind))
+            .unwrap_or(ErrorKind::Other);
+        Self::new(kind, format!("{error:#}"))
+    }
+}

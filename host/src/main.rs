@@ -1,0 +1,3 @@
+//! The `skillhost` program.
+
+fn main() {}
