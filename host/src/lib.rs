@@ -5,3 +5,4 @@
 pub mod api;
 pub mod caller;
 pub mod error;
+pub mod sandbox;

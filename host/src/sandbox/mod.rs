@@ -1,0 +1,3 @@
+//! Isolated environments to run commands in.
+
+pub mod image_build;
