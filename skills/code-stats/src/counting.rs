@@ -1,0 +1,159 @@
+//! The conversation with the host: launch, copy in, count, publish.
+
+use serde_json::json;
+
+use crate::component::exports::skillhost::code_stats::stats::{Place, Report};
+use crate::component::skillhost::skill::log::Level;
+use crate::component::skillhost::skill::sandbox::{
+    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult,
+};
+use crate::component::skillhost::skill::types::Error;
+use crate::component::skillhost::skill::{blackboard, files, log};
+use crate::key;
+use crate::tally::{Records, Tally};
+
+const ROLE: &str = "default";
+/// The sandbox's own `/tmp`: it goes with the sandbox, where the workspace would have to be tidied.
+const TREE: &str = "/tmp/tree";
+const READ_AT_MOST: u32 = 256 * 1024;
+/// How much of an error output is worth repeating.
+const COMPLAINTS_AT_MOST: usize = 2000;
+
+/// Says `bytes TAB lines TAB name NUL` for each file. Names are read and written between NULs and start with `/`, so
+/// nothing in them can be taken for an option, an assignment, a field or gawk's own special files.
+const SCRIPT: &str = r#"set -o pipefail
+find "$1" -type f -printf '%s\t%p\0' | LC_ALL=C gawk '
+BEGIN { RS = "\0" }
+{
+    tab = index($0, "\t"); size = substr($0, 1, tab - 1); name = substr($0, tab + 1); lines = 0
+    RS = "\n"
+    while ((got = (getline line < name)) > 0) {
+        if (index(line, "\0")) { lines = 0; break }
+        lines++
+    }
+    close(name)
+    RS = "\0"
+    if (got < 0) { print name ": cannot be read" > "/dev/stderr"; failed = 1 }
+    printf "%s\t%d\t%s%c", size, lines, name, 0
+}
+END { exit failed }'"#;
+
+pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
+    let container = launch().map_err(|error| told("a sandbox could not be launched", &error))?;
+    let info = container.info();
+
+    let copied = files::copy_in(&container, "project", &path, TREE)
+        .map_err(|error| told(&format!("`{path}` could not be copied into the sandbox"), &error))?;
+    if !copied.message.is_empty() {
+        log::log(Level::Warn, &copied.message);
+    }
+
+    let tally = tally(&container, &path, copied.files, largest)?;
+    let (total, languages, largest) = tally.finish();
+    let summary_key = key::summary(&path);
+    let summary = json!({
+        "path": path,
+        "files": total.files,
+        "lines": total.lines,
+        "bytes": total.bytes,
+        "languages": languages.iter().map(|l| {
+            json!({ "name": l.name, "files": l.files, "lines": l.lines, "bytes": l.bytes })
+        }).collect::<Vec<_>>(),
+    });
+    blackboard::publish(&summary_key, &summary.to_string())
+        .map_err(|error| told("the summary could not be published", &error))?;
+
+    Ok(Report {
+        path,
+        files: total.files,
+        lines: total.lines,
+        bytes: total.bytes,
+        languages,
+        largest,
+        sandbox: Place { backend: info.backend, isolation: info.isolation, role: info.role, container_id: info.id },
+        summary_key,
+    })
+}
+
+fn launch() -> Result<Container, Error> {
+    Container::launch(&LaunchOptions {
+        role: ROLE.into(),
+        cpus: None,
+        memory_mib: None,
+        network: None,
+        wall_time_ms: None,
+        shared: false,
+        env: Vec::new(),
+    })
+}
+
+/// Counts the tree in the sandbox. Its output is read as it comes, so no tree is too large for this component's memory.
+fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Result<Tally, String> {
+    let argv = ["bash", "-c", SCRIPT, "code-stats", TREE].map(String::from).to_vec();
+    let options = ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: Some(240_000), max_output: None };
+    let process = container
+        .start(&Command::Argv(argv), &options)
+        .map_err(|error| told("counting could not be started", &error))?;
+
+    let mut tally = Tally::new(TREE, path, largest);
+    let mut complaints = Vec::new();
+    read_all(&process, &mut complaints, expected, &mut tally)?;
+    let end = process.wait().map_err(|error| told("the end of the counting is not known", &error))?;
+    match end.outcome {
+        Outcome::Exited(0) => Ok(tally),
+        _ => Err(ended(&end, &complaints)),
+    }
+}
+
+fn read_all(process: &Process, complaints: &mut Vec<u8>, expected: u64, tally: &mut Tally) -> Result<(), String> {
+    let mut records = Records::default();
+    while let Some(chunk) = process.read(READ_AT_MOST).map_err(|error| told("the counts could not be read", &error))? {
+        match chunk {
+            Chunk::Stdout(bytes) => {
+                records.push(&bytes, |record| tally.add(record))?;
+                log::progress(tally.files(), Some(expected.max(tally.files())), "counting");
+            }
+            Chunk::Stderr(bytes) => {
+                let room = COMPLAINTS_AT_MOST.saturating_sub(complaints.len());
+                complaints.extend(bytes.into_iter().take(room));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ended(end: &ProcessResult, complaints: &[u8]) -> String {
+    let how = match &end.outcome {
+        Outcome::Exited(code) => format!("failed with exit code {code}"),
+        Outcome::Signaled(signal) => format!("was ended by signal {signal}"),
+        Outcome::TimedOut => "took too long; choose a smaller directory".into(),
+        Outcome::Cancelled => "was cancelled".into(),
+        Outcome::OutOfMemory => "ran out of memory; choose a smaller directory".into(),
+        Outcome::NotStarted(why) => format!("did not start ({why}); the role `{ROLE}` needs bash, find and gawk"),
+    };
+    let complaints = String::from_utf8_lossy(complaints);
+    match complaints.trim() {
+        "" => format!("counting {how}"),
+        said => format!("counting {how}: {said}"),
+    }
+}
+
+/// What the host said, led by what was being done. The kind is kept: it is what a reader acts on.
+fn told(what: &str, error: &Error) -> String {
+    let (kind, text) = match error {
+        Error::Denied(text) => ("denied", text),
+        Error::QuotaExceeded(text) => ("quota-exceeded", text),
+        Error::Permission(text) => ("permission", text),
+        Error::InvalidArgument(text) => ("invalid-argument", text),
+        Error::NotFound(text) => ("not-found", text),
+        Error::AlreadyExists(text) => ("already-exists", text),
+        Error::NotOwner(text) => ("not-owner", text),
+        Error::TimedOut(text) => ("timed-out", text),
+        Error::Cancelled(text) => ("cancelled", text),
+        Error::TooLarge(text) => ("too-large", text),
+        Error::SandboxDied(text) => ("sandbox-died", text),
+        Error::Unavailable(text) => ("unavailable", text),
+        Error::Other(text) => ("other", text),
+    };
+    format!("{what} ({kind}): {text}")
+}
