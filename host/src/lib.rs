@@ -3,6 +3,16 @@
 #![warn(missing_docs)]
 
 pub mod api;
+mod blackboard;
+mod broker;
 pub mod caller;
+mod capabilities;
+pub mod config;
+mod db;
+pub mod engine;
 pub mod error;
+pub mod host;
+mod ids;
+pub mod process;
 pub mod sandbox;
+pub mod units;

@@ -1,1 +1,46 @@
+//! The frames that the host and a sandbox's supervisor speak.
+//!
+//! One stream connection, one [`frame`] after another: `u32 payload length (LE) | u8 kind | u32 exec id (LE) | payload`.
+//! Control payloads are [`message`]s in postcard; standard input, output and error travel as raw bytes, since
+//! serialising them would cost a copy for nothing. A directory's content is such a byte stream too ([`tree`]).
+//!
+//! Invariants that both ends rely on, and check:
+//! - The first frame in each direction is a `Hello`; nothing else is read from a peer whose magic or version differs.
+//! - An exec id is chosen by the host and used once per connection. Id 0 is the connection itself.
+//! - Output is sent only against credit ([`credit_cost`]), so what either end holds in memory is bounded by what the
+//!   reader offered. Sending more than the credit is a protocol error.
+//! - A protocol error ends the connection. Nothing is guessed.
+//!
+//! Everything here is a pure function over buffers: the supervisor calls it from a poll loop, the host from tokio.
 
+#![warn(missing_docs)]
+
+pub mod frame;
+pub mod message;
+pub mod tree;
+
+pub use frame::{Header, Kind, ProtocolError};
+pub use message::*;
+
+/// Leads both hellos: says that the peer speaks this protocol at all.
+pub const MAGIC: u32 = 0x736b_6873;
+/// Grows with every change that an older peer would misread.
+pub const VERSION: u16 = 1;
+
+/// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].
+pub const STDIN_WINDOW: u32 = 256 * 1024;
+/// The smallest window of output that an exec may be given: one whole data frame.
+pub const MIN_WINDOW: u32 = frame::MAX_DATA as u32;
+/// The largest window of output that an exec may be given.
+pub const MAX_WINDOW: u32 = 16 * 1024 * 1024;
+/// The most execs and file operations that run in one sandbox at once.
+pub const MAX_EXECS: usize = 256;
+
+/// What a data frame of `len` bytes takes from its exec's window.
+///
+/// Never less than 512: otherwise a peer could send a window of one-byte frames, each of which costs its receiver far
+/// more memory than a byte.
+#[must_use]
+pub fn credit_cost(len: usize) -> u32 {
+    u32::try_from(len.max(512)).unwrap_or(u32::MAX)
+}

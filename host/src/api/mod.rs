@@ -1,4 +1,7 @@
 //! The requests and answers of the host, and the Unix socket that carries them.
 
 pub(crate) mod bytes;
+pub mod client;
+pub mod server;
 pub mod types;
+pub mod wire;

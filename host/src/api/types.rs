@@ -118,6 +118,17 @@ pub enum Request {
     HostStop,
 }
 
+impl Request {
+    /// Whether input may follow it.
+    pub fn takes_input(&self) -> bool {
+        match self {
+            Self::Exec(exec) => exec.stdin,
+            Self::WriteFile { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// A call of one action.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -1,3 +1,343 @@
-//! Isolated environments to run commands in.
+//! Sandboxes: what they are and how they live.
+//!
+//! There is no policy here. Grants, quotas and the audit log are the broker's, which is the only caller. What holds here:
+//!
+//! - **A sandbox ends by itself.** Its supervisor holds a lease that this process renews over the link; wall time and
+//!   idle time are the supervisor's own timers. A host that is killed leaves nothing that lasts longer than the lease.
+//! - **Nothing is half made.** A launch runs in a task of its own: when its caller leaves, or a step fails, what was
+//!   made is removed. What the launch was given to hold (`held`: a quota's reservation) is dropped when the sandbox is
+//!   gone, on every path, and not before.
+//! - **One end.** A sandbox ends once, whether by `stop`, by its supervisor's word, by the death of its container or
+//!   by its wall time; the first cause is kept, and later calls are told it.
+//! - **Found again.** What is known of a sandbox stands in `sandboxes/<id>/record.json`. A host that starts again
+//!   within the lease listens in the same place, and the supervisor comes back to it; what does not come back is
+//!   removed.
 
+pub mod backend;
+pub mod capture;
+pub mod files;
 pub mod image_build;
+pub mod images;
+mod life;
+pub mod link;
+mod place;
+pub mod spec;
+pub mod supervisor;
+pub mod workspace;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::io::AsyncRead;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::api::types::{Command, ImageList, ImageSummary};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use backend::docker::Docker;
+use backend::{Backend, Choice, Probe};
+use images::Roles;
+use life::{Inner, Live};
+use link::{ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, User};
+use spec::{LaunchSpec, SandboxInfo, check_env};
+
+/// How sandboxes are made and kept here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The state directory; its lock is held by who opens this.
+    pub state_dir: PathBuf,
+    /// The roles.
+    pub roles: Roles,
+    /// Which backend.
+    pub backend: Choice,
+    /// How long a sandbox outlives a host that has gone.
+    pub lease: Duration,
+    /// How long a sandbox lives with no exec; absent is for ever.
+    pub idle: Option<Duration>,
+}
+
+impl Config {
+    /// The defaults for `state_dir`: the built-in roles, the first backend that works, a lease of 30 seconds.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Result<Self> {
+        Ok(Self {
+            state_dir: state_dir.into(),
+            roles: Roles::shipped()?,
+            backend: Choice::Auto,
+            lease: Duration::from_secs(30),
+            idle: None,
+        })
+    }
+}
+
+/// A command for a sandbox, all defaults filled in.
+#[derive(Debug, Clone, Default)]
+pub struct ExecCommand {
+    /// What to run.
+    pub command: Command,
+    /// Working directory; absent is `/workspace`, relative ones start there.
+    pub cwd: Option<String>,
+    /// Environment added for this command.
+    pub env: BTreeMap<String, String>,
+    /// After this the whole tree is ended; absent is the sandbox's own end.
+    pub timeout: Option<Duration>,
+    /// Whether standard input will be written; otherwise it is empty.
+    pub stdin: bool,
+}
+
+/// Where a session's workspace is in every sandbox, and where relative paths start.
+pub const WORKSPACE: &str = "/workspace";
+
+/// The directory that a command runs in.
+pub fn working_directory(asked: Option<&str>) -> String {
+    match asked {
+        None => WORKSPACE.to_owned(),
+        Some(path) if path.starts_with('/') => path.to_owned(),
+        Some(path) => format!("{WORKSPACE}/{path}"),
+    }
+}
+
+/// What the host knows of an id.
+#[derive(Debug, Clone, PartialEq)]
+pub enum State {
+    /// It runs.
+    Running(SandboxInfo),
+    /// It has ended.
+    Ended(Ended),
+}
+
+/// A sandbox that has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// What it was.
+    pub info: SandboxInfo,
+    /// Why it ended.
+    pub cause: CloseReason,
+    /// When, milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+impl Ended {
+    /// Why it ended, in words that follow "the sandbox has ended:".
+    pub fn reason(&self) -> String {
+        match &self.cause {
+            CloseReason::Bye(ByeReason::WallTime) => {
+                let asked = Duration::from_millis(self.info.expires_at_ms.saturating_sub(self.info.launched_at_ms));
+                format!("its wall time of {asked:?} is over; launch another, with a longer one if it needs it")
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What became of a stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether it had ended before.
+    pub already_gone: bool,
+    /// What a person should know; empty when it was simply stopped.
+    pub message: String,
+}
+
+impl Stopped {
+    fn from(ended: &Ended, before: bool) -> Self {
+        if !before && ended.cause == CloseReason::Bye(ByeReason::Shutdown) {
+            return Self { already_gone: false, message: String::new() };
+        }
+        Self { already_gone: true, message: format!("container was already gone: {}", ended.reason()) }
+    }
+}
+
+/// What stays reserved for as long as a sandbox is there; dropped when it is gone.
+pub type Held = Box<dyn Any + Send + Sync>;
+
+/// The sandboxes of one state directory. Cheap to clone; when the last clone is dropped, those that run are left to
+/// their lease.
+#[derive(Clone)]
+pub struct Sandboxes {
+    inner: Arc<Inner>,
+}
+
+impl Sandboxes {
+    /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
+    /// that does not answer is no error here, only for who launches.
+    pub async fn open(config: Config) -> Result<Self> {
+        let backend: Box<dyn Backend> = match config.backend {
+            Choice::Auto | Choice::Docker => Box::new(Docker::from_env()),
+        };
+        let inner = Arc::new(Inner::new(config, backend)?);
+        // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
+        if inner.has_records()?
+            && let Err(error) = inner.find_again().await
+        {
+            tracing::warn!("sandboxes of an earlier host are not looked for now: {error}");
+        }
+        Ok(Self { inner })
+    }
+
+    /// The roles.
+    pub fn roles(&self) -> &Roles {
+        &self.inner.config.roles
+    }
+
+    /// The roles with their images, as `images list` shows them. An engine that does not answer is an error.
+    pub async fn images(&self) -> Result<ImageList> {
+        let look = self.roles().iter().map(|role| async move {
+            let id = self.inner.backend.image(&role.image).await?.map(|image| image.0);
+            Ok(ImageSummary {
+                role: role.name.clone(),
+                image: role.image.clone(),
+                description: role.description.clone(),
+                present: id.is_some(),
+                id,
+            })
+        });
+        let images = join_all(look).await.into_iter().collect::<Result<_>>()?;
+        Ok(ImageList { images, problems: self.roles().problems.clone() })
+    }
+
+    /// The backend's name, `docker`.
+    pub fn backend(&self) -> &'static str {
+        self.inner.backend.name()
+    }
+
+    /// Asks the backend whether it can make sandboxes here.
+    pub async fn probe(&self) -> Result<Probe> {
+        self.inner.backend.probe().await
+    }
+
+    /// Launches one. `held` is kept until it is gone, and dropped at once when the launch fails. Dropping this future
+    /// ends what it has begun.
+    pub async fn launch(&self, spec: LaunchSpec, held: Held) -> Result<SandboxInfo> {
+        spec.check()?;
+        let role = self.roles().require(&spec.role)?.clone();
+        self.inner.launch(spec, role, held).await
+    }
+
+    /// Keeps `held` until the sandbox is gone: for one that was found again when this was opened.
+    pub fn hold(&self, id: &str, held: Held) -> Result<()> {
+        self.live(id)?.hold(held);
+        Ok(())
+    }
+
+    /// What is known of it. `None`: no such id, or one that ended long ago.
+    pub fn state(&self, id: &str) -> Option<State> {
+        self.inner.state(id)
+    }
+
+    /// A running sandbox; `not-found` for an unknown one, `sandbox-died` with the reason for one that has ended.
+    pub fn get(&self, id: &str) -> Result<SandboxInfo> {
+        Ok(self.live(id)?.info.clone())
+    }
+
+    /// Those that run, oldest first.
+    pub fn list(&self) -> Vec<SandboxInfo> {
+        let mut all: Vec<_> = self.inner.all().iter().map(|live| live.info.clone()).collect();
+        all.sort_by_key(|info| info.launched_at_ms);
+        all
+    }
+
+    /// The session's workspace on the host, made when it is not there.
+    pub fn workspace(&self, caller: &Caller) -> Result<PathBuf> {
+        self.inner.workspaces.ensure(caller)
+    }
+
+    /// The commands under way in it; 0 for one that does not run.
+    pub fn execs(&self, id: &str) -> usize {
+        self.inner.live(id).map_or(0, |live| live.execs.load(Ordering::Relaxed))
+    }
+
+    /// Starts a command as the owner's user. What the command cannot do (a missing program) comes as an event.
+    pub async fn exec(&self, id: &str, command: ExecCommand) -> Result<SandboxExec> {
+        let live = self.live(id)?;
+        check_env(&command.env)?;
+        let ExecCommand { command, cwd, env, timeout, stdin } = command;
+        let spec = ExecSpec { cwd, env, timeout, stdin, ..ExecSpec::new(command, live.user()) };
+        let exec = live.link.exec(spec).await?;
+        Ok(SandboxExec { exec, _under_way: UnderWay::begin(&live.execs) })
+    }
+
+    /// Stops it: its processes get TERM, a moment, and KILL; when this returns none is left. One that has ended
+    /// already is fine, an unknown id is `not-found`. Goes on when this future is dropped.
+    pub async fn stop(&self, id: &str) -> Result<Stopped> {
+        let live = match self.state(id) {
+            Some(State::Ended(ended)) => return Ok(Stopped::from(&ended, true)),
+            _ => self.live(id)?,
+        };
+        let ended = self.inner.stop(&live).await.map_err(|error| Error::other(format!("stopping {id}: {error}")))?;
+        Ok(Stopped::from(&ended, false))
+    }
+
+    /// Tells of every sandbox that ends from now on, whatever the cause.
+    pub fn ended(&self) -> UnboundedReceiver<Ended> {
+        self.inner.subscribe()
+    }
+
+    /// Stops all.
+    pub async fn shutdown(&self) {
+        join_all(self.inner.all().iter().map(|live| self.inner.stop(live))).await;
+    }
+
+    fn live(&self, id: &str) -> Result<Arc<Live>> {
+        if let Some(live) = self.inner.live(id) {
+            return Ok(live);
+        }
+        match self.state(id) {
+            Some(State::Ended(ended)) => {
+                Err(Error::sandbox_died(format!("the sandbox {id} has ended: {}", ended.reason())))
+            }
+            _ => Err(Error::not_found(format!(
+                "there is no sandbox {id:?}: `skillhost sandbox list` shows those that run, `skillhost sandbox launch` makes one"
+            ))),
+        }
+    }
+}
+
+impl Live {
+    /// Whom the owner's commands and file calls run as.
+    fn user(&self) -> User {
+        let spec::Identity { uid, gid } = self.info.identity;
+        User { uid, gid, groups: Vec::new() }
+    }
+}
+
+/// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
+pub struct SandboxExec {
+    exec: Exec,
+    _under_way: UnderWay,
+}
+
+impl Deref for SandboxExec {
+    type Target = Exec;
+
+    fn deref(&self) -> &Exec {
+        &self.exec
+    }
+}
+
+impl DerefMut for SandboxExec {
+    fn deref_mut(&mut self) -> &mut Exec {
+        &mut self.exec
+    }
+}
+
+/// Counts a command for as long as it is there.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

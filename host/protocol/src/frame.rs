@@ -1,0 +1,129 @@
+//! Frames: headers, bounds, and control payloads.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The length of a header.
+pub const HEADER: usize = 9;
+/// The most bytes of standard input, output or error in one frame.
+pub const MAX_DATA: usize = 64 * 1024;
+/// The most bytes of a control message. Larger than data, so that a command line may have what Linux allows one
+/// argument (128 KiB) and an environment beside it.
+pub const MAX_CONTROL: usize = 256 * 1024;
+
+/// What a frame's payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A [`crate::ToSupervisor`] or [`crate::ToHost`].
+    Control,
+    /// Standard input, to the supervisor.
+    Stdin,
+    /// Standard output, to the host.
+    Stdout,
+    /// Standard error, to the host.
+    Stderr,
+}
+
+impl Kind {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Control => 0,
+            Self::Stdin => 1,
+            Self::Stdout => 2,
+            Self::Stderr => 3,
+        }
+    }
+
+    fn of(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Control,
+            1 => Self::Stdin,
+            2 => Self::Stdout,
+            3 => Self::Stderr,
+            _ => return None,
+        })
+    }
+
+    fn limit(self) -> usize {
+        match self {
+            Self::Control => MAX_CONTROL,
+            Self::Stdin | Self::Stdout | Self::Stderr => MAX_DATA,
+        }
+    }
+}
+
+/// A frame's header, checked against the bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the payload is.
+    pub kind: Kind,
+    /// Which exec it belongs to; 0 is the connection.
+    pub exec: u32,
+    /// The payload's length.
+    pub len: usize,
+}
+
+/// The peer broke the protocol: the connection cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtocolError(pub String);
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "protocol error: {}", self.0)
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+impl Header {
+    /// The header's bytes. `len` has been bounded by whoever cut the payload.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let [a, b, c, d] = u32::try_from(self.len).unwrap_or(u32::MAX).to_le_bytes();
+        let [e, f, g, h] = self.exec.to_le_bytes();
+        [a, b, c, d, self.kind.byte(), e, f, g, h]
+    }
+
+    /// Reads a header from the start of `bytes`; `None` when there are too few of them yet.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, ProtocolError> {
+        let Some(&[a, b, c, d, kind, e, f, g, h]) = bytes.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let kind = Kind::of(kind).ok_or_else(|| ProtocolError(format!("unknown frame kind {kind}")))?;
+        let len = u32::from_le_bytes([a, b, c, d]) as usize;
+        let exec = u32::from_le_bytes([e, f, g, h]);
+        if len > kind.limit() {
+            return Err(ProtocolError(format!("a frame of {len} bytes, where {} are allowed", kind.limit())));
+        }
+        if len == 0 {
+            return Err(ProtocolError("an empty frame".into()));
+        }
+        if kind != Kind::Control && exec == 0 {
+            return Err(ProtocolError("data for no exec".into()));
+        }
+        Ok(Some(Self { kind, exec, len }))
+    }
+}
+
+/// Appends a control frame to `out`.
+pub fn encode_control<T: Serialize>(exec: u32, message: &T, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+    let payload =
+        postcard::to_allocvec(message).map_err(|error| ProtocolError(format!("cannot encode a message: {error}")))?;
+    if payload.len() > MAX_CONTROL {
+        return Err(ProtocolError(format!("a message of {} bytes, where {MAX_CONTROL} are allowed", payload.len())));
+    }
+    out.extend_from_slice(&Header { kind: Kind::Control, exec, len: payload.len() }.encode());
+    out.extend_from_slice(&payload);
+    Ok(())
+}
+
+/// Reads a control payload; bytes that are left over are an error, as nothing could have meant them.
+pub fn decode_control<T: DeserializeOwned>(payload: &[u8]) -> Result<T, ProtocolError> {
+    match postcard::take_from_bytes(payload) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(ProtocolError("bytes after a message".into())),
+        Err(error) => Err(ProtocolError(format!("cannot decode a message: {error}"))),
+    }
+}

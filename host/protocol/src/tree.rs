@@ -1,0 +1,123 @@
+//! A directory's content as a byte stream: `u32 length (LE) | u8 tag | payload`, over and over.
+//!
+//! An entry (tag 0, postcard) is followed by its bytes in chunks (tag 1) when it is a file; the next entry or the end
+//! (tag 2) ends it. So no length is promised in advance that a file which changes meanwhile could break.
+//! The root comes first, with an empty path; a directory comes before what is in it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{MAX_DATA, ProtocolError, decode_control};
+
+/// The most bytes in one record.
+pub const MAX_RECORD: usize = MAX_DATA;
+const HEADER: usize = 5;
+
+/// The head of one entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Relative to the tree's root, `/` between components; checked by [`Entry::components`].
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// A directory.
+    Dir,
+    /// A regular file; its bytes follow.
+    File,
+    /// A symbolic link.
+    Symlink {
+        /// What it says.
+        target: Vec<u8>,
+    },
+}
+
+/// One record of a tree's stream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// An entry begins.
+    Entry(Entry),
+    /// Bytes of the file that began last.
+    Data(&'a [u8]),
+    /// The tree is whole. A stream that ends without it was cut off.
+    End,
+}
+
+impl Entry {
+    /// The path's components: none of them empty, `.`, `..`, or holding a NUL. Empty for the root.
+    pub fn components(&self) -> Result<Vec<&[u8]>, ProtocolError> {
+        if self.path.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.path.len() > 4096 {
+            return Err(ProtocolError(format!(
+                "a path of {} bytes in a tree, where 4096 are allowed",
+                self.path.len()
+            )));
+        }
+        let components: Vec<&[u8]> = self.path.split(|&byte| byte == b'/').collect();
+        if components
+            .iter()
+            .any(|part| part.is_empty() || *part == b"." || *part == b".." || part.contains(&0) || part.len() > 255)
+        {
+            let path = String::from_utf8_lossy(&self.path);
+            return Err(ProtocolError(format!("the path {path:?} in a tree is not plainly relative")));
+        }
+        Ok(components)
+    }
+}
+
+fn put(tag: u8, payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    out.push(tag);
+    out.extend_from_slice(payload);
+}
+
+/// Appends an entry's head.
+pub fn put_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+    let payload =
+        postcard::to_allocvec(entry).map_err(|error| ProtocolError(format!("cannot encode an entry: {error}")))?;
+    if payload.len() > MAX_RECORD {
+        return Err(ProtocolError(format!("an entry of {} bytes, where {MAX_RECORD} are allowed", payload.len())));
+    }
+    put(0, &payload, out);
+    Ok(())
+}
+
+/// Appends bytes of a file, in as many records as they need.
+pub fn put_data(data: &[u8], out: &mut Vec<u8>) {
+    for chunk in data.chunks(MAX_RECORD) {
+        put(1, chunk, out);
+    }
+}
+
+/// Appends the end.
+pub fn put_end(out: &mut Vec<u8>) {
+    put(2, &[], out);
+}
+
+/// Reads one record from the start of `bytes`: the record and how many bytes it took; `None` when it is not whole yet.
+pub fn decode(bytes: &[u8]) -> Result<Option<(Record<'_>, usize)>, ProtocolError> {
+    let Some((&[a, b, c, d, tag], rest)) = bytes.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let len = u32::from_le_bytes([a, b, c, d]) as usize;
+    if len > MAX_RECORD {
+        return Err(ProtocolError(format!("a tree record of {len} bytes, where {MAX_RECORD} are allowed")));
+    }
+    let Some(payload) = rest.get(..len) else {
+        return Ok(None);
+    };
+    let record = match tag {
+        0 => Record::Entry(decode_control(payload)?),
+        1 if len > 0 => Record::Data(payload),
+        2 if len == 0 => Record::End,
+        _ => return Err(ProtocolError(format!("a tree record of tag {tag} and {len} bytes"))),
+    };
+    Ok(Some((record, HEADER + len)))
+}

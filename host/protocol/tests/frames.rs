@@ -1,0 +1,117 @@
+//! Whatever bytes a peer sends, decoding answers; whatever we encode, decoding gives back.
+
+#![allow(missing_docs)]
+
+use proptest::prelude::*;
+use skillhost_protocol::frame::{self, HEADER, MAX_CONTROL, MAX_DATA};
+use skillhost_protocol::tree::{self, Entry, EntryKind, Record};
+use skillhost_protocol::{ExecStart, Header, Kind, Program, ToHost, ToSupervisor, User};
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::Control), Just(Kind::Stdin), Just(Kind::Stdout), Just(Kind::Stderr)]
+}
+
+fn exec_start() -> impl Strategy<Value = ExecStart> {
+    let pairs = prop::collection::vec((".{0,20}", ".{0,20}"), 0..8);
+    let program = prop_oneof![
+        prop::collection::vec(".{0,40}", 0..8).prop_map(Program::Argv),
+        ".{0,200}".prop_map(Program::Shell)
+    ];
+    (program, ".{0,40}", pairs, any::<(u32, u32, Vec<u32>)>(), any::<(u64, bool, u32)>()).prop_map(
+        |(program, cwd, env, (uid, gid, groups), (timeout_ms, stdin, window))| ExecStart {
+            program,
+            cwd,
+            env,
+            user: User { uid, gid, groups },
+            timeout_ms,
+            stdin,
+            window,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn headers_round_trip(kind in kind(), exec in 1u32.., len in 1usize..=MAX_DATA) {
+        let header = Header { kind, exec, len };
+        prop_assert_eq!(Header::decode(&header.encode()), Ok(Some(header)));
+    }
+
+    #[test]
+    fn messages_round_trip(exec in any::<u32>(), start in exec_start()) {
+        let message = ToSupervisor::Exec(start);
+        let mut bytes = Vec::new();
+        frame::encode_control(exec, &message, &mut bytes).unwrap();
+        let header = Header::decode(&bytes).unwrap().unwrap();
+        prop_assert_eq!(header, Header { kind: Kind::Control, exec, len: bytes.len() - HEADER });
+        prop_assert_eq!(frame::decode_control::<ToSupervisor>(&bytes[HEADER..]), Ok(message));
+    }
+
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let _ = Header::decode(&bytes);
+        let _ = frame::decode_control::<ToSupervisor>(&bytes);
+        let _ = frame::decode_control::<ToHost>(&bytes);
+        let _ = tree::decode(&bytes);
+    }
+
+    #[test]
+    fn a_broken_message_never_panics(start in exec_start(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = Vec::new();
+        frame::encode_control(1, &ToSupervisor::Exec(start), &mut bytes).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        let _ = Header::decode(&bytes);
+        let _ = frame::decode_control::<ToSupervisor>(&bytes[HEADER..]);
+    }
+
+    #[test]
+    fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000)) {
+        let entry = Entry { path, kind: EntryKind::File, mode };
+        let mut bytes = Vec::new();
+        tree::put_entry(&entry, &mut bytes).unwrap();
+        tree::put_data(&data, &mut bytes);
+        tree::put_end(&mut bytes);
+        let (mut rest, mut seen, mut got, mut ended) = (&bytes[..], None, Vec::new(), false);
+        while let Some((record, used)) = tree::decode(rest).unwrap() {
+            match record {
+                Record::Entry(entry) => seen = Some(entry),
+                Record::Data(chunk) => got.extend_from_slice(chunk),
+                Record::End => ended = true,
+            }
+            rest = &rest[used..];
+        }
+        prop_assert!(rest.is_empty() && ended);
+        prop_assert_eq!(seen, Some(entry));
+        prop_assert_eq!(got, data);
+    }
+
+    #[test]
+    fn no_path_of_a_tree_leads_out(path in prop::collection::vec(prop_oneof![Just(b'.'), Just(b'/'), Just(0), Just(b'a')], 0..12)) {
+        let entry = Entry { path: path.clone(), kind: EntryKind::Dir, mode: 0o755 };
+        if let Ok(components) = entry.components() {
+            prop_assert!(!path.starts_with(b"/") && !path.contains(&0));
+            prop_assert!(components.iter().all(|part| !part.is_empty() && *part != b".." && *part != b"."));
+        }
+    }
+}
+
+#[test]
+fn bounds_are_refused() {
+    let mut header = Header { kind: Kind::Stdout, exec: 1, len: MAX_DATA + 1 };
+    assert!(Header::decode(&header.encode()).is_err());
+    header = Header { kind: Kind::Control, exec: 1, len: MAX_CONTROL + 1 };
+    assert!(Header::decode(&header.encode()).is_err());
+    header = Header { kind: Kind::Stdout, exec: 0, len: 1 };
+    assert!(Header::decode(&header.encode()).is_err());
+    header = Header { kind: Kind::Stdout, exec: 1, len: 0 };
+    assert!(Header::decode(&header.encode()).is_err());
+    let mut bytes = header.encode();
+    bytes[4] = 9;
+    assert!(Header::decode(&bytes).is_err());
+    assert_eq!(Header::decode(&bytes[..8]), Ok(None));
+    let mut extra = Vec::new();
+    frame::encode_control(0, &ToSupervisor::Shutdown, &mut extra).unwrap();
+    extra.push(0);
+    assert!(frame::decode_control::<ToSupervisor>(&extra[HEADER..]).is_err());
+}

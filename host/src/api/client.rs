@@ -1,0 +1,157 @@
+//! A connection to the host process, and calls over it.
+//!
+//! [`Client::call`] has the shape of [`crate::host::Host::call`], so who calls need not know where the host is. A call
+//! whose future is dropped leaves the connection unusable; dropping the client then closes it, and that cancels the call.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use super::types::Call;
+use super::wire::{Frame, FrameReader, FrameWriter, Hello, Kind, MAX_DATA};
+use crate::error::{Error, Result};
+use crate::host::{CallIo, Output};
+
+/// How long a host process that took the connection may take to say hello.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// How long a cancelled call may take to end before its caller goes on without knowing.
+const CANCEL: Duration = Duration::from_secs(3);
+
+/// A connection to a host process.
+#[derive(Debug)]
+pub struct Client {
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+    hello: Hello,
+    pid: Option<i32>,
+    under_way: bool,
+}
+
+impl Client {
+    /// Says hello over a fresh connection. `None` when the other side leaves before it answered, as a host process does
+    /// that ends in this moment.
+    pub async fn greet(stream: UnixStream) -> Result<Option<Self>> {
+        let peer = stream.peer_cred()?;
+        let own = rustix::process::geteuid().as_raw();
+        if peer.uid() != own && peer.uid() != 0 {
+            return Err(Error::denied(format!(
+                "the host's socket is served by uid {}, which is neither you (uid {own}) nor root",
+                peer.uid()
+            )));
+        }
+        let pid = peer.pid();
+        let (read, write) = stream.into_split();
+        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+        // A host that leaves may be gone already; then reading says so.
+        let _ = writer.hello(&Hello::new()).await;
+        match timeout(HELLO, reader.hello()).await {
+            Ok(Ok(Some(hello))) => Ok(Some(Self { reader, writer, hello, pid, under_way: false })),
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::unavailable(format!(
+                "the host process{} took the connection and says nothing; end it if it hangs, and try again",
+                pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+            ))),
+        }
+    }
+
+    /// What the host said of itself.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// The host's process id, as the kernel knows it.
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// One call; see [`crate::host::Host::call`].
+    pub async fn call(&mut self, call: &Call, io: CallIo) -> Result<Value> {
+        if std::mem::replace(&mut self.under_way, true) {
+            return Err(Error::other("an earlier call on this connection was not waited for; open another connection"));
+        }
+        let CallIo { output, input } = io;
+        let mut input = input.filter(|_| call.request.takes_input());
+        let request = match Frame::json(Kind::Request, call) {
+            Ok(request) => request,
+            Err(error) => {
+                self.under_way = false;
+                return Err(error.context("the request"));
+            }
+        };
+        // What an earlier call left half written, once its answer had overtaken it.
+        let _ = self.writer.flush().await;
+        self.writer.begin(request);
+        let mut credits = 0usize;
+        // What is left of a piece of input that is longer than one frame may be.
+        let mut held = Bytes::new();
+        let mut writable = true;
+        loop {
+            if credits > 0 && !held.is_empty() && !self.writer.pending() {
+                credits -= 1;
+                self.writer.begin(Frame { kind: Kind::Stdin, payload: held.split_to(held.len().min(MAX_DATA)) });
+            }
+            let wants_input = input.is_some() && held.is_empty() && credits > 0;
+            tokio::select! {
+                biased;
+                // A host that reads no more may have said why: its last words are still to be read.
+                flushed = self.writer.flush(), if writable && self.writer.pending() => writable = flushed.is_ok(),
+                frame = self.reader.next() => {
+                    let frame = frame.and_then(|frame| frame.ok_or_else(|| Error::unavailable("it closed the connection")));
+                    let frame = frame.map_err(vanished)?;
+                    let piece = match frame.kind {
+                        Kind::Answer => {
+                            self.under_way = false;
+                            return frame.parse();
+                        }
+                        Kind::Error => {
+                            self.under_way = false;
+                            return Err(frame.parse::<Error>()?);
+                        }
+                        Kind::Credit => {
+                            credits += 1;
+                            continue;
+                        }
+                        Kind::Event => Output::Event(frame.parse()?),
+                        Kind::Stdout => Output::Stdout(frame.payload),
+                        Kind::Stderr => Output::Stderr(frame.payload),
+                        kind => return Err(Error::other(format!("the host process sent a {kind:?}, which is not its to send"))),
+                    };
+                    output.send(piece).await.map_err(|_| Error::cancelled("whoever read the call's output is gone"))?;
+                }
+                piece = receive(input.as_mut()), if wants_input && !self.writer.pending() => match piece {
+                    Some(piece) => held = piece,
+                    None => {
+                        input = None;
+                        self.writer.begin(Frame::empty(Kind::StdinEnd));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Gives up the call whose future was dropped and waits for its end, as far as the host can tell it soon.
+    pub async fn cancel(mut self) {
+        if self.writer.close().await.is_ok() {
+            let _ = timeout(CANCEL, async { while let Ok(Some(_)) = self.reader.next().await {} }).await;
+        }
+    }
+}
+
+async fn receive<T>(from: Option<&mut tokio::sync::mpsc::Receiver<T>>) -> Option<T> {
+    match from {
+        Some(from) => from.recv().await,
+        None => None,
+    }
+}
+
+fn vanished(error: Error) -> Error {
+    Error::unavailable(format!(
+        "the host process went away during the call ({error}); its log says why: `skillhost host log`"
+    ))
+}

@@ -1,0 +1,285 @@
+//! Serves calls on a listening Unix socket.
+//!
+//! # Invariants
+//!
+//! - Only the state directory's owner and root are answered: the socket's mode says so, and each peer's credentials are
+//!   checked as well, since a mode can be changed by who should not.
+//! - A connection carries one call at a time. When its client leaves, half or whole, the call's future is dropped at
+//!   once, and that cancels all that the call started. Nothing else may keep a call alive, so calls run inside the task
+//!   of their connection, not in one of their own.
+//! - A bug that panics in one call is an error to its caller and nothing to others.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::types::Call;
+use super::wire::{Frame, FrameReader, FrameWriter, Hello, Kind};
+use crate::error::{Error, Result};
+use crate::host::{CallIo, Output};
+
+/// Pieces of output that wait for the socket, and pieces of input that wait for the call.
+const QUEUE: usize = 16;
+
+/// The most connections at once; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 1_024;
+
+/// How long a new connection may take to say hello, and a leaving one to take what is last said to it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What answers calls.
+pub trait Service: Send + Sync + 'static {
+    /// One call; dropping the future cancels it. See [`crate::host::Host::call`].
+    fn call(&self, call: Call, io: CallIo) -> impl Future<Output = Result<Value>> + Send;
+
+    /// Whether something is under way that no connection shows.
+    fn busy(&self) -> bool;
+}
+
+/// How to serve.
+#[derive(Debug)]
+pub struct ServeOptions {
+    /// What is said to each client first.
+    pub hello: Hello,
+    /// Leave after this long without a connection and with nothing under way; `None` stays.
+    pub idle_timeout: Option<Duration>,
+    /// Becomes true when it is time to leave.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Serves until it is told to stop or has been idle. The socket is closed first; when this returns, no connection and no
+/// call is left.
+pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options: ServeOptions) -> Result<()> {
+    let mut connections = JoinSet::new();
+    let mut idle_since = Instant::now();
+    let hello = Arc::new(options.hello);
+    let mut stopping = options.stop.clone();
+    loop {
+        let idle = connections.is_empty();
+        let leave_at = options.idle_timeout.map(|timeout| idle_since + timeout);
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    let (service, hello, stop) = (Arc::clone(&service), Arc::clone(&hello), options.stop.clone());
+                    connections.spawn(async move {
+                        if let Err(error) = serve_connection(stream, &*service, &hello, stop).await {
+                            tracing::debug!("a connection ended: {error}");
+                        }
+                    });
+                }
+                // Out of descriptors, say: a connection that ends gives some back, and so may another program.
+                Err(error) => {
+                    tracing::warn!("no connection can be accepted: {error}");
+                    let _ = timeout(Duration::from_secs(1), connections.join_next()).await;
+                }
+            },
+            _ = connections.join_next(), if !idle => idle_since = Instant::now(),
+            () = sleep_until(leave_at.unwrap_or(idle_since)), if idle && leave_at.is_some() => {
+                if !service.busy() {
+                    break;
+                }
+                idle_since = Instant::now();
+            }
+            () = stopped(&mut stopping) => break,
+        }
+    }
+    drop(listener);
+    // Each of them has seen the stop too; none may hold up the end.
+    let _ = timeout(PATIENCE, async { while connections.join_next().await.is_some() {} }).await;
+    connections.shutdown().await;
+    Ok(())
+}
+
+/// Waits until it is time to leave; also when nobody is left who could say so.
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn serve_connection<S: Service>(
+    stream: UnixStream,
+    service: &S,
+    hello: &Hello,
+    mut stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let peer = stream.peer_cred()?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid() != own && peer.uid() != 0 {
+        return Err(Error::denied(format!("uid {} is neither the state directory's owner nor root", peer.uid())));
+    }
+    let (read, write) = stream.into_split();
+    let mut connection = Connection { reader: FrameReader::new(read), writer: FrameWriter::new(write) };
+    let Ok(theirs) = timeout(PATIENCE, connection.hello(hello)).await else {
+        return Err(Error::timed_out("it said no hello"));
+    };
+    if !theirs?.is_some_and(|theirs| theirs.same_version()) {
+        // It has our hello and tells its user what to do about it.
+        return Ok(());
+    }
+    loop {
+        let frame = tokio::select! {
+            frame = connection.reader.next() => frame?,
+            () = stopped(&mut stop) => return Ok(()),
+        };
+        match frame {
+            None => return Ok(()),
+            // Input of an earlier call that had crossed its answer.
+            Some(frame) if matches!(frame.kind, Kind::Stdin | Kind::StdinEnd) => {}
+            Some(frame) if frame.kind == Kind::Request => {
+                let goes_on = match frame.parse::<Call>() {
+                    Ok(call) => connection.call(service, call, &mut stop).await?,
+                    Err(error) => {
+                        let error = Error::invalid_argument(format!("the host cannot read the request: {error}"));
+                        connection.writer.send(Frame::json(Kind::Error, &error)?).await?;
+                        true
+                    }
+                };
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            Some(frame) => return Err(unexpected(&frame)),
+        }
+    }
+}
+
+fn unexpected(frame: &Frame) -> Error {
+    Error::invalid_argument(format!("the client sent a {:?} where none may stand", frame.kind))
+}
+
+struct Connection {
+    reader: FrameReader<OwnedReadHalf>,
+    writer: FrameWriter<OwnedWriteHalf>,
+}
+
+impl Connection {
+    async fn hello(&mut self, ours: &Hello) -> Result<Option<Hello>> {
+        self.writer.hello(ours).await?;
+        self.reader.hello().await
+    }
+
+    /// Runs one call to its end. False when the connection is to be closed.
+    async fn call<S: Service>(&mut self, service: &S, call: Call, stop: &mut watch::Receiver<bool>) -> Result<bool> {
+        let (output, mut pieces) = mpsc::channel(QUEUE);
+        let (mut input, receiver) = match call.request.takes_input() {
+            true => {
+                let (sender, receiver) = mpsc::channel(QUEUE);
+                (Some(sender), Some(receiver))
+            }
+            false => (None, None),
+        };
+        // A slot of the channel for each credit that was given: what a client sends always has its place.
+        let mut slots: VecDeque<mpsc::OwnedPermit<Bytes>> = VecDeque::new();
+        // On the heap, so that it can be dropped while the rest of this function goes on.
+        let future = Box::pin(AssertUnwindSafe(service.call(call, CallIo { output, input: receiver })).catch_unwind());
+        let mut future = Some(future);
+        let mut result = None;
+        let (mut output_open, mut answered) = (true, false);
+
+        loop {
+            if !output_open && !self.writer.pending() {
+                if answered {
+                    return Ok(!*stop.borrow());
+                }
+                if let Some(ended) = result.take() {
+                    self.writer.begin(last_frame(ended)?);
+                    answered = true;
+                }
+            }
+            tokio::select! {
+                biased;
+                frame = self.reader.next() => match frame? {
+                    // The client gave up: the call ends here, and the closing of the connection says that it has.
+                    None => return Ok(false),
+                    Some(frame) if frame.kind == Kind::Stdin => match slots.pop_front() {
+                        Some(slot) => drop(slot.send(frame.payload)),
+                        // The call wants no more of it, or has ended.
+                        None if input.is_none() => {}
+                        None => return Err(Error::invalid_argument("the client sent input that it had no credit for")),
+                    },
+                    Some(frame) if frame.kind == Kind::StdinEnd => {
+                        input = None;
+                        slots.clear();
+                    }
+                    Some(frame) => return Err(unexpected(&frame)),
+                },
+                flushed = self.writer.flush(), if self.writer.pending() => flushed?,
+                () = stopped(stop), if future.is_some() => {
+                    future = None;
+                    result = Some(Err(Error::unavailable("the host process was told to stop while the call was under way")));
+                    pieces.close();
+                }
+                slot = reserve(input.as_ref()), if input.is_some() && !self.writer.pending() => match slot {
+                    Some(slot) => {
+                        slots.push_back(slot);
+                        self.writer.begin(Frame::empty(Kind::Credit));
+                    }
+                    None => {
+                        input = None;
+                        slots.clear();
+                    }
+                },
+                piece = pieces.recv(), if output_open && !self.writer.pending() => match piece {
+                    Some(piece) => self.writer.begin(output_frame(piece)?),
+                    None => output_open = false,
+                },
+                ended = run(future.as_mut()), if future.is_some() => {
+                    future = None;
+                    result = Some(ended.unwrap_or_else(|panic| Err(bug(&*panic))));
+                    input = None;
+                    slots.clear();
+                    pieces.close();
+                }
+            }
+        }
+    }
+}
+
+async fn run<F: Future + Unpin>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn reserve(input: Option<&mpsc::Sender<Bytes>>) -> Option<mpsc::OwnedPermit<Bytes>> {
+    input?.clone().reserve_owned().await.ok()
+}
+
+fn output_frame(output: Output) -> Result<Frame> {
+    match output {
+        Output::Event(event) => Frame::json(Kind::Event, &event),
+        Output::Stdout(payload) => Ok(Frame { kind: Kind::Stdout, payload }),
+        Output::Stderr(payload) => Ok(Frame { kind: Kind::Stderr, payload }),
+    }
+}
+
+fn last_frame(result: Result<Value>) -> Result<Frame> {
+    match result.and_then(|answer| Frame::json(Kind::Answer, &answer).map_err(|error| error.context("the answer"))) {
+        Ok(frame) => Ok(frame),
+        Err(error) => Frame::json(Kind::Error, &error),
+    }
+}
+
+fn bug(panic: &(dyn Any + Send)) -> Error {
+    let what = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it said nothing");
+    tracing::error!("a call panicked: {what}");
+    Error::other(format!(
+        "a bug in skillhost ended the call: {what}. `skillhost host log` shows more; please report it"
+    ))
+}

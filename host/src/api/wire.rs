@@ -1,0 +1,455 @@
+//! The frames on the Unix socket between the host process and its clients.
+//!
+//! A connection opens with one line of JSON from each side, the [`Hello`]: text, so that every version of skillhost can
+//! read that of any other and say what is wrong. Frames follow: `u32` length of the payload (little-endian), one byte
+//! [`Kind`], the payload. What the bytes of a stream are is nobody's business here, so they travel as they are.
+//!
+//! # Flow
+//!
+//! One call after another: `Request`, then `Event`, `Stdout` and `Stderr` in the order in which they happened, then one
+//! `Answer` or `Error`. Neither side buffers without bound, and neither can block the other's way to say "stop":
+//! - output: who reads slowly fills the socket, then the call's channel, then the call waits;
+//! - input: a client may send one `Stdin` frame for each `Credit` it got, and a host that gave a credit has the room.
+//!   The host therefore never stops reading, and notices a client that leaves whatever else is going on.
+//!
+//! # Cancel safety
+//!
+//! [`FrameReader`] and [`FrameWriter`] keep a frame's progress in themselves: a dropped `next` or `flush` loses nothing,
+//! so both can stand in a `select!`.
+
+use std::io::IoSlice;
+use std::path::PathBuf;
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::BackendChoice;
+
+/// Raised with every change of the frames or of the types in them.
+pub const API: u32 = 1;
+
+/// The most bytes of one JSON payload. Room for an exec's both streams of 5 MiB each at the worst escaping (six for one).
+pub const MAX_JSON: usize = 64 << 20;
+
+/// The most bytes of one frame of a stream.
+pub const MAX_DATA: usize = 1 << 20;
+
+/// The most bytes of a hello.
+const MAX_HELLO: usize = 8 << 10;
+
+const HEADER: usize = 5;
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// To the host: a `Call` as JSON.
+    Request,
+    /// To the host: input of the call under way.
+    Stdin,
+    /// To the host: the input's end.
+    StdinEnd,
+    /// To the client: one more `Stdin` frame may be sent.
+    Credit,
+    /// To the client: an `Event` as JSON.
+    Event,
+    /// To the client: bytes of standard output.
+    Stdout,
+    /// To the client: bytes of standard error.
+    Stderr,
+    /// To the client: the call's answer as JSON, its last frame.
+    Answer,
+    /// To the client: the call's [`Error`] as JSON, its last frame.
+    Error,
+}
+
+impl Kind {
+    const ALL: [(u8, Self, usize); 9] = [
+        (1, Self::Request, MAX_JSON),
+        (2, Self::Stdin, MAX_DATA),
+        (3, Self::StdinEnd, 0),
+        (4, Self::Credit, 0),
+        (5, Self::Event, MAX_JSON),
+        (6, Self::Stdout, MAX_DATA),
+        (7, Self::Stderr, MAX_DATA),
+        (8, Self::Answer, MAX_JSON),
+        (9, Self::Error, MAX_JSON),
+    ];
+
+    fn code(self) -> u8 {
+        Self::ALL.iter().find(|(_, kind, _)| *kind == self).map_or(0, |(code, ..)| *code)
+    }
+
+    fn of(code: u8) -> Option<(Self, usize)> {
+        Self::ALL.iter().find(|(known, ..)| *known == code).map(|(_, kind, max)| (*kind, *max))
+    }
+
+    /// The most bytes that its payload may have.
+    pub fn max(self) -> usize {
+        Self::ALL.iter().find(|(_, kind, _)| *kind == self).map_or(0, |(.., max)| *max)
+    }
+}
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it carries.
+    pub kind: Kind,
+    /// That.
+    pub payload: Bytes,
+}
+
+impl Frame {
+    /// A frame without a payload.
+    pub fn empty(kind: Kind) -> Self {
+        Self { kind, payload: Bytes::new() }
+    }
+
+    /// A frame of JSON; `too-large` when the value does not fit.
+    pub fn json(kind: Kind, value: &impl Serialize) -> Result<Self> {
+        let payload = serde_json::to_vec(value)
+            .map_err(|error| Error::other(format!("it cannot be written as JSON: {error}")))?;
+        if payload.len() > kind.max() {
+            return Err(Error::too_large(format!(
+                "it is {} bytes as JSON and the socket carries at most {}: ask for less, or for a stream",
+                payload.len(),
+                kind.max()
+            )));
+        }
+        Ok(Self { kind, payload: payload.into() })
+    }
+
+    /// Reads the payload as JSON.
+    pub fn parse<T: for<'de> Deserialize<'de>>(&self) -> Result<T> {
+        serde_json::from_slice(&self.payload)
+            .map_err(|error| protocol(format!("a {:?} that cannot be read ({error})", self.kind)))
+    }
+}
+
+/// What each side says first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of skillhost.
+    pub skillhost: String,
+    /// The version of the frames and types: [`API`].
+    pub api: u32,
+    /// The configuration file that the host was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+    /// The backend that the host was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendChoice>,
+}
+
+impl Hello {
+    /// The hello of this version.
+    pub fn new() -> Self {
+        Self { skillhost: env!("CARGO_PKG_VERSION").into(), api: API, config: None, backend: None }
+    }
+
+    /// Whether both sides speak alike.
+    pub fn same_version(&self) -> bool {
+        self.skillhost == env!("CARGO_PKG_VERSION") && self.api == API
+    }
+
+    /// As a line.
+    pub fn line(&self) -> Result<Bytes> {
+        let mut line = serde_json::to_vec(self).map_err(|error| Error::other(error.to_string()))?;
+        line.push(b'\n');
+        Ok(line.into())
+    }
+}
+
+impl Default for Hello {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn protocol(what: impl std::fmt::Display) -> Error {
+    Error::other(format!("the other end of the host's socket sent {what}; it is not the skillhost that this one knows"))
+}
+
+/// Reads frames. Keeps what arrived of the next one, so [`FrameReader::next`] is cancel safe.
+#[derive(Debug)]
+pub struct FrameReader<R> {
+    io: R,
+    buffer: BytesMut,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    /// A reader of `io`.
+    pub fn new(io: R) -> Self {
+        Self { io, buffer: BytesMut::new() }
+    }
+
+    /// Reads the hello; `None` when the other side left before it said one.
+    pub async fn hello(&mut self) -> Result<Option<Hello>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end + 1);
+                return serde_json::from_slice(&line).map(Some).map_err(|_| protocol("no hello"));
+            }
+            if self.buffer.len() > MAX_HELLO {
+                return Err(protocol("no hello"));
+            }
+            if self.fill(0).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next frame; `None` at the end. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Frame>> {
+        loop {
+            let missing = match self.take()? {
+                Take::Frame(frame) => return Ok(Some(frame)),
+                Take::Missing(missing) => missing,
+            };
+            if self.fill(missing).await? == 0 {
+                return match self.buffer.is_empty() {
+                    true => Ok(None),
+                    false => {
+                        Err(Error::unavailable("the connection to the host process broke in the middle of a message"))
+                    }
+                };
+            }
+        }
+    }
+
+    async fn fill(&mut self, missing: usize) -> Result<usize> {
+        self.buffer.reserve(missing.max(16 << 10));
+        match self.io.read_buf(&mut self.buffer).await {
+            Ok(count) => Ok(count),
+            Err(error) if left(&error) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn take(&mut self) -> Result<Take> {
+        let Some((mut header, rest)) = self.buffer.split_at_checked(HEADER) else {
+            return Ok(Take::Missing(HEADER));
+        };
+        let (length, code) = (header.get_u32_le() as usize, header.get_u8());
+        let (kind, max) = Kind::of(code).ok_or_else(|| protocol(format!("a message of kind {code}")))?;
+        if length > max {
+            return Err(protocol(format!("a {kind:?} of {length} bytes where {max} is the most")));
+        }
+        if rest.len() < length {
+            return Ok(Take::Missing(length - rest.len()));
+        }
+        self.buffer.advance(HEADER);
+        Ok(Take::Frame(Frame { kind, payload: self.buffer.split_to(length).freeze() }))
+    }
+}
+
+enum Take {
+    Frame(Frame),
+    Missing(usize),
+}
+
+/// Whether an I/O error means that the other side is gone, which is how a killed process looks.
+pub(crate) fn left(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
+}
+
+/// Writes frames. Keeps what is left of the current one, so [`FrameWriter::flush`] is cancel safe.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    io: W,
+    header: Bytes,
+    piece: Bytes,
+    // Of a stream's bytes that are longer than one frame may be.
+    rest: Bytes,
+    kind: Kind,
+}
+
+impl<W: AsyncWrite + Unpin> FrameWriter<W> {
+    /// A writer to `io`.
+    pub fn new(io: W) -> Self {
+        Self { io, header: Bytes::new(), piece: Bytes::new(), rest: Bytes::new(), kind: Kind::Credit }
+    }
+
+    /// Whether something is still to be flushed.
+    pub fn pending(&self) -> bool {
+        !self.header.is_empty() || !self.piece.is_empty()
+    }
+
+    /// Lays a frame down to be flushed. Only when nothing is pending. A stream's bytes may be longer than [`MAX_DATA`]:
+    /// they become several frames.
+    pub fn begin(&mut self, frame: Frame) {
+        debug_assert!(!self.pending(), "a frame is laid over another");
+        self.kind = frame.kind;
+        self.rest = frame.payload;
+        self.load();
+    }
+
+    /// Writes what is pending. Cancel safe: call it again to go on.
+    pub async fn flush(&mut self) -> Result<()> {
+        while self.pending() {
+            let parts = [IoSlice::new(&self.header), IoSlice::new(&self.piece)];
+            let written = match self.io.write_vectored(&parts).await {
+                Ok(0) => return Err(gone()),
+                Ok(written) => written,
+                Err(error) if left(&error) => return Err(gone()),
+                Err(error) => return Err(error.into()),
+            };
+            let of_header = written.min(self.header.len());
+            self.header.advance(of_header);
+            self.piece.advance((written - of_header).min(self.piece.len()));
+            if !self.pending() && !self.rest.is_empty() {
+                self.load();
+            }
+        }
+        Ok(())
+    }
+
+    /// [`FrameWriter::begin`] and [`FrameWriter::flush`], after what was pending.
+    pub async fn send(&mut self, frame: Frame) -> Result<()> {
+        self.flush().await?;
+        self.begin(frame);
+        self.flush().await
+    }
+
+    /// Writes a line.
+    pub async fn hello(&mut self, hello: &Hello) -> Result<()> {
+        let line = hello.line()?;
+        self.io.write_all(&line).await.map_err(|error| if left(&error) { gone() } else { error.into() })
+    }
+
+    /// Says that nothing more comes: the other side sees the end, and can still answer.
+    pub async fn close(&mut self) -> Result<()> {
+        self.io.shutdown().await.map_err(|error| if left(&error) { gone() } else { error.into() })
+    }
+
+    fn load(&mut self) {
+        self.piece = self.rest.split_to(self.rest.len().min(self.kind.max()));
+        let mut header = BytesMut::with_capacity(HEADER);
+        header.put_u32_le(u32::try_from(self.piece.len()).unwrap_or(u32::MAX));
+        header.put_u8(self.kind.code());
+        self.header = header.freeze();
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "the other end of the host's socket is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    fn any_frame() -> impl Strategy<Value = Frame> {
+        (
+            prop::sample::select(Kind::ALL.map(|(_, kind, _)| kind).to_vec()),
+            prop::collection::vec(any::<u8>(), 0..3_000),
+        )
+            .prop_map(|(kind, bytes)| match kind.max() {
+                0 => Frame::empty(kind),
+                _ => Frame { kind, payload: bytes.into() },
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn frames_arrive_as_they_were_sent(frames in prop::collection::vec(any_frame(), 0..20), pipe in 1usize..5_000) {
+            block(async {
+                let (near, far) = tokio::io::duplex(pipe);
+                let (mut writer, mut reader) = (FrameWriter::new(near), FrameReader::new(far));
+                let sent = frames.clone();
+                let (_, received) = tokio::join!(
+                    async move {
+                        writer.hello(&Hello::new()).await.unwrap();
+                        for frame in sent {
+                            writer.send(frame).await.unwrap();
+                        }
+                    },
+                    async {
+                        assert!(reader.hello().await.unwrap().unwrap().same_version());
+                        let mut received = Vec::new();
+                        while let Some(frame) = reader.next().await.unwrap() {
+                            received.push(frame);
+                        }
+                        received
+                    }
+                );
+                assert_eq!(received, frames);
+            });
+        }
+
+        #[test]
+        fn no_bytes_make_the_reader_panic_or_take_more_than_a_frame(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            block(async {
+                let mut reader = FrameReader::new(bytes.as_slice());
+                while let Ok(Some(frame)) = reader.next().await {
+                    assert!(frame.payload.len() <= bytes.len());
+                }
+                let _ = FrameReader::new(bytes.as_slice()).hello().await;
+            });
+        }
+    }
+
+    #[test]
+    fn bytes_longer_than_a_frame_are_split_and_nothing_is_lost() {
+        block(async {
+            let bytes: Vec<u8> = (0..MAX_DATA * 2 + 77).map(|n| (n % 251) as u8).collect();
+            let (near, far) = tokio::io::duplex(100_000);
+            let (mut writer, mut reader) = (FrameWriter::new(near), FrameReader::new(far));
+            let frame = Frame { kind: Kind::Stdout, payload: bytes.clone().into() };
+            let (_, received) = tokio::join!(async move { writer.send(frame).await.unwrap() }, async {
+                let mut received = Vec::new();
+                while let Some(frame) = reader.next().await.unwrap() {
+                    assert!(frame.payload.len() <= MAX_DATA);
+                    received.extend_from_slice(&frame.payload);
+                }
+                received
+            });
+            assert!(received == bytes);
+        });
+    }
+
+    #[test]
+    fn a_dropped_flush_goes_on_where_it_was() {
+        block(async {
+            let (near, far) = tokio::io::duplex(8);
+            let (mut writer, mut reader) = (FrameWriter::new(near), FrameReader::new(far));
+            writer.begin(Frame { kind: Kind::Stdout, payload: Bytes::from_static(b"more than the pipe holds") });
+            // Polled once and dropped, with the pipe full.
+            assert!(futures_util::poll!(Box::pin(writer.flush())).is_pending());
+            assert!(futures_util::poll!(Box::pin(reader.next())).is_pending());
+            let (_, frame) = tokio::join!(async move { writer.flush().await.unwrap() }, reader.next());
+            assert_eq!(frame.unwrap().unwrap().payload, "more than the pipe holds");
+        });
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_before_it_is_read() {
+        block(async {
+            for (kind, length) in [(2u8, MAX_DATA + 1), (1, MAX_JSON + 1), (3, 1), (77, 0)] {
+                let mut bytes = (length as u32).to_le_bytes().to_vec();
+                bytes.push(kind);
+                assert!(FrameReader::new(bytes.as_slice()).next().await.is_err(), "kind {kind}");
+            }
+            let endless = vec![b'x'; MAX_HELLO * 4];
+            assert!(FrameReader::new(endless.as_slice()).hello().await.is_err());
+        });
+    }
+
+    #[test]
+    fn an_end_within_a_frame_is_an_error_and_between_frames_is_not() {
+        block(async {
+            let whole = [2, 0, 0, 0, 6, b'h', b'i'];
+            assert!(FrameReader::new(&whole[..6]).next().await.is_err());
+            let mut reader = FrameReader::new(&whole[..]);
+            assert_eq!(reader.next().await.unwrap().unwrap().payload, "hi");
+            assert!(reader.next().await.unwrap().is_none());
+        });
+    }
+}

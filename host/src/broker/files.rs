@@ -1,0 +1,96 @@
+//! Files, brokered: reading and writing in a sandbox, and copying between it and the host.
+
+use tokio::io::AsyncRead;
+
+use super::grants::Direction;
+use super::{Actor, Broker};
+use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, HostPath};
+use crate::error::{Error, Result};
+use crate::sandbox::link::FileRead;
+
+impl Broker {
+    /// Reads a file as the sandbox's user would; `too-large` beyond `max` bytes.
+    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
+        let mut record = self.begin(actor, "files.read");
+        record.note("container_id", id);
+        record.note("path", path);
+        let result = async {
+            self.usable(actor, id)?;
+            self.sandboxes.read_file(id, path, max).await
+        }
+        .await;
+        record.end(result).await
+    }
+
+    /// Writes a file as the sandbox's user would, whole or not at all.
+    pub(crate) async fn write_file(
+        &self,
+        actor: &Actor,
+        id: &str,
+        path: &str,
+        content: impl AsyncRead + Unpin + Send,
+    ) -> Result<FileAnswer> {
+        let mut record = self.begin(actor, "files.write");
+        record.note("container_id", id);
+        record.note("path", path);
+        let result = async {
+            self.usable(actor, id)?;
+            self.sandboxes.write_file(id, path, content).await
+        }
+        .await;
+        if let Ok(bytes) = &result {
+            record.note("bytes", *bytes);
+        }
+        let bytes = record.end(result).await?;
+        Ok(FileAnswer { container_id: id.to_owned(), path: path.to_owned(), ok: true, bytes, message: String::new() })
+    }
+
+    /// Copies from the host into a sandbox.
+    pub(crate) async fn copy_in(&self, actor: &Actor, request: &CopyRequest) -> Result<CopyAnswer> {
+        self.copy(actor, request, Direction::In).await
+    }
+
+    /// Copies from a sandbox to the host.
+    pub(crate) async fn copy_out(&self, actor: &Actor, request: &CopyRequest) -> Result<CopyAnswer> {
+        self.copy(actor, request, Direction::Out).await
+    }
+
+    async fn copy(&self, actor: &Actor, request: &CopyRequest, direction: Direction) -> Result<CopyAnswer> {
+        let effect = match direction {
+            Direction::In => "files.copy-in",
+            Direction::Out => "files.copy-out",
+        };
+        let mut record = self.begin(actor, effect);
+        record.note("container_id", request.container_id.clone());
+        record.note("sandbox", request.sandbox.clone());
+        match &request.host {
+            HostPath::Root { root, path } => record.note("host", format!("{root}:{path}")),
+            HostPath::Owner(path) => record.note("host", path.display().to_string()),
+        }
+        let id = &request.container_id;
+        let result = async {
+            self.usable(actor, id)?;
+            let host = actor.grant.copy(direction, &request.host)?;
+            let dir = cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
+                Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))
+            })?;
+            match direction {
+                Direction::In => self.sandboxes.copy_in(id, dir, &host.path, &request.sandbox).await,
+                Direction::Out => self.sandboxes.copy_out(id, &request.sandbox, dir, &host.path).await,
+            }
+        }
+        .await;
+        if let Ok(copied) = &result {
+            record.note("files", copied.files);
+            record.note("bytes", copied.bytes);
+        }
+        let copied = record.end(result).await?;
+        Ok(CopyAnswer {
+            container_id: id.clone(),
+            ok: true,
+            files: copied.files,
+            bytes: copied.bytes,
+            message: copied.message,
+        })
+    }
+}

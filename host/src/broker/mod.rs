@@ -1,0 +1,90 @@
+//! The broker: the one service through which every effect passes, whoever asks.
+//!
+//! Each effect takes the same steps, in this order: **authorise** (the grant, then whose sandbox it is), **reserve** (the quota),
+//! **act**, **record** (an audit line, also for a denial and for what was cancelled half way). The faces (guest imports,
+//! the command line, later MCP) turn what arrives into a call here, so there is one check, one quota and one line.
+//!
+//! Reading (a listing, a status) has no effect on the world and is not recorded; reading a file's or a key's *content* is.
+
+mod audit;
+mod board;
+mod exec;
+mod files;
+mod grants;
+mod quota;
+mod record;
+mod sandboxes;
+
+use std::sync::Arc;
+
+pub(crate) use exec::{Chunk, Kept, Running};
+pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
+pub use quota::QuotaLimits;
+pub(crate) use sandboxes::Owned;
+
+use crate::blackboard::Blackboard;
+use crate::caller::Caller;
+use crate::config::Config;
+use crate::db::Db;
+use crate::sandbox::Sandboxes;
+use audit::Audit;
+use quota::Quota;
+use record::Record;
+
+/// Who asks, and what that may do.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    pub(crate) caller: Caller,
+    pub(crate) grant: Arc<Grant>,
+    /// The skill that asks, when one does.
+    pub(crate) skill: Option<String>,
+    /// Its invocation.
+    pub(crate) invocation_id: Option<String>,
+    /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
+    pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
+}
+
+impl Actor {
+    /// The state directory's owner at the command line.
+    pub(crate) fn owner(caller: Caller) -> Self {
+        Self { caller, grant: Arc::new(Grant::Owner), skill: None, invocation_id: None, containers: None }
+    }
+}
+
+/// The broker.
+pub(crate) struct Broker {
+    config: Arc<Config>,
+    sandboxes: Sandboxes,
+    blackboard: Blackboard,
+    audit: Arc<Audit>,
+    quota: Quota,
+    /// The runtime of the host's own work; guests run on another.
+    runtime: tokio::runtime::Handle,
+}
+
+impl Broker {
+    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, db: &Db) -> Arc<Self> {
+        let quota = Quota::new(config.quota.clone());
+        let broker = Self {
+            sandboxes,
+            blackboard: Blackboard::new(db.clone()),
+            audit: Arc::new(Audit::new(db.clone())),
+            quota,
+            runtime: tokio::runtime::Handle::current(),
+            config,
+        };
+        Arc::new(broker)
+    }
+
+    pub(crate) fn sandboxes(&self) -> &Sandboxes {
+        &self.sandboxes
+    }
+
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    fn begin(&self, actor: &Actor, effect: &'static str) -> Record {
+        Record::begin(&self.audit, actor, effect)
+    }
+}

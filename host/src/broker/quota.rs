@@ -1,0 +1,168 @@
+//! What one agent may hold at once: sandboxes, cores, memory.
+//!
+//! Each is taken *before* the launch, in one step under one lock, and comes back when the [`Reservation`] is dropped.
+//! Whoever holds the sandbox holds the reservation, so it comes back on every path: a failed launch, a cancelled
+//! one, a stop, a death. Checking first and counting after the launch would let launches that run side by side pass together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+
+/// What one agent may hold at once.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct QuotaLimits {
+    /// Sandboxes (default 4).
+    pub sandboxes: u32,
+    /// Cores over all of them (default 4).
+    pub cpus: f64,
+    /// Memory over all of them, in MiB (default 8192).
+    pub memory_mib: u64,
+}
+
+impl Default for QuotaLimits {
+    fn default() -> Self {
+        Self { sandboxes: 4, cpus: 4.0, memory_mib: 8192 }
+    }
+}
+
+/// Cores are counted in thousandths: a sum of fractions comes back to exactly nothing.
+type MilliCpus = u64;
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Used {
+    sandboxes: u32,
+    cpus: MilliCpus,
+    memory_mib: u64,
+}
+
+/// The counts of every agent.
+#[derive(Debug)]
+pub(crate) struct Quota {
+    limits: QuotaLimits,
+    used: Arc<Mutex<HashMap<Caller, Used>>>,
+}
+
+/// A share that is taken; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    used: Arc<Mutex<HashMap<Caller, Used>>>,
+    caller: Caller,
+    share: Used,
+}
+
+impl Quota {
+    pub(crate) fn new(limits: QuotaLimits) -> Self {
+        Self { limits, used: Arc::default() }
+    }
+
+    /// Takes one sandbox of this size, or says which limit stands in the way.
+    pub(crate) fn reserve(&self, caller: &Caller, cpus: f64, memory_mib: u64) -> Result<Reservation> {
+        let share = share(cpus, memory_mib);
+        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = all.get(caller).copied().unwrap_or_default();
+        let remedy = "stop one that is no longer needed, or raise [quota] in skillhost.toml";
+        if used.sandboxes >= self.limits.sandboxes {
+            return Err(Error::quota_exceeded(format!(
+                "the agent has {} of {} sandboxes already: {remedy}",
+                used.sandboxes, self.limits.sandboxes
+            )));
+        }
+        let allowed = milli(self.limits.cpus);
+        if used.cpus + share.cpus > allowed {
+            return Err(Error::quota_exceeded(format!(
+                "the agent's sandboxes would have {} cores, and it may have {}: {remedy}",
+                cores(used.cpus + share.cpus),
+                self.limits.cpus
+            )));
+        }
+        if used.memory_mib + share.memory_mib > self.limits.memory_mib {
+            return Err(Error::quota_exceeded(format!(
+                "the agent's sandboxes would have {} MiB of memory, and it may have {}: {remedy}",
+                used.memory_mib + share.memory_mib,
+                self.limits.memory_mib
+            )));
+        }
+        Ok(self.take(&mut all, caller, share))
+    }
+
+    /// Counts a sandbox that is there already, whatever the limits say: one that outlived the host that launched it.
+    pub(crate) fn adopt(&self, caller: &Caller, cpus: f64, memory_mib: u64) -> Reservation {
+        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take(&mut all, caller, share(cpus, memory_mib))
+    }
+
+    fn take(&self, all: &mut HashMap<Caller, Used>, caller: &Caller, share: Used) -> Reservation {
+        let used = all.entry(caller.clone()).or_default();
+        used.sandboxes += share.sandboxes;
+        used.cpus += share.cpus;
+        used.memory_mib += share.memory_mib;
+        Reservation { used: self.used.clone(), caller: caller.clone(), share }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(used) = all.get_mut(&self.caller) {
+            used.sandboxes -= self.share.sandboxes;
+            used.cpus -= self.share.cpus;
+            used.memory_mib -= self.share.memory_mib;
+            if used.sandboxes == 0 {
+                all.remove(&self.caller);
+            }
+        }
+    }
+}
+
+fn share(cpus: f64, memory_mib: u64) -> Used {
+    Used { sandboxes: 1, cpus: milli(cpus), memory_mib }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by the launch's own check")]
+fn milli(cpus: f64) -> MilliCpus {
+    (cpus * 1000.0).round() as MilliCpus
+}
+
+#[allow(clippy::cast_precision_loss, reason = "thousandths of cores of one machine")]
+fn cores(milli: MilliCpus) -> f64 {
+    milli as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn each_limit_bites_and_what_is_dropped_comes_back() {
+        let quota = Quota::new(QuotaLimits { sandboxes: 2, cpus: 1.0, memory_mib: 100 });
+        let me = Caller::default();
+        let first = quota.reserve(&me, 0.1, 50).unwrap();
+        for (cpus, memory, what) in [(1.0, 10, "cores"), (0.1, 51, "MiB")] {
+            let error = quota.reserve(&me, cpus, memory).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::QuotaExceeded);
+            assert!(error.message.contains(what), "{error}");
+        }
+        let second = quota.reserve(&me, 0.9, 50).unwrap();
+        assert!(quota.reserve(&me, 0.0, 0).unwrap_err().message.contains("2 of 2 sandboxes"));
+        let other = Caller { agent: "other".into(), ..me.clone() };
+        quota.reserve(&other, 1.0, 100).unwrap();
+        drop((first, second));
+        quota.reserve(&me, 1.0, 100).unwrap();
+    }
+
+    #[test]
+    fn launches_side_by_side_never_pass_together() {
+        let quota = Quota::new(QuotaLimits { sandboxes: 4, ..QuotaLimits::default() });
+        let granted: Vec<_> = std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..32).map(|_| scope.spawn(|| quota.reserve(&Caller::default(), 0.1, 1))).collect();
+            tries.into_iter().filter_map(|one| one.join().unwrap().ok()).collect()
+        });
+        assert_eq!(granted.len(), 4);
+    }
+}

@@ -1,0 +1,71 @@
+//! A brokered effect while it happens: begun before it, ended with its outcome, and recorded also when it is dropped.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Actor;
+use super::audit::Audit;
+use crate::error::{ErrorKind, Result};
+
+/// An effect that has begun. Every one ends in one audit record: by [`Record::end`], or as `cancelled` when its
+/// caller leaves and it is dropped.
+pub(crate) struct Record {
+    open: Option<Open>,
+}
+
+struct Open {
+    audit: Arc<Audit>,
+    actor: Actor,
+    effect: &'static str,
+    detail: Map<String, Value>,
+}
+
+impl Record {
+    pub(super) fn begin(audit: &Arc<Audit>, actor: &Actor, effect: &'static str) -> Self {
+        let open = Open { audit: audit.clone(), actor: actor.clone(), effect, detail: Map::new() };
+        Self { open: Some(open) }
+    }
+
+    /// Adds a fact.
+    pub(crate) fn note(&mut self, key: &str, value: impl Into<Value>) {
+        if let Some(open) = &mut self.open {
+            open.detail.insert(key.to_owned(), value.into());
+        }
+    }
+
+    /// Writes the record and gives the result back, so that the caller answers only after it is written.
+    pub(crate) async fn end<T>(mut self, result: Result<T>) -> Result<T> {
+        let outcome = match &result {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.note("error", error.message.clone());
+                Err(error.kind)
+            }
+        };
+        if let Some(open) = self.open.take() {
+            open.write(outcome).await?;
+        }
+        result
+    }
+}
+
+impl Open {
+    async fn write(self, outcome: std::result::Result<(), ErrorKind>) -> Result<()> {
+        self.audit.record(&self.actor, self.effect, outcome, Value::Object(self.detail)).await
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        // Dropped in the middle: the caller left. Without a runtime the process itself is on its way out.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = open.write(Err(ErrorKind::Cancelled)).await {
+                    tracing::error!("an audit record was lost: {error}");
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Sandboxes, brokered: launch, stop, status, listing, and whose each one is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Actor, Broker};
+use crate::api::types::{LaunchAnswer, LaunchRequest, SandboxList, SandboxStatus, StopAnswer};
+use crate::error::{Error, Result};
+use crate::sandbox::State;
+use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
+
+/// A sandbox that is stopped when this is dropped: a skill's own.
+pub(crate) struct Owned {
+    broker: Arc<Broker>,
+    actor: Actor,
+    id: String,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let (broker, actor, id) = (self.broker.clone(), self.actor.clone(), std::mem::take(&mut self.id));
+        // Whoever drops this does not wait for the engine; the quota comes back when the sandbox is gone.
+        self.broker.runtime.spawn(async move {
+            if matches!(broker.sandboxes.state(&id), Some(State::Running(_)))
+                && let Err(error) = broker.stop(&actor, &id).await
+            {
+                tracing::warn!("the sandbox {id} could not be stopped; it ends with its lease or wall time: {error}");
+            }
+        });
+    }
+}
+
+impl Broker {
+    /// Launches a sandbox that stays until it is stopped.
+    pub(crate) async fn launch(&self, actor: &Actor, request: LaunchRequest) -> Result<LaunchAnswer> {
+        let mut record = self.begin(actor, "sandbox.launch");
+        record.note("role", request.role.clone());
+        let result = self.launch_granted(actor, request).await;
+        if let Ok(answer) = &result {
+            record.note("container_id", answer.container_id.clone());
+            record.note("image", answer.image.clone());
+            record.note("backend", answer.backend.clone());
+        }
+        record.end(result).await
+    }
+
+    /// Launches a sandbox that ends with the guard.
+    pub(crate) async fn launch_owned(self: &Arc<Self>, actor: &Actor, request: LaunchRequest) -> Result<(LaunchAnswer, Owned)> {
+        let answer = self.launch(actor, request).await?;
+        let owned = Owned { broker: self.clone(), actor: actor.clone(), id: answer.container_id.clone() };
+        Ok((answer, owned))
+    }
+
+    async fn launch_granted(&self, actor: &Actor, mut request: LaunchRequest) -> Result<LaunchAnswer> {
+        actor.grant.launch(&self.config, &mut request)?;
+        // An unknown role is told before anything is reserved.
+        self.sandboxes.roles().require(&request.role)?;
+        let defaults = LaunchSpec::new(actor.caller.clone(), request.role);
+        let longest = self.config.sandbox.wall_time.0;
+        let asked = request.wall_time_ms.map_or(longest, Duration::from_millis);
+        let spec = LaunchSpec {
+            cpus: request.cpus.unwrap_or(defaults.cpus),
+            memory_mib: request.memory_mib.unwrap_or(defaults.memory_mib),
+            network: request.network.unwrap_or(defaults.network),
+            pids: self.config.sandbox.pids,
+            wall_time: asked.min(longest),
+            shared: request.shared,
+            env: request.env,
+            invocation: actor.invocation_id.clone(),
+            ..defaults
+        };
+        let permit = match &actor.containers {
+            Some(containers) => Some(containers.clone().try_acquire_owned().map_err(|_| {
+                Error::quota_exceeded(
+                    "the skill has as many sandboxes as it may: drop one, or raise `sandbox = { containers = … }` under \
+                     [capabilities] in its skill.toml",
+                )
+            })?),
+            None => None,
+        };
+        let share = self.quota.reserve(&actor.caller, spec.cpus, spec.memory_mib)?;
+        let info = self.sandboxes.launch(spec, Box::new((share, permit))).await?;
+        let message = if asked > longest {
+            format!("the wall time was clamped to {} s, the operator's ceiling", longest.as_secs())
+        } else {
+            String::new()
+        };
+        Ok(LaunchAnswer {
+            container_id: info.id,
+            container_name: info.name,
+            image: info.image,
+            role: info.role,
+            backend: info.backend,
+            isolation: info.isolation,
+            workspace_path: info.workspace,
+            owner_agent_id: info.owner.agent,
+            shared: info.shared,
+            started: true,
+            message,
+        })
+    }
+
+    /// Counts what an earlier host process left running, and stops what belonged to an invocation that ended with it.
+    pub(crate) fn adopt(self: &Arc<Self>) -> Result<()> {
+        for info in self.sandboxes.list() {
+            let share = self.quota.adopt(&info.owner, info.cpus, info.memory_mib);
+            self.sandboxes.hold(&info.id, Box::new(share))?;
+            if info.invocation.is_some() {
+                drop(Owned { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops a sandbox of the actor's own.
+    pub(crate) async fn stop(&self, actor: &Actor, id: &str) -> Result<StopAnswer> {
+        let mut record = self.begin(actor, "sandbox.stop");
+        record.note("container_id", id);
+        let result = async {
+            self.usable(actor, id)?;
+            self.sandboxes.stop(id).await
+        }
+        .await;
+        let stopped = record.end(result).await?;
+        Ok(StopAnswer { container_id: id.to_owned(), stopped: true, message: stopped.message })
+    }
+
+    /// The actor's sandboxes.
+    pub(crate) fn list_sandboxes(&self, actor: &Actor) -> SandboxList {
+        let mine = self.sandboxes.list().into_iter().filter(|info| info.owner == actor.caller);
+        let containers: Vec<_> = mine.map(|info| info.summary(&actor.caller)).collect();
+        SandboxList { count: containers.len(), containers }
+    }
+
+    /// What is known of one. An id that is not known, or not this session's, is an answer too.
+    pub(crate) fn sandbox_status(&self, actor: &Actor, id: &str) -> SandboxStatus {
+        let state = self.sandboxes.state(id);
+        let (running, info, message) = match state {
+            Some(State::Running(info)) => (true, info, String::new()),
+            Some(State::Ended(ended)) => {
+                let reason = ended.reason();
+                (false, ended.info, reason)
+            },
+            None => return unknown(id),
+        };
+        if !info.owner.same_session(&actor.caller) {
+            return unknown(id);
+        }
+        SandboxStatus {
+            container_id: id.to_owned(),
+            known: true,
+            running,
+            status: if running { "running" } else { "ended" }.into(),
+            execs: self.sandboxes.execs(id),
+            sandbox: Some(info.summary(&actor.caller)),
+            message,
+        }
+    }
+
+    /// The sandbox, if the actor may use it: its own, and within its grant. One of another session is not found, as if
+    /// it did not exist; whether it does is nobody else's business.
+    pub(crate) fn usable(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
+        let info = match self.sandboxes.state(id) {
+            Some(State::Running(info)) => info,
+            Some(State::Ended(ended)) => ended.info,
+            None => return Err(no_such(id)),
+        };
+        if !info.owner.same_session(&actor.caller) {
+            return Err(no_such(id));
+        }
+        if info.owner != actor.caller {
+            return Err(Error::not_owner(format!(
+                "the sandbox {id} belongs to the agent {:?} of this session: launch your own",
+                info.owner.agent
+            )));
+        }
+        actor.grant.attach(&info)?;
+        Ok(info)
+    }
+}
+
+fn no_such(id: &str) -> Error {
+    Error::not_found(format!("there is no sandbox {id}: `skillhost sandbox list` shows those that run"))
+}
+
+fn unknown(id: &str) -> SandboxStatus {
+    SandboxStatus {
+        container_id: id.to_owned(),
+        known: false,
+        running: false,
+        status: "unknown".into(),
+        execs: 0,
+        sandbox: None,
+        message: no_such(id).message,
+    }
+}

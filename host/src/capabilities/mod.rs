@@ -1,0 +1,120 @@
+//! What guests may import. Each interface of the WIT package has one file here; each call goes to the broker.
+//!
+//! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
+//! container's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
+
+mod blackboard;
+mod files;
+mod log;
+mod sandbox;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::component::{HasData, Linker, ResourceTable};
+
+use crate::broker::{Actor, Broker};
+use crate::error::{Error, ErrorKind, Result};
+use bindings::skillhost::skill::types::Error as WitError;
+pub use log::{EventSink, Log};
+pub use sandbox::{Container, Process};
+
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "everything",
+        imports: { default: async | trappable },
+        with: {
+            "skillhost:skill/sandbox.container": super::Container,
+            "skillhost:skill/sandbox.process": super::Process,
+        },
+    });
+}
+
+/// What an invocation's imports work with.
+pub struct Context {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) actor: Arc<Actor>,
+    pub(crate) log: Log,
+    pub(crate) deadline: Instant,
+    /// The host's own runtime.
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+/// The part of a store that the imports see.
+pub struct View<'a> {
+    pub(crate) context: &'a mut Context,
+    pub(crate) table: &'a mut ResourceTable,
+}
+
+/// Gives the imports their part of a store.
+pub trait CapabilitiesView: Send {
+    /// That part.
+    fn capabilities(&mut self) -> View<'_>;
+}
+
+struct HasCapabilities;
+
+impl HasData for HasCapabilities {
+    type Data<'a> = View<'a>;
+}
+
+/// Adds every interface of the package to a linker.
+pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    use bindings::skillhost::skill;
+    skill::types::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    skill::log::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    Ok(())
+}
+
+impl bindings::skillhost::skill::types::Host for View<'_> {}
+
+/// Aborts the task when dropped: the guest's call is gone.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Context {
+    /// Runs `work` on the host's runtime until it is done, the deadline passes or the guest's call is gone.
+    async fn on_host<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T, WitError> {
+        let deadline = self.deadline.into();
+        let work = async move {
+            tokio::time::timeout_at(deadline, work)
+                .await
+                .unwrap_or_else(|_| Err(Error::timed_out("the action's deadline passed during this call")))
+        };
+        let mut task = AbortOnDrop(self.runtime.spawn(work));
+        match (&mut task.0).await {
+            Ok(result) => result.map_err(WitError::from),
+            Err(error) => Err(WitError::Other(format!("the host failed in this call: {error}"))),
+        }
+    }
+}
+
+impl From<Error> for WitError {
+    fn from(error: Error) -> Self {
+        let make = match error.kind {
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::QuotaExceeded => Self::QuotaExceeded,
+            ErrorKind::Permission => Self::Permission,
+            ErrorKind::InvalidArgument => Self::InvalidArgument,
+            ErrorKind::NotFound => Self::NotFound,
+            ErrorKind::AlreadyExists => Self::AlreadyExists,
+            ErrorKind::NotOwner => Self::NotOwner,
+            ErrorKind::TimedOut => Self::TimedOut,
+            ErrorKind::Cancelled => Self::Cancelled,
+            ErrorKind::TooLarge => Self::TooLarge,
+            ErrorKind::SandboxDied => Self::SandboxDied,
+            ErrorKind::Unavailable => Self::Unavailable,
+            ErrorKind::Other => Self::Other,
+        };
+        make(error.message)
+    }
+}

@@ -1,0 +1,373 @@
+//! `skillhost:skill/sandbox`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use wasmtime::component::Resource;
+
+use super::bindings::skillhost::skill::sandbox as wit;
+use super::{View, WitError};
+use crate::api::types::{Command, ExecAnswer, ExecRequest, LaunchRequest, Network, Outcome};
+use crate::broker::{Chunk, Kept, Owned, Running};
+use crate::error::Error;
+use crate::sandbox::link::ExecStdin;
+
+/// The most bytes that `read-file` gives when the guest does not say.
+const DEFAULT_MAX_FILE: u64 = 1_000_000;
+/// The most bytes that `read-file` gives at all.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+
+/// A guest's handle on a sandbox.
+pub struct Container {
+    info: wit::ContainerInfo,
+    /// Stops it when the handle goes; `None` for one that was attached.
+    owned: Option<Owned>,
+}
+
+impl Container {
+    pub(crate) fn id(&self) -> &str {
+        &self.info.id
+    }
+}
+
+/// A guest's handle on a running command.
+pub struct Process {
+    id: String,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    /// Until its end was asked for.
+    running: Option<Running>,
+    stdin: Option<ExecStdin>,
+    /// What a `read` left over.
+    rest: Option<Chunk>,
+    ended: Option<wit::ProcessResult>,
+}
+
+impl State {
+    async fn finish(&mut self) -> Result<wit::ProcessResult, Error> {
+        if let Some(mut running) = self.running.take() {
+            loop {
+                match running.next().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => return running.fail(error).await,
+                }
+            }
+            self.rest = None;
+            self.ended = Some(running.finish(Kept::nothing()).await?.into());
+        }
+        self.ended.clone().ok_or_else(|| Error::sandbox_died("the process failed earlier"))
+    }
+
+    async fn read(&mut self, max: usize) -> Result<Option<wit::Chunk>, Error> {
+        let chunk = match (self.rest.take(), &mut self.running) {
+            (Some(chunk), _) => chunk,
+            (None, None) => return Ok(None),
+            (None, Some(running)) => match running.next().await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return Ok(None),
+                Err(error) => match self.running.take() {
+                    Some(running) => return running.fail(error).await,
+                    None => return Err(error),
+                },
+            },
+        };
+        let take = |mut bytes: Bytes| {
+            let given = bytes.split_to(max.min(bytes.len()));
+            (given.to_vec(), (!bytes.is_empty()).then_some(bytes))
+        };
+        Ok(Some(match chunk {
+            Chunk::Stdout(bytes) => {
+                let (given, rest) = take(bytes);
+                self.rest = rest.map(Chunk::Stdout);
+                wit::Chunk::Stdout(given)
+            }
+            Chunk::Stderr(bytes) => {
+                let (given, rest) = take(bytes);
+                self.rest = rest.map(Chunk::Stderr);
+                wit::Chunk::Stderr(given)
+            }
+        }))
+    }
+}
+
+impl From<wit::Command> for Command {
+    fn from(command: wit::Command) -> Self {
+        match command {
+            wit::Command::Argv(argv) => Self::Argv(argv),
+            wit::Command::Shell(line) => Self::Shell(line),
+        }
+    }
+}
+
+impl From<Outcome> for wit::Outcome {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Exited(code) => Self::Exited(code),
+            Outcome::Signaled(signal) => Self::Signaled(signal),
+            Outcome::TimedOut => Self::TimedOut,
+            Outcome::Cancelled => Self::Cancelled,
+            Outcome::OutOfMemory => Self::OutOfMemory,
+            Outcome::NotStarted(reason) => Self::NotStarted(reason),
+        }
+    }
+}
+
+impl From<ExecAnswer> for wit::ExecResult {
+    fn from(answer: ExecAnswer) -> Self {
+        Self {
+            exec_id: answer.exec_id,
+            command: answer.command,
+            exit_code: answer.exit_code,
+            outcome: answer.outcome.into(),
+            stdout: answer.stdout,
+            stderr: answer.stderr,
+            stdout_bytes: answer.stdout_bytes,
+            stderr_bytes: answer.stderr_bytes,
+            truncated: answer.truncated,
+            wall_time_ms: answer.wall_time_ms,
+            cwd: answer.cwd,
+            message: answer.message,
+        }
+    }
+}
+
+impl From<ExecAnswer> for wit::ProcessResult {
+    fn from(answer: ExecAnswer) -> Self {
+        Self {
+            exit_code: answer.exit_code,
+            outcome: answer.outcome.into(),
+            stdout_bytes: answer.stdout_bytes,
+            stderr_bytes: answer.stderr_bytes,
+            wall_time_ms: answer.wall_time_ms,
+        }
+    }
+}
+
+fn environment(pairs: Vec<(String, String)>) -> BTreeMap<String, String> {
+    pairs.into_iter().collect()
+}
+
+impl View<'_> {
+    fn exec_request(
+        &mut self,
+        container: &Resource<Container>,
+        command: wit::Command,
+        options: wit::ExecOptions,
+    ) -> wasmtime::Result<(ExecRequest, Option<Bytes>)> {
+        let request = ExecRequest {
+            container_id: self.table.get(container)?.id().to_owned(),
+            command: command.into(),
+            cwd: options.cwd,
+            env: environment(options.env),
+            timeout_ms: options.timeout_ms,
+            max_output: options.max_output,
+            ..ExecRequest::default()
+        };
+        Ok((request, options.stdin.map(Bytes::from)))
+    }
+
+    fn process(&mut self, process: &Resource<Process>) -> wasmtime::Result<Arc<Mutex<State>>> {
+        Ok(self.table.get(process)?.state.clone())
+    }
+}
+
+impl wit::Host for View<'_> {}
+
+impl wit::HostContainer for View<'_> {
+    async fn launch(&mut self, options: wit::LaunchOptions) -> wasmtime::Result<Result<Resource<Container>, WitError>> {
+        let request = LaunchRequest {
+            role: options.role,
+            cpus: options.cpus,
+            memory_mib: options.memory_mib,
+            network: options.network.map(|network| match network {
+                wit::Network::None => Network::None,
+                wit::Network::Bridge => Network::Bridge,
+            }),
+            wall_time_ms: options.wall_time_ms,
+            shared: options.shared,
+            env: environment(options.env),
+        };
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let launched = self.context.on_host(async move { broker.launch_owned(&actor, request).await }).await;
+        Ok(match launched {
+            Ok((answer, owned)) => {
+                let info = wit::ContainerInfo {
+                    id: answer.container_id,
+                    role: answer.role,
+                    image: answer.image,
+                    backend: answer.backend,
+                    isolation: answer.isolation,
+                };
+                Ok(self.table.push(Container { info, owned: Some(owned) })?)
+            }
+            Err(error) => Err(error),
+        })
+    }
+
+    async fn attach(&mut self, id: String) -> wasmtime::Result<Result<Resource<Container>, WitError>> {
+        let info = match self.context.broker.usable(&self.context.actor, &id) {
+            Ok(info) => info,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let info = wit::ContainerInfo {
+            id: info.id,
+            role: info.role,
+            image: info.image,
+            backend: info.backend,
+            isolation: info.isolation,
+        };
+        Ok(Ok(self.table.push(Container { info, owned: None })?))
+    }
+
+    async fn info(&mut self, container: Resource<Container>) -> wasmtime::Result<wit::ContainerInfo> {
+        Ok(self.table.get(&container)?.info.clone())
+    }
+
+    async fn exec(
+        &mut self,
+        container: Resource<Container>,
+        command: wit::Command,
+        options: wit::ExecOptions,
+    ) -> wasmtime::Result<Result<wit::ExecResult, WitError>> {
+        let (request, stdin) = self.exec_request(&container, command, options)?;
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move { Ok(broker.exec_to_end(&actor, request, stdin).await?.into()) };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn start(
+        &mut self,
+        container: Resource<Container>,
+        command: wit::Command,
+        options: wit::ExecOptions,
+    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+        let (mut request, stdin) = self.exec_request(&container, command, options)?;
+        request.stdin = true;
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move {
+            let mut running = broker.exec(&actor, request).await?;
+            let mut input = running.stdin();
+            if let (Some(input), Some(bytes)) = (&mut input, stdin) {
+                input.write(bytes).await?;
+            }
+            Ok((running, input))
+        };
+        let (running, stdin) = match self.context.on_host(work).await {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        let id = running.id().to_owned();
+        let state = State { running: Some(running), stdin, rest: None, ended: None };
+        Ok(Ok(self.table.push(Process { id, state: Arc::new(Mutex::new(state)) })?))
+    }
+
+    async fn read_file(
+        &mut self,
+        container: Resource<Container>,
+        path: String,
+        max_bytes: Option<u64>,
+    ) -> wasmtime::Result<Result<Vec<u8>, WitError>> {
+        let id = self.table.get(&container)?.id().to_owned();
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let max = max_bytes.unwrap_or(DEFAULT_MAX_FILE).min(MAX_FILE);
+        let work = async move {
+            let mut file = broker.read_file(&actor, &id, &path, Some(max)).await?;
+            let mut content = Vec::new();
+            while let Some(bytes) = file.next().await? {
+                content.extend_from_slice(&bytes);
+            }
+            Ok(content)
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn write_file(
+        &mut self,
+        container: Resource<Container>,
+        path: String,
+        content: Vec<u8>,
+    ) -> wasmtime::Result<Result<(), WitError>> {
+        let id = self.table.get(&container)?.id().to_owned();
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move { broker.write_file(&actor, &id, &path, content.as_slice()).await.map(|_| ()) };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn stop(&mut self, container: Resource<Container>) -> wasmtime::Result<Result<(), WitError>> {
+        let id = self.table.get(&container)?.id().to_owned();
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        Ok(self.context.on_host(async move { broker.stop(&actor, &id).await.map(|_| ()) }).await)
+    }
+
+    async fn drop(&mut self, container: Resource<Container>) -> wasmtime::Result<()> {
+        // One that is owned is stopped by its guard.
+        drop(self.table.delete(container)?.owned);
+        Ok(())
+    }
+}
+
+impl wit::HostProcess for View<'_> {
+    async fn id(&mut self, process: Resource<Process>) -> wasmtime::Result<String> {
+        Ok(self.table.get(&process)?.id.clone())
+    }
+
+    async fn read(
+        &mut self,
+        process: Resource<Process>,
+        max_bytes: u32,
+    ) -> wasmtime::Result<Result<Option<wit::Chunk>, WitError>> {
+        let state = self.process(&process)?;
+        let max = usize::try_from(max_bytes.max(1)).unwrap_or(usize::MAX);
+        Ok(self.context.on_host(async move { state.lock().await.read(max).await }).await)
+    }
+
+    async fn write(&mut self, process: Resource<Process>, bytes: Vec<u8>) -> wasmtime::Result<Result<(), WitError>> {
+        let state = self.process(&process)?;
+        let work = async move {
+            match &mut state.lock().await.stdin {
+                // What a command that has ended would have read is dropped, as by a closed pipe.
+                Some(stdin) => stdin.write(bytes).await.map(|_| ()),
+                None => Err(Error::invalid_argument("the process's standard input is closed already")),
+            }
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn close_stdin(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
+        let state = self.process(&process)?;
+        let work = async move {
+            if let Some(stdin) = state.lock().await.stdin.take() {
+                stdin.close();
+            }
+            Ok(())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn kill(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
+        let state = self.process(&process)?;
+        let work = async move {
+            if let Some(running) = &state.lock().await.running {
+                running.kill();
+            }
+            Ok(())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn wait(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<wit::ProcessResult, WitError>> {
+        let state = self.process(&process)?;
+        Ok(self.context.on_host(async move { state.lock().await.finish().await }).await)
+    }
+
+    async fn drop(&mut self, process: Resource<Process>) -> wasmtime::Result<()> {
+        // Dropping what runs ends its process tree.
+        self.table.delete(process)?;
+        Ok(())
+    }
+}

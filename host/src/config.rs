@@ -1,0 +1,221 @@
+//! The operator's configuration: `skillhost.toml`, then the environment, then flags.
+//!
+//! Unknown keys are refused with their place: a misspelt limit that is silently ignored is no limit. Every key has a
+//! default, so an absent file is a complete configuration.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::api::types::Network;
+use crate::broker::QuotaLimits;
+use crate::db::Durability;
+use crate::error::{Error, Result};
+use crate::units;
+
+/// The largest configuration file that is read.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// The operator's word.
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Config {
+    /// `auto`, `docker` or `local`; also `SKILLHOST_BACKEND` and `SANDBOX_TYPE`, and `--backend`.
+    pub backend: Option<String>,
+    /// The roles' file, relative to this one; the built-in roles when absent.
+    pub images: Option<PathBuf>,
+    /// How long an idle host process with no sandbox stays (default 60s).
+    pub idle_exit: Option<Span>,
+    /// What an acknowledged write survives: `process` (default) or `power`.
+    pub durability: Durability,
+    /// What one agent may hold at once.
+    pub quota: QuotaLimits,
+    /// Sandboxes.
+    pub sandbox: SandboxConfig,
+    /// What skills may be granted.
+    pub policy: Policy,
+    /// Host directories that skills may name.
+    pub roots: BTreeMap<String, Root>,
+}
+
+/// A duration as people write it: `90s`, `2m`, `500ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(pub Duration);
+
+impl TryFrom<String> for Span {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Ok(Self(units::parse_duration(&text).map_err(Error::invalid_argument)?))
+    }
+}
+
+/// Sandboxes' defaults and ceilings.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// A command's deadline when it asks for none (default 120s; also `SANDBOX_TIMEOUT_SEC`, in seconds).
+    pub exec_timeout: Span,
+    /// The longest deadline that a command can have (default 600s).
+    pub exec_timeout_ceiling: Span,
+    /// How long a sandbox lives at most (default 1h).
+    pub wall_time: Span,
+    /// How long a sandbox outlives a host process that has died (default 30s).
+    pub lease: Span,
+    /// Processes and threads of a sandbox's workload (default 256).
+    pub pids: u32,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        let seconds = |seconds| Span(Duration::from_secs(seconds));
+        Self {
+            exec_timeout: seconds(120),
+            exec_timeout_ceiling: seconds(600),
+            wall_time: seconds(3600),
+            lease: seconds(30),
+            pids: 256,
+        }
+    }
+}
+
+/// What skills may be granted at most. A skill gets what its manifest asks for and this allows.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Policy {
+    /// Roles (default: all that are listed).
+    pub roles: Option<Vec<String>>,
+    /// Networks (default: `none` alone). Also what the command line may launch.
+    pub network: Vec<Network>,
+    /// Cores of one sandbox (default 4).
+    pub cpus: f64,
+    /// Memory of one sandbox in MiB (default 8192).
+    pub memory_mib: u64,
+    /// Host roots that skills may copy out to (default: none).
+    pub copy_out: Vec<String>,
+    /// Rules for single skills by name; what they say stands in place of the above.
+    pub skills: BTreeMap<String, SkillPolicy>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            roles: None,
+            network: vec![Network::None],
+            cpus: 4.0,
+            memory_mib: 8192,
+            copy_out: Vec::new(),
+            skills: BTreeMap::new(),
+        }
+    }
+}
+
+/// What one skill may be granted; what is absent is as for all.
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct SkillPolicy {
+    /// Roles.
+    pub roles: Option<Vec<String>>,
+    /// Networks.
+    pub network: Option<Vec<Network>>,
+    /// Host roots that it may copy in from.
+    pub copy_in: Option<Vec<String>>,
+    /// Host roots that it may copy out to.
+    pub copy_out: Option<Vec<String>>,
+}
+
+/// A host directory that skills may name.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Root {
+    /// Absolute, or relative to the configuration file.
+    pub path: PathBuf,
+}
+
+impl Config {
+    /// Reads the file, when there is one, and then the environment (given as a look-up).
+    pub fn load(file: Option<&Path>, env: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut config = match file {
+            Some(path) => Self::read(path)?,
+            None => Self::default(),
+        };
+        if let Some(backend) = env("SKILLHOST_BACKEND").or_else(|| env("SANDBOX_TYPE")) {
+            config.backend = Some(backend.to_lowercase());
+        }
+        if let Some(seconds) = env("SANDBOX_TIMEOUT_SEC") {
+            let parsed = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
+            let seconds = parsed.ok_or_else(|| {
+                Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC={seconds} is not a whole number of seconds above 0"))
+            })?;
+            config.sandbox.exec_timeout = Span(Duration::from_secs(seconds));
+        }
+        if config.sandbox.exec_timeout.0 > config.sandbox.exec_timeout_ceiling.0 {
+            config.sandbox.exec_timeout = config.sandbox.exec_timeout_ceiling;
+        }
+        Ok(config)
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let place = |error: std::io::Error| Error::from(error).context(format!("cannot read {}", path.display()));
+        let size = std::fs::metadata(path).map_err(place)?.len();
+        if size > MAX_FILE {
+            let message = format!("{} has {size} bytes; a configuration has at most {MAX_FILE}", path.display());
+            return Err(Error::too_large(message));
+        }
+        let text = std::fs::read_to_string(path).map_err(place)?;
+        let mut config: Self = toml::from_str(&text)
+            .map_err(|error| Error::invalid_argument(format!("{}: {}", path.display(), error.to_string().trim_end())))?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        if let Some(images) = &mut config.images {
+            *images = base.join(&*images);
+        }
+        for root in config.roots.values_mut() {
+            root.path = base.join(&root.path);
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("skillhost.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::load(Some(&path), |_| None)
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let error = load("backend = \"docker\"\n[quota]\nsandboxs = 3\n").unwrap_err();
+        assert!(error.message.contains("line 3") && error.message.contains("sandboxs"), "{error}");
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("skillhost.toml");
+        std::fs::write(&path, "backend = \"docker\"").unwrap();
+        let env = |name: &str| match name {
+            "SANDBOX_TYPE" => Some("LOCAL".to_owned()),
+            "SANDBOX_TIMEOUT_SEC" => Some("30".to_owned()),
+            _ => None,
+        };
+        let config = Config::load(Some(&path), env).unwrap();
+        assert_eq!(config.backend.as_deref(), Some("local"));
+        assert_eq!(config.sandbox.exec_timeout.0, Duration::from_secs(30));
+        assert!(Config::load(None, |name| (name == "SANDBOX_TIMEOUT_SEC").then(|| "soon".into())).is_err());
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let config = load("images = \"roles.toml\"\n[roots.data]\npath = \"data\"\n").unwrap();
+        assert!(config.images.unwrap().is_absolute());
+        assert!(config.roots["data"].path.is_absolute());
+    }
+}

@@ -1,0 +1,91 @@
+//! Compiled code, kept on disk in a directory that only we write.
+//!
+//! Loading compiled code is running it: Wasmtime trusts what it maps. So nothing is ever loaded from a place that a
+//! user, a skill or a download could have written, only from this directory, which lies in the state directory
+//! (0700, the trust boundary), under a name that we derive: the digest of the component's bytes and the hash of everything
+//! that compilation depends on. A file is written whole under another name and then renamed, so a crash leaves none by half.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+/// Bytes that the directory may hold; the longest unused files go first.
+const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+
+/// The directory of compiled code.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make the compile cache {}", dir.display()))?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    /// The component of these bytes, from the cache or compiled now. Blocks; `digest` is theirs.
+    pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> anyhow::Result<Component> {
+        let path = self.dir.join(name(engine, digest));
+        if path.exists() {
+            match load(engine, &path) {
+                Ok(component) => {
+                    // What is used is young; the clean-up goes by this.
+                    let _ = fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+                    return Ok(component);
+                }
+                Err(error) => tracing::warn!("compiling anew, {} cannot be used: {error:#}", path.display()),
+            }
+        }
+        let component = Component::from_binary(engine, bytes)?;
+        if let Err(error) = self.store(&path, &component) {
+            tracing::warn!("the compiled code is not kept: {error:#}");
+        }
+        Ok(component)
+    }
+
+    fn store(&self, path: &Path, component: &Component) -> anyhow::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        std::io::Write::write_all(&mut file, &component.serialize()?)?;
+        file.persist(path)?;
+        self.trim()
+    }
+
+    fn trim(&self) -> anyhow::Result<()> {
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(&self.dir)?
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let meta = entry.metadata().ok()?;
+                Some((meta.modified().ok()?, meta.len(), entry.path()))
+            })
+            .collect();
+        files.sort();
+        let mut total: u64 = files.iter().map(|(_, len, _)| len).sum();
+        for (_, len, path) in files {
+            if total <= MAX_BYTES {
+                break;
+            }
+            fs::remove_file(path)?;
+            total -= len;
+        }
+        Ok(())
+    }
+}
+
+fn name(engine: &Engine, digest: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    format!("{}-{:016x}.cwasm", digest.trim_start_matches("sha256:"), hasher.finish())
+}
+
+#[allow(unsafe_code)]
+fn load(engine: &Engine, path: &Path) -> wasmtime::Result<Component> {
+    // SAFETY: the file is of a directory that only this program writes (see the module's words), and Wasmtime checks
+    // that it was made by the same version with the same settings.
+    unsafe { Component::deserialize_file(engine, path) }
+}

@@ -1,0 +1,59 @@
+//! The one Wasmtime configuration. Everything that compiles or runs a component uses this.
+
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
+
+/// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
+pub(crate) const MAX_LIVE: u32 = 256;
+
+/// How instances get their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// From a pool of reserved address space: microseconds to instantiate.
+    Pooling,
+    /// From the system each time, where the address space cannot be reserved (a small `ulimit -v`).
+    OnDemand,
+}
+
+/// Makes the engine: with a pool where the address space allows it, otherwise without.
+pub(crate) fn engine() -> wasmtime::Result<(Engine, Allocation)> {
+    // The pool reserves terabytes of address space that it does not use; only trying tells whether that is possible.
+    match Engine::new(&config(Allocation::Pooling)) {
+        Ok(engine) => Ok((engine, Allocation::Pooling)),
+        Err(error) => {
+            tracing::warn!("the pooling allocator cannot be had, instances will be slower to make: {error:#}");
+            Ok((Engine::new(&config(Allocation::OnDemand))?, Allocation::OnDemand))
+        }
+    }
+}
+
+fn config(allocation: Allocation) -> Config {
+    let mut config = Config::new();
+    // The two ways to stop a guest: fuel is exact and the same everywhere, epochs are cheap and follow the clock.
+    config.consume_fuel(true).epoch_interruption(true);
+    // Skills call and return; concurrency within one component is not offered, and costs each store its bookkeeping.
+    config.concurrency_support(false);
+    // What a trap says to an author: the functions of the component, never addresses of the host.
+    config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(16));
+    config.cranelift_opt_level(OptLevel::Speed);
+    // Fresh instances start from copy-on-write images of their initial memory.
+    config.memory_init_cow(true);
+    // Shared memories escape the limiter, and no skill needs threads.
+    config.shared_memory(false);
+    if allocation == Allocation::Pooling {
+        let mut pool = PoolingAllocationConfig::new();
+        pool.total_component_instances(MAX_LIVE)
+            .total_stacks(MAX_LIVE)
+            // A Python component has some dozens of core instances, nearly all without a memory.
+            .total_core_instances(MAX_LIVE * 24)
+            .total_memories(MAX_LIVE * 4)
+            .total_tables(MAX_LIVE * 8)
+            .max_memories_per_module(16)
+            .max_tables_per_module(16)
+            .table_elements(100_000)
+            // Memory that stays in a slot between calls: enough that a small skill never returns to the kernel.
+            .linear_memory_keep_resident(256 * 1024)
+            .table_keep_resident(16 * 1024);
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    }
+    config
+}

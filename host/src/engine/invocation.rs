@@ -1,0 +1,161 @@
+//! One call of one action: its store, its limits, its deadline.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::UpdateDeadline;
+use wasmtime::component::{ResourceTable, Val};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+
+use super::limits::{Limiter, Limits};
+use super::{Engine, Prepared, ended, failure};
+use crate::capabilities::{CapabilitiesView, Context, View};
+use crate::error::{Error, Result};
+
+/// What a store holds.
+pub(super) struct Store {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    context: Context,
+    pub(super) limiter: Limiter,
+}
+
+impl WasiView for Store {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl CapabilitiesView for Store {
+    fn capabilities(&mut self) -> View<'_> {
+        View { context: &mut self.context, table: &mut self.table }
+    }
+}
+
+/// The session's workspace, for a skill that is granted it.
+#[derive(Debug, Clone)]
+pub struct Preopen {
+    /// Where it is on the host; the guest sees `/workspace`.
+    pub path: PathBuf,
+    /// Whether it may be written.
+    pub write: bool,
+}
+
+/// A call.
+pub struct Invocation {
+    /// What runs.
+    pub prepared: Prepared,
+    /// The exported interface that holds the function; `None` for a function of the world itself.
+    pub interface: Option<String>,
+    /// The function.
+    pub function: String,
+    /// Its arguments.
+    pub args: Vec<Val>,
+    /// Whether it returns a value.
+    pub returns: bool,
+    /// What it may use.
+    pub limits: Limits,
+    /// The workspace, when granted.
+    pub workspace: Option<Preopen>,
+    /// What its imports work with.
+    pub context: Context,
+}
+
+/// A call that came to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the function returned: one value or none.
+    pub results: Vec<Val>,
+    /// Fuel that was used.
+    pub fuel_used: u64,
+}
+
+/// Aborts the guest when its caller is gone.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Engine {
+    /// Makes the call. Dropping the future ends the guest and releases all that it held.
+    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<Finished> {
+        let guests = self.guests.as_ref().ok_or_else(ended)?;
+        let engine = self.clone();
+        let task = guests.spawn(async move { engine.run(invocation).await });
+        let _guard = AbortOnDrop(task.abort_handle());
+        match task.await {
+            Ok(result) => result,
+            Err(error) if error.is_cancelled() => Err(Error::cancelled("the call was cancelled")),
+            Err(error) => Err(Error::other(format!("the host failed while the skill ran, which is its own mistake: {error}"))),
+        }
+    }
+
+    async fn run(&self, invocation: Invocation) -> Result<Finished> {
+        let Invocation { prepared, interface, function, args, returns, limits, workspace, context } = invocation;
+        let (deadline, log) = (context.deadline, context.log.clone());
+        let overrun = || failure::deadline(&limits);
+        let _slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
+            .await
+            .map_err(|_| overrun())?
+            .map_err(|_| ended())?;
+        let mut store = self.store(&limits, workspace, context)?;
+        // Epochs pass only while something runs.
+        let _running = self.ticker.run();
+        let work = async {
+            let instance = prepared.pre.instantiate_async(&mut store).await?;
+            let component = prepared.pre.component();
+            let parent = match &interface {
+                None => None,
+                Some(name) => Some(component.get_export_index(None, name).ok_or_else(|| missing(name))?),
+            };
+            let index = component.get_export_index(parent.as_ref(), &function).ok_or_else(|| missing(&function))?;
+            let export = instance.get_func(&mut store, index).ok_or_else(|| missing(&function))?;
+            let mut results = vec![Val::Bool(false); usize::from(returns)];
+            export.call_async(&mut store, &args, &mut results).await?;
+            Ok::<_, wasmtime::Error>(results)
+        };
+        let ended = tokio::time::timeout_at(deadline.into(), work).await;
+        match ended {
+            Ok(Ok(results)) => {
+                let left = store.get_fuel().unwrap_or_default();
+                Ok(Finished { results, fuel_used: limits.fuel.saturating_sub(left) })
+            }
+            Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().limiter.hit, &log)),
+            Err(_) => Err(overrun()),
+        }
+    }
+
+    fn store(&self, limits: &Limits, workspace: Option<Preopen>, context: Context) -> Result<wasmtime::Store<Store>> {
+        let deadline: Instant = context.deadline;
+        let mut wasi = WasiCtx::builder();
+        wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
+        wasi.stdout(context.log.stream("stdout")).stderr(context.log.stream("stderr"));
+        if let Some(Preopen { path, write }) = workspace {
+            let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            wasi.preopened_dir(&path, "/workspace", perms)
+                .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
+        }
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(limits.resources);
+        let data = Store { wasi: wasi.build(), table, context, limiter: Limiter::new(limits) };
+        let mut store = wasmtime::Store::new(&self.engine, data);
+        store.limiter(|data| &mut data.limiter);
+        store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;
+        store.set_hostcall_fuel(limits.host_call_bytes);
+        store.set_max_component_handles(limits.resources);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| {
+            let over = Instant::now() >= deadline;
+            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+        });
+        Ok(store)
+    }
+}
+
+fn missing(name: &str) -> wasmtime::Error {
+    wasmtime::Error::msg(format!("the component does not export `{name}`"))
+}

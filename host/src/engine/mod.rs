@@ -1,0 +1,149 @@
+//! How a skill's code runs: one configuration, one linker, a fresh store for every call.
+//!
+//! - Guests run on a runtime of their own. A guest that computes is interrupted every few milliseconds and lets others
+//!   have their turn, but on a shared runtime even that would hold up timers and sockets.
+//! - A component is compiled once, by one caller, while others wait for it; the code is kept on disk ([`cache`]).
+//! - A call gets a new store and a new instance, and both go when it ends, however it ends: nothing is left between calls.
+
+mod cache;
+mod config;
+mod failure;
+mod invocation;
+mod limits;
+mod ticker;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use tokio::sync::{OnceCell, Semaphore};
+use wasmtime::component::{Component, InstancePre, Linker};
+
+use crate::capabilities;
+use crate::error::{Error, Result};
+use cache::Cache;
+pub use config::Allocation;
+pub use invocation::{Finished, Invocation, Preopen};
+pub use limits::Limits;
+use ticker::Ticker;
+
+/// How many components stay ready in memory; the one used longest ago goes first.
+const MAX_READY: usize = 256;
+
+/// Runs components.
+pub struct Engine {
+    engine: wasmtime::Engine,
+    allocation: Allocation,
+    linker: Linker<invocation::Store>,
+    ticker: Ticker,
+    cache: Arc<Cache>,
+    ready: Mutex<Ready>,
+    live: Arc<Semaphore>,
+    /// One compile at a time: each uses every core.
+    compiling: Semaphore,
+    guests: Option<tokio::runtime::Runtime>,
+}
+
+#[derive(Default)]
+struct Ready {
+    components: HashMap<String, (u64, Arc<OnceCell<Prepared>>)>,
+    clock: u64,
+}
+
+/// A component that is compiled and linked: all but its instance.
+#[derive(Clone)]
+pub struct Prepared {
+    pre: InstancePre<invocation::Store>,
+}
+
+impl Engine {
+    /// Makes the engine; compiled code is kept in `cache`.
+    pub fn open(cache: &Path) -> anyhow::Result<Self> {
+        let (engine, allocation) = config::engine()?;
+        let mut linker = Linker::new(&engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        capabilities::add_to_linker(&mut linker)?;
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
+        let guests = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("guest")
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+            .context("cannot start the threads that run skills")?;
+        Ok(Self {
+            ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
+            cache: Arc::new(Cache::open(cache)?),
+            ready: Mutex::default(),
+            live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
+            compiling: Semaphore::new(1),
+            guests: Some(guests),
+            engine,
+            allocation,
+            linker,
+        })
+    }
+
+    /// How instances get their memory.
+    pub fn allocation(&self) -> Allocation {
+        self.allocation
+    }
+
+    /// The component with this digest, compiled and linked. `bytes` is asked only when it is not ready; what it gives must
+    /// have that digest.
+    pub async fn prepare<B>(&self, digest: &str, bytes: B) -> Result<Prepared>
+    where
+        B: AsyncFnOnce() -> Result<Vec<u8>>,
+    {
+        let cell = self.ready.lock().unwrap_or_else(PoisonError::into_inner).cell(digest);
+        let prepared = cell.get_or_try_init(async || {
+            let bytes = bytes().await?;
+            let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
+            let (engine, cache, digest) = (self.engine.clone(), self.cache.clone(), digest.to_owned());
+            let component = tokio::task::spawn_blocking(move || cache.component(&engine, &digest, &bytes))
+                .await
+                .map_err(|error| Error::other(format!("compiling failed: {error}")))?
+                .map_err(|error| Error::invalid_argument(format!("the component cannot be compiled: {error:#}")))?;
+            self.link(&component)
+        });
+        Ok(prepared.await?.clone())
+    }
+
+    fn link(&self, component: &Component) -> Result<Prepared> {
+        let pre = self.linker.instantiate_pre(component).map_err(|error| {
+            Error::invalid_argument(format!("the component imports what this host does not have: {error:#}"))
+        })?;
+        Ok(Prepared { pre })
+    }
+}
+
+fn ended() -> Error {
+    Error::unavailable("the host is ending")
+}
+
+impl Ready {
+    fn cell(&mut self, digest: &str) -> Arc<OnceCell<Prepared>> {
+        self.clock += 1;
+        if let Some((used, cell)) = self.components.get_mut(digest) {
+            *used = self.clock;
+            return cell.clone();
+        }
+        if self.components.len() >= MAX_READY
+            && let Some(oldest) = self.components.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
+        {
+            self.components.remove(&oldest);
+        }
+        let cell = Arc::<OnceCell<Prepared>>::default();
+        self.components.insert(digest.to_owned(), (self.clock, cell.clone()));
+        cell
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A runtime must not be dropped where it would have to wait for its threads.
+        if let Some(guests) = self.guests.take() {
+            guests.shutdown_background();
+        }
+    }
+}

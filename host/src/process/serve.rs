@@ -1,0 +1,172 @@
+//! Being the host process.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::state_dir::Lock;
+use super::{StateDir, log};
+use crate::api::client::Client;
+use crate::api::server::{self, ServeOptions, Service};
+use crate::api::types::{Call, Done, Request};
+use crate::api::wire::Hello;
+use crate::error::{Error, Result};
+use crate::host::{CallIo, Host, HostOptions};
+
+/// How long a host process that leaves may take before a new one gives up waiting for its place.
+const LEAVING: Duration = Duration::from_secs(30);
+
+/// How the host process was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServeMode {
+    /// By a person: it stays until it is told to end, and logs to standard error.
+    Foreground,
+    /// By a client: it leaves when idle, logs to the state directory's log, and says on standard output (a pipe to the
+    /// client) whether it came up. Its standard input is the client's start lock.
+    Background,
+}
+
+/// What a background host says to who started it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Started {
+    Ready,
+    Failed(Error),
+}
+
+/// Is the host process of `options.state_dir` until it is told to stop or has been idle.
+pub async fn serve(options: HostOptions, mode: ServeMode) -> Result<()> {
+    let up = come_up(options, mode).await;
+    if mode == ServeMode::Background {
+        let message = match &up {
+            Ok(_) => Started::Ready,
+            Err(error) => Started::Failed(error.clone()),
+        };
+        report(&message);
+    }
+    let up = up?;
+    if mode == ServeMode::Foreground {
+        eprintln!(
+            "skillhost {} serves {} (pid {}); Ctrl-C ends it",
+            env!("CARGO_PKG_VERSION"),
+            up.state.path().display(),
+            std::process::id()
+        );
+    }
+    up.run().await
+}
+
+/// A host that listens.
+struct Up {
+    state: StateDir,
+    // Held until the process has let go of everything else.
+    _lock: Lock,
+    host: Arc<Host>,
+    listener: tokio::net::UnixListener,
+    serve: ServeOptions,
+    stop: watch::Sender<bool>,
+}
+
+async fn come_up(options: HostOptions, mode: ServeMode) -> Result<Up> {
+    let state = StateDir::create(&options.state_dir)?;
+    // A background host's starter holds it on its behalf.
+    let start_lock = match mode {
+        ServeMode::Foreground => Some(state.start_lock().await?),
+        ServeMode::Background => {
+            rustix::process::setsid().map_err(std::io::Error::from)?;
+            None
+        }
+    };
+    log::trace_to((mode == ServeMode::Background).then(|| state.path()))?;
+    if let Some(stream) = state.connect().await?
+        && let Some(other) = Client::greet(stream).await?
+    {
+        return Err(Error::already_exists(format!(
+            "a host process{} serves {} already; `skillhost host stop` ends it",
+            other.pid().map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+            state.path().display()
+        )));
+    }
+    // Whoever holds it does not listen and is not starting, so it is leaving.
+    let lock = timeout(LEAVING, state.host_lock()).await.map_err(|_| {
+        Error::unavailable(format!(
+            "the host process{} that holds {} neither answers nor leaves; end it (kill -9) and try again",
+            state.host_lock_holder().map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+            state.path().display()
+        ))
+    })??;
+    lock.sign()?;
+    // Before anything is opened: a signal from here on ends the process in order.
+    let (stop, stopped) = watch::channel(false);
+    stop_on_signals(&stop)?;
+    let hello = Hello { config: options.config.clone(), backend: options.backend, ..Hello::new() };
+    let host = Host::open(options).await?;
+    let listener = state.listen()?;
+    drop(start_lock);
+    let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());
+    Ok(Up { state, _lock: lock, host, listener, serve: ServeOptions { hello, idle_timeout, stop: stopped }, stop })
+}
+
+impl Up {
+    async fn run(self) -> Result<()> {
+        tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
+        let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop });
+        // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new host,
+        // which waits for the lock, rather than join this one.
+        let served = server::serve(self.listener, service, self.serve).await;
+        self.state.remove_socket()?;
+        self.host.shutdown().await;
+        tracing::info!("left");
+        served
+    }
+}
+
+/// The host, and the one request that is about its process.
+struct HostService {
+    host: Arc<Host>,
+    stop: watch::Sender<bool>,
+}
+
+impl Service for HostService {
+    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
+        if matches!(call.request, Request::HostStop) {
+            self.stop.send_replace(true);
+            let done = Done { message: "the host process leaves".into() };
+            return serde_json::to_value(done).map_err(|error| Error::other(error.to_string()));
+        }
+        self.host.call(call, io).await
+    }
+
+    fn busy(&self) -> bool {
+        self.host.busy()
+    }
+}
+
+fn stop_on_signals(stop: &watch::Sender<bool>) -> Result<()> {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut signals, stop) = (signal(kind)?, stop.clone());
+        tokio::spawn(async move {
+            if signals.recv().await.is_some() {
+                stop.send_replace(true);
+            }
+        });
+    }
+    Ok(())
+}
+
+fn report(message: &Started) {
+    // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just this word.
+    let _ = rustix::fs::flock(std::io::stdin(), FlockOperation::Unlock);
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    // A starter that gave up reads it no more.
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}

@@ -1,0 +1,170 @@
+//! The container that a sandbox is: every knob of its isolation, in one place.
+//!
+//! The container's user is root because the supervisor is, with just the capabilities that it needs to hand commands to
+//! other users and to end them; commands themselves never have any. What a knob holds against stands beside it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountType,
+};
+
+use crate::api::types::Network;
+use crate::error::{Error, Result};
+use crate::sandbox::spec::SandboxSpec;
+
+/// Where a sandbox sees its workspace.
+pub const WORKSPACE: &str = "/workspace";
+/// Where a sandbox sees its control directory.
+pub const CONTROL: &str = "/.skillhost";
+/// The label that every container bears: our id for the sandbox.
+pub const LABEL_SANDBOX: &str = "skillhost.sandbox";
+/// The label that says which state directory it belongs to.
+pub const LABEL_DEPLOYMENT: &str = "skillhost.deployment";
+
+/// What the supervisor keeps of root: to become a command's user, to signal it, to empty its bounding set.
+const CAPABILITIES: [(&str, u32); 4] = [("KILL", 5), ("SETGID", 6), ("SETUID", 7), ("SETPCAP", 8)];
+/// Processes on top of what the workload may have: the supervisor, its keepers and its reserve of ready ones.
+const SUPERVISOR_PIDS: i64 = 64;
+
+const MIB: i64 = 1024 * 1024;
+
+/// The supervisor's capabilities as the kernel shows them.
+pub fn capability_mask() -> u64 {
+    CAPABILITIES.iter().fold(0, |mask, (_, number)| mask | 1 << number)
+}
+
+/// The body of the create call.
+pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
+    let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+    let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
+    let host_config = HostConfig {
+        cap_drop: text(&["ALL"]),
+        cap_add: text(&CAPABILITIES.map(|(name, _)| name)),
+        // No set-user-id program of the image gives anything back.
+        security_opt: text(&["no-new-privileges"]),
+        privileged: Some(false),
+        // The image is shared by all sandboxes of the role; what a workload writes goes to `/workspace` or `/tmp`.
+        readonly_rootfs: Some(true),
+        // Its pages count as the sandbox's memory, so that is its bound too. Programs built there may run.
+        tmpfs: Some(HashMap::from([(
+            "/tmp".to_owned(),
+            format!("rw,exec,nosuid,nodev,mode=1777,size={}m", spec.memory_mib),
+        )])),
+        memory: Some(memory),
+        // Equal to memory: no swap.
+        memory_swap: Some(memory),
+        #[allow(clippy::cast_possible_truncation, reason = "the spec bounds cpus to 1024")]
+        nano_cpus: Some((spec.cpus * 1e9) as i64),
+        pids_limit: Some(i64::from(spec.pids) + SUPERVISOR_PIDS),
+        network_mode: Some(
+            match spec.network {
+                Network::None => "none",
+                Network::Bridge => "bridge",
+            }
+            .to_owned(),
+        ),
+        // Not `shareable`: no other container can join these.
+        ipc_mode: Some("private".to_owned()),
+        // A workload's output is the link's; the engine must not write it to the host's disk as well.
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        // The supervisor is PID 1 and reaps; another init in front of it would be the one to trust.
+        init: Some(false),
+        // A host that is gone removes nothing, so the engine does when the lease is over.
+        auto_remove: Some(true),
+        mounts: Some(vec![bind(&spec.workspace, WORKSPACE, false), bind(&spec.control, CONTROL, true)]),
+        runtime: spec.runtime.clone(),
+        ..HostConfig::default()
+    };
+    ContainerCreateBody {
+        image: Some(spec.image.0.clone()),
+        hostname: Some("sandbox".to_owned()),
+        user: Some("0:0".to_owned()),
+        working_dir: Some("/".to_owned()),
+        entrypoint: Some(vec![
+            format!("{CONTROL}/{}", super::super::SUPERVISOR_FILE),
+            "connect".to_owned(),
+            format!("{CONTROL}/{}", super::super::SOCKET_FILE),
+        ]),
+        cmd: Some(Vec::new()),
+        // An image's own health check would be an engine's exec in the sandbox, time and again.
+        healthcheck: Some(HealthConfig { test: text(&["NONE"]), ..HealthConfig::default() }),
+        stop_signal: Some("SIGTERM".to_owned()),
+        labels: Some(spec.labels.clone().into_iter().collect()),
+        host_config: Some(host_config),
+        ..ContainerCreateBody::default()
+    }
+}
+
+fn bind(source: &Path, target: &str, read_only: bool) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(source.display().to_string()),
+        target: Some(target.to_owned()),
+        read_only: Some(read_only),
+        bind_options: Some(MountBindOptions {
+            // What is mounted later on either side stays on that side.
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    }
+}
+
+/// Refuses to mount what holds an engine's socket: who reaches that owns the machine. Gives the real path, which is
+/// what gets mounted, so that a link cannot change its meaning afterwards.
+pub fn check_mount(source: &Path, sockets: &[PathBuf]) -> Result<PathBuf> {
+    let real = source.canonicalize().map_err(|error| Error::from(error).context(source.display()))?;
+    if real.to_str().is_none() {
+        return Err(Error::invalid_argument(format!(
+            "cannot mount {real:?}: the engine takes paths as UTF-8 text only; use another state directory"
+        )));
+    }
+    for socket in sockets {
+        // A socket that is not there now may be later: its path as written counts as well.
+        let there = socket.canonicalize().unwrap_or_else(|_| socket.clone());
+        if there.starts_with(&real) || socket.starts_with(&real) {
+            return Err(Error::denied(format!(
+                "{} is not mounted into a sandbox: it holds the engine's socket {}",
+                real.display(),
+                socket.display()
+            )));
+        }
+    }
+    Ok(real)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn an_engines_socket_and_what_holds_it_are_never_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run");
+        let (deep, beside) = (run.join("engine"), dir.path().join("workspace"));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::create_dir(&beside).unwrap();
+        let socket = deep.join("docker.sock");
+        std::fs::write(&socket, "").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&run, &link).unwrap();
+        let sockets = [link.join("engine/docker.sock")];
+        for holds in [dir.path(), &run, &deep, &socket, &link, Path::new("/")] {
+            assert_eq!(check_mount(holds, &sockets).unwrap_err().kind, ErrorKind::Denied, "{}", holds.display());
+        }
+        assert_eq!(check_mount(&beside, &sockets).unwrap(), beside.canonicalize().unwrap());
+        assert_eq!(check_mount(&dir.path().join("none"), &sockets).unwrap_err().kind, ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_socket_that_does_not_exist_yet_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        let error = check_mount(&real, &[real.join("later.sock")]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied);
+    }
+}

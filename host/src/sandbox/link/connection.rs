@@ -1,0 +1,463 @@
+//! One connection: its reader, its writer, its lease, and the table of what is under way on it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
+use skillhost_protocol::{
+    FileDone, FileError, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, ProtocolError,
+    STDIN_WINDOW, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION, credit_cost,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::{CloseReason, ExecEvent, HelloConfig, Link};
+use crate::error::{Error, Result};
+
+/// Room for a few frames, so that one read takes what has piled up.
+const READ_BUFFER: usize = 512 * 1024;
+/// A hello is owed at once: a peer that connects and stays silent is none of ours.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What arrives for one exec or file operation.
+#[derive(Debug)]
+pub(super) enum Item {
+    Event(ExecEvent),
+    FileDone(Result<FileDone, FileError>),
+    /// The last: all was received.
+    Closed,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub(super) enum Out {
+    Frame(Vec<u8>),
+    Data(Header, Bytes),
+}
+
+/// How far an exec is, as the messages about it tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Asked,
+    Started,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// `None` once nobody listens any more; what still comes is dropped and its room given back.
+    items: Option<mpsc::UnboundedSender<Item>>,
+    phase: Phase,
+    window: u32,
+    /// What the supervisor may still send.
+    credit: u32,
+    /// What was taken by the consumer and not yet given back.
+    taken: u32,
+    stdin: Arc<StdinState>,
+    stdin_credit: u32,
+    received: [u64; 2],
+}
+
+/// Wakes a writer of standard input.
+#[derive(Debug, Default)]
+pub(super) struct StdinState {
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_id: u32,
+    slots: HashMap<u32, Slot>,
+    closed: Option<CloseReason>,
+}
+
+/// What the tasks of a connection and everything that uses it share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    out: mpsc::UnboundedSender<Out>,
+    closed: watch::Sender<Option<CloseReason>>,
+}
+
+/// Ends the connection with the last of its users.
+#[derive(Debug)]
+pub(super) struct Guard {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Exchanges hellos and starts the connection's tasks.
+pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<Link> {
+    let lease = hello.lease.max(Duration::from_secs(1));
+    let mut frame = Vec::new();
+    let config = SandboxConfig {
+        lease_ms: millis(lease),
+        wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
+        idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
+        grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
+        env: hello.env.into_iter().collect(),
+        workspace: hello.workspace,
+    };
+    let hello = HostHello { magic: MAGIC, version: VERSION, build: env!("CARGO_PKG_VERSION").into(), config };
+    encode(0, &ToSupervisor::Hello(hello), &mut frame)?;
+    let mut buffer = BytesMut::with_capacity(READ_BUFFER);
+    let greeting = async {
+        stream.write_all(&frame).await.map_err(|error| disconnected(&error))?;
+        read_hello(&mut stream, &mut buffer).await
+    };
+    let theirs = tokio::time::timeout(HELLO_TIMEOUT, greeting)
+        .await
+        .map_err(|_| Error::sandbox_died("the sandbox's supervisor connected and then said nothing"))?
+        .map_err(|reason| Error::sandbox_died(format!("the sandbox could not be reached: {reason}")))?;
+    tracing::debug!(build = theirs.build, uid = theirs.uid, "a sandbox's supervisor is connected");
+
+    let (reader, writer) = stream.into_split();
+    let (out, queue) = mpsc::unbounded_channel();
+    let shared = Arc::new(Shared { state: Mutex::default(), out, closed: watch::Sender::new(None) });
+    let tasks = vec![
+        tokio::spawn(read(Arc::clone(&shared), reader, buffer)),
+        tokio::spawn(write(queue, writer)),
+        tokio::spawn(renew(Arc::clone(&shared), lease)),
+    ];
+    Ok(Link::new(shared, Guard { tasks }, theirs.uid))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn disconnected(error: &io::Error) -> CloseReason {
+    CloseReason::Disconnected(error.to_string())
+}
+
+fn encode(exec: u32, message: &ToSupervisor, out: &mut Vec<u8>) -> Result<()> {
+    // The bound is the protocol's, and what exceeds it can only be what the caller asked for.
+    encode_control(exec, message, out)
+        .map_err(|ProtocolError(reason)| Error::too_large(format!("the command and its environment: {reason}")))
+}
+
+async fn read_hello(stream: &mut UnixStream, buffer: &mut BytesMut) -> Result<SupervisorHello, CloseReason> {
+    let protocol = |error: ProtocolError| CloseReason::Protocol(error.0);
+    loop {
+        if let Some((header, payload)) = take_frame(buffer).map_err(protocol)? {
+            let message = match header.kind {
+                Kind::Control if header.exec == 0 => decode_control::<ToHost>(&payload).map_err(protocol)?,
+                _ => return Err(CloseReason::Protocol("no hello".into())),
+            };
+            return match message {
+                ToHost::Hello(hello) if hello.magic == MAGIC && hello.version == VERSION => Ok(hello),
+                ToHost::Hello(hello) => Err(CloseReason::Protocol(format!(
+                    "it speaks version {} ({}), this host version {VERSION}; launch a new sandbox",
+                    hello.version, hello.build
+                ))),
+                ToHost::Error { message } => Err(CloseReason::Protocol(message)),
+                _ => Err(CloseReason::Protocol("no hello".into())),
+            };
+        }
+        match stream.read_buf(buffer).await {
+            Ok(0) => return Err(CloseReason::Disconnected("it hung up".into())),
+            Ok(_) => {}
+            Err(error) => return Err(disconnected(&error)),
+        }
+    }
+}
+
+fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
+    let Some(header) = Header::decode(buffer)? else {
+        return Ok(None);
+    };
+    if buffer.len() < HEADER + header.len {
+        return Ok(None);
+    }
+    let frame = buffer.split_to(HEADER + header.len);
+    // A small slice must not keep a large buffer alive for as long as somebody holds it.
+    let payload = if header.len < 4096 {
+        Bytes::copy_from_slice(frame.get(HEADER..).unwrap_or_default())
+    } else {
+        frame.freeze().slice(HEADER..)
+    };
+    Ok(Some((header, payload)))
+}
+
+async fn read(shared: Arc<Shared>, mut reader: OwnedReadHalf, mut buffer: BytesMut) {
+    let reason = loop {
+        match drain(&shared, &mut buffer) {
+            Ok(()) => {}
+            Err(reason) => break reason,
+        }
+        if buffer.capacity() - buffer.len() < READ_BUFFER / 4 {
+            buffer.reserve(READ_BUFFER);
+        }
+        match reader.read_buf(&mut buffer).await {
+            Ok(0) => break CloseReason::Disconnected("it hung up".into()),
+            Ok(_) => {}
+            Err(error) => break disconnected(&error),
+        }
+    };
+    shared.close(reason);
+}
+
+fn drain(shared: &Shared, buffer: &mut BytesMut) -> Result<(), CloseReason> {
+    loop {
+        let frame = take_frame(buffer).map_err(|error| CloseReason::Protocol(error.0))?;
+        let Some((header, payload)) = frame else { return Ok(()) };
+        shared.receive(header, payload)?;
+    }
+}
+
+async fn write(mut queue: mpsc::UnboundedReceiver<Out>, mut writer: OwnedWriteHalf) {
+    let mut batch = Vec::new();
+    let mut bytes = Vec::new();
+    while queue.recv_many(&mut batch, 64).await > 0 {
+        for out in batch.drain(..) {
+            match out {
+                Out::Frame(frame) => bytes.extend_from_slice(&frame),
+                Out::Data(header, data) => {
+                    bytes.extend_from_slice(&header.encode());
+                    bytes.extend_from_slice(&data);
+                }
+            }
+        }
+        // A failure here is seen by the reader as the end of the connection, with everything that came before it.
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+        bytes.clear();
+    }
+}
+
+async fn renew(shared: Arc<Shared>, lease: Duration) {
+    let mut ticks = tokio::time::interval(lease / 3);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if shared.send(0, &ToSupervisor::Lease { ms: millis(lease) }).is_err() {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every section that holds this lock leaves the table whole, so what a panic left behind is still good.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of everything on a connection that has ended.
+    pub(super) fn died(&self) -> Error {
+        let reason = self.state().closed.clone();
+        let reason = reason.unwrap_or_else(|| CloseReason::Disconnected("it hung up".into()));
+        Error::sandbox_died(format!("the sandbox ended: {reason}; launch a new one"))
+    }
+
+    pub(super) fn closed(&self) -> watch::Receiver<Option<CloseReason>> {
+        self.closed.subscribe()
+    }
+
+    fn close(&self, reason: CloseReason) {
+        tracing::debug!(%reason, "the connection to a sandbox is over");
+        let slots = {
+            let mut state = self.state();
+            // What a Bye said is the better reason than the hang-up that follows it.
+            state.closed.get_or_insert(reason);
+            std::mem::take(&mut state.slots)
+        };
+        for slot in slots.values() {
+            slot.stdin.changed.notify_one();
+        }
+        drop(slots);
+        let reason = self.state().closed.clone();
+        self.closed.send_replace(reason);
+    }
+
+    pub(super) fn send(&self, exec: u32, message: &ToSupervisor) -> Result<()> {
+        let mut frame = Vec::new();
+        encode(exec, message, &mut frame)?;
+        self.out.send(Out::Frame(frame)).map_err(|_| self.died())
+    }
+
+    /// Opens a slot and sends what `message` makes of its window.
+    pub(super) fn start(
+        &self,
+        window: u32,
+        message: impl FnOnce(u32) -> ToSupervisor,
+    ) -> Result<(u32, mpsc::UnboundedReceiver<Item>, Arc<StdinState>)> {
+        let window = window.clamp(MIN_WINDOW, MAX_WINDOW);
+        let mut frame = Vec::new();
+        let (items, queue) = mpsc::unbounded_channel();
+        let stdin = Arc::new(StdinState::default());
+        let mut state = self.state();
+        if state.closed.is_some() {
+            drop(state);
+            return Err(self.died());
+        }
+        if state.slots.len() >= MAX_EXECS {
+            return Err(Error::quota_exceeded(format!(
+                "the sandbox has {MAX_EXECS} commands and transfers under way, and no more are allowed; wait for one to end"
+            )));
+        }
+        let id = state
+            .last_id
+            .checked_add(1)
+            .ok_or_else(|| Error::unavailable("the connection has no exec ids left; launch a new sandbox"))?;
+        encode(id, &message(window), &mut frame)?;
+        state.last_id = id;
+        let slot = Slot {
+            items: Some(items),
+            phase: Phase::Asked,
+            window,
+            credit: window,
+            taken: 0,
+            stdin: Arc::clone(&stdin),
+            stdin_credit: STDIN_WINDOW,
+            received: [0; 2],
+        };
+        state.slots.insert(id, slot);
+        // Under the lock, so that ids reach the supervisor in order.
+        let sent = self.out.send(Out::Frame(frame));
+        drop(state);
+        sent.map_err(|_| self.died())?;
+        Ok((id, queue, stdin))
+    }
+
+    /// The consumer took `len` bytes of output: gives the room back, a good part of the window at a time.
+    pub(super) fn consumed(&self, exec: u32, len: usize) {
+        let mut state = self.state();
+        let Some(slot) = state.slots.get_mut(&exec) else { return };
+        slot.taken = slot.taken.saturating_add(credit_cost(len));
+        if slot.taken >= slot.window / 4 {
+            let bytes = std::mem::take(&mut slot.taken);
+            slot.credit = slot.credit.saturating_add(bytes);
+            drop(state);
+            let _ = self.send(exec, &ToSupervisor::Credit { bytes });
+        }
+    }
+
+    /// Nobody listens to `exec` any more: ends it, and lets what is still under way flow off.
+    pub(super) fn abandon(&self, exec: u32) {
+        let mut state = self.state();
+        let Some(slot) = state.slots.get_mut(&exec) else { return };
+        slot.items = None;
+        slot.taken = 0;
+        let bytes = slot.window - slot.credit;
+        slot.credit = slot.window;
+        drop(state);
+        let _ = self.send(exec, &ToSupervisor::Kill);
+        if bytes > 0 {
+            let _ = self.send(exec, &ToSupervisor::Credit { bytes });
+        }
+    }
+
+    /// Sends as much of `data` as there is room for and says how much that was; `None` when nobody reads any more.
+    pub(super) fn send_stdin(&self, exec: u32, data: &Bytes) -> Option<usize> {
+        let mut state = self.state();
+        let slot = state.slots.get_mut(&exec)?;
+        let len = data.len().min(slot.stdin_credit as usize).min(skillhost_protocol::frame::MAX_DATA);
+        if len > 0 {
+            slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
+            let _ = self.out.send(Out::Data(Header { kind: Kind::Stdin, exec, len }, data.slice(..len)));
+        }
+        Some(len)
+    }
+
+    fn receive(&self, header: Header, payload: Bytes) -> Result<(), CloseReason> {
+        let protocol = |what: &str| CloseReason::Protocol(what.to_owned());
+        let stream = match header.kind {
+            Kind::Control => {
+                let message = decode_control(&payload).map_err(|error| CloseReason::Protocol(error.0))?;
+                return self.control(header.exec, message);
+            }
+            Kind::Stdin => return Err(protocol("standard input from a sandbox")),
+            Kind::Stdout => 0,
+            Kind::Stderr => 1,
+        };
+        let mut state = self.state();
+        let Some(slot) = state.slots.get_mut(&header.exec) else { return Ok(()) };
+        let cost = credit_cost(header.len);
+        slot.credit =
+            slot.credit.checked_sub(cost).ok_or_else(|| protocol("more output than it was given room for"))?;
+        if let Some(count) = slot.received.get_mut(stream) {
+            *count += header.len as u64;
+        }
+        match &slot.items {
+            Some(items) => {
+                let event = if stream == 0 { ExecEvent::Stdout(payload) } else { ExecEvent::Stderr(payload) };
+                let _ = items.send(Item::Event(event));
+            }
+            None => {
+                slot.credit += cost;
+                drop(state);
+                let _ = self.send(header.exec, &ToSupervisor::Credit { bytes: cost });
+            }
+        }
+        Ok(())
+    }
+
+    fn control(&self, exec: u32, message: ToHost) -> Result<(), CloseReason> {
+        let protocol = |what: &str| CloseReason::Protocol(what.to_owned());
+        if exec == 0 {
+            return Err(match message {
+                ToHost::Bye(reason) => CloseReason::Bye(reason),
+                ToHost::Error { message } => CloseReason::Protocol(message),
+                _ => protocol("a message of an exec for the connection"),
+            });
+        }
+        let mut state = self.state();
+        let Some(slot) = state.slots.get_mut(&exec) else { return Ok(()) };
+        let item = match (message, slot.phase) {
+            (ToHost::Started { pid, argv }, Phase::Asked) => {
+                slot.phase = Phase::Started;
+                Item::Event(ExecEvent::Started { pid, argv })
+            }
+            (ToHost::NotStarted { code, reason }, Phase::Asked) => {
+                slot.phase = Phase::Ended;
+                Item::Event(ExecEvent::NotStarted { code, reason })
+            }
+            (ToHost::Exited(ending), Phase::Started) => {
+                slot.phase = Phase::Ended;
+                Item::Event(ExecEvent::Exited(ending))
+            }
+            (ToHost::FileDone(done), Phase::Asked) => {
+                slot.phase = Phase::Ended;
+                Item::FileDone(done)
+            }
+            (ToHost::StdinCredit { bytes }, _) => {
+                slot.stdin_credit = slot
+                    .stdin_credit
+                    .checked_add(bytes)
+                    .filter(|credit| *credit <= STDIN_WINDOW)
+                    .ok_or_else(|| protocol("more room for standard input than there is"))?;
+                slot.stdin.changed.notify_one();
+                return Ok(());
+            }
+            (ToHost::Closed { stdout_bytes, stderr_bytes }, Phase::Ended) => {
+                if slot.received != [stdout_bytes, stderr_bytes] {
+                    return Err(protocol("output is missing"));
+                }
+                Item::Closed
+            }
+            (message, _) => return Err(CloseReason::Protocol(format!("out of order: {message:.60?}"))),
+        };
+        let closed = matches!(item, Item::Closed);
+        if let Some(items) = &slot.items {
+            let _ = items.send(item);
+        }
+        if closed && let Some(slot) = state.slots.remove(&exec) {
+            slot.stdin.changed.notify_one();
+        }
+        Ok(())
+    }
+}

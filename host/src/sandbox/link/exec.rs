@@ -1,0 +1,241 @@
+//! Running commands over a link.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use skillhost_protocol::{ExecStart, FileDone, FileError, FileOp, FileStart, Program, ToSupervisor, User};
+use tokio::sync::mpsc;
+
+use super::connection::{Guard, Item, Shared, StdinState};
+use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec};
+use crate::api::types::Command;
+use crate::error::{Error, Result};
+
+/// A connection to a sandbox's supervisor. Clones share it; it ends with the last of them and of its execs.
+#[derive(Debug, Clone)]
+pub struct Link {
+    shared: Arc<Shared>,
+    _guard: Arc<Guard>,
+    uid: u32,
+}
+
+impl Link {
+    pub(super) fn new(shared: Arc<Shared>, guard: Guard, uid: u32) -> Self {
+        Self { shared, _guard: Arc::new(guard), uid }
+    }
+
+    /// The uid of the supervisor inside the sandbox.
+    pub fn supervisor_uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Asks for a command; what comes of it are the events.
+    pub async fn exec(&self, spec: ExecSpec) -> Result<Exec> {
+        let ExecSpec { command, cwd, env, user, timeout, stdin, window } = spec;
+        let program = match command {
+            Command::Argv(argv) if argv.is_empty() => {
+                return Err(Error::invalid_argument("the command is empty; name a program to run"));
+            }
+            Command::Argv(argv) => Program::Argv(argv),
+            Command::Shell(line) => Program::Shell(line),
+        };
+        let timeout_ms = timeout.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+        let start = |window| {
+            let (cwd, env) = (cwd.unwrap_or_default(), env.into_iter().collect());
+            ToSupervisor::Exec(ExecStart { program, cwd, env, user, timeout_ms, stdin, window })
+        };
+        let (channel, mut writer) = self.start(window, start)?;
+        writer.eof_on_drop = true;
+        Ok(Exec { channel, stdin: stdin.then_some(writer) })
+    }
+
+    pub(super) fn file(&self, op: FileOp, user: User) -> Result<(Channel, ExecStdin)> {
+        self.start(DEFAULT_WINDOW, |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window }))
+    }
+
+    fn start(&self, window: u32, message: impl FnOnce(u32) -> ToSupervisor) -> Result<(Channel, ExecStdin)> {
+        let (id, items, state) = self.shared.start(window, message)?;
+        let stdin = ExecStdin { id, link: self.clone(), state, open: true, eof_on_drop: false };
+        Ok((Channel { id, link: self.clone(), items, closed: false }, stdin))
+    }
+
+    /// Why the link ended, once it has.
+    pub fn closed(&self) -> impl Future<Output = CloseReason> + Send + 'static {
+        let mut closed = self.shared.closed();
+        async move {
+            match closed.wait_for(Option::is_some).await {
+                Ok(reason) => reason.clone(),
+                Err(_) => None,
+            }
+            .unwrap_or_else(|| CloseReason::Disconnected("this end hung up".into()))
+        }
+    }
+
+    /// Whether the link has ended.
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed().borrow().is_some()
+    }
+
+    /// Asks the supervisor to end everything and itself, and waits for that, five seconds at most.
+    pub async fn shutdown(&self) {
+        if self.shared.send(0, &ToSupervisor::Shutdown).is_ok() {
+            let _ = tokio::time::timeout(Duration::from_secs(5), self.closed()).await;
+        }
+    }
+}
+
+/// What arrives for one exec or file operation. Dropped before its end, it ends what it belongs to.
+#[derive(Debug)]
+pub(super) struct Channel {
+    id: u32,
+    link: Link,
+    items: mpsc::UnboundedReceiver<Item>,
+    closed: bool,
+}
+
+impl Channel {
+    /// The next item; `None` after the last. Output that is returned has its room given back.
+    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+        if self.closed {
+            return Ok(None);
+        }
+        match self.items.recv().await {
+            Some(Item::Closed) => {
+                self.closed = true;
+                Ok(None)
+            }
+            Some(item) => {
+                if let Item::Event(ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes)) = &item {
+                    self.link.shared.consumed(self.id, bytes.len());
+                }
+                Ok(Some(item))
+            }
+            None => {
+                self.closed = true;
+                Err(self.link.shared.died())
+            }
+        }
+    }
+
+    /// The result of a file operation that sends nothing.
+    pub(super) async fn file_done(&mut self) -> Result<FileDone> {
+        let mut done = None;
+        while let Some(item) = self.next().await? {
+            match item {
+                Item::FileDone(result) => done = Some(result),
+                Item::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
+                Item::Event(_) | Item::Closed => {}
+            }
+        }
+        file_result(done)
+    }
+}
+
+/// What a file operation that has ended came to.
+pub(super) fn file_result(done: Option<Result<FileDone, FileError>>) -> Result<FileDone> {
+    use skillhost_protocol::FileErrorKind as Kind;
+    match done {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(FileError { kind, message })) => Err(match kind {
+            Kind::NotFound => Error::not_found(message),
+            Kind::Permission => Error::permission(message),
+            Kind::InvalidArgument => Error::invalid_argument(message),
+            Kind::TooLarge => Error::too_large(message),
+            Kind::Other => Error::other(message),
+        }),
+        None => Err(Error::other("the sandbox ended a file operation without saying how it went; try it again")),
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if !self.closed {
+            self.link.shared.abandon(self.id);
+        }
+    }
+}
+
+/// A command under way. Dropping it ends it and all of its processes.
+#[derive(Debug)]
+pub struct Exec {
+    channel: Channel,
+    stdin: Option<ExecStdin>,
+}
+
+impl Exec {
+    /// The next event; `None` once the exec is wholly over (its processes are dead and its output was received).
+    /// An error when the sandbox ended first.
+    ///
+    /// Not taking events is how a slow consumer slows the command down. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
+        loop {
+            match self.channel.next().await? {
+                Some(Item::Event(event)) => return Ok(Some(event)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Standard input, once, when the spec asked for it. Dropping it is its end.
+    pub fn stdin(&mut self) -> Option<ExecStdin> {
+        self.stdin.take()
+    }
+
+    /// Ends the command and all of its processes: TERM, grace, KILL. The outcome is cancelled; events go on to come.
+    pub fn kill(&self) {
+        let _ = self.channel.link.shared.send(self.channel.id, &ToSupervisor::Kill);
+    }
+
+    /// Sends a signal to the leader's process group.
+    pub fn signal(&self, number: i32) {
+        let _ = self.channel.link.shared.send(self.channel.id, &ToSupervisor::Signal { number });
+    }
+}
+
+/// Standard input of an exec.
+#[derive(Debug)]
+pub struct ExecStdin {
+    id: u32,
+    link: Link,
+    state: Arc<StdinState>,
+    open: bool,
+    /// Not for files: there the end of input commits, and a transfer that was given up must not.
+    eof_on_drop: bool,
+}
+
+impl ExecStdin {
+    /// Writes all of `data`, waiting for room. `false` when the exec has ended, so that nobody reads any more.
+    pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<bool> {
+        let mut data = data.into();
+        while !data.is_empty() {
+            match self.link.shared.send_stdin(self.id, &data) {
+                None => return Ok(false),
+                Some(0) => self.state.changed.notified().await,
+                Some(sent) => drop(data.split_to(sent)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends standard input.
+    pub fn close(mut self) {
+        self.eof();
+    }
+
+    fn eof(&mut self) {
+        if std::mem::take(&mut self.open) {
+            let _ = self.link.shared.send(self.id, &ToSupervisor::StdinEof);
+        }
+    }
+}
+
+impl Drop for ExecStdin {
+    fn drop(&mut self) {
+        if self.eof_on_drop {
+            self.eof();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Waiting for a sandbox's supervisor to connect.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tokio::net::{UnixListener, UnixStream};
+
+use super::connection;
+use super::{HelloConfig, Link};
+use crate::error::{Error, Result};
+
+/// The socket's name in the directory that is mounted into the sandbox.
+pub const SOCKET_NAME: &str = "supervisor.sock";
+
+/// A socket in a directory that the sandbox sees. The supervisor connects to it, so nothing in a sandbox ever listens.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+}
+
+impl Listener {
+    /// Listens on [`SOCKET_NAME`] in `dir`, in place of whatever was left there.
+    ///
+    /// `dir` should be the supervisor's alone (0700, and never mounted writable).
+    pub fn bind(dir: &Path) -> Result<Self> {
+        let failed = |what: &str, error: std::io::Error| {
+            Error::from(error).context(format!("cannot {what} the sandbox's socket in {}", dir.display()))
+        };
+        // A socket's address holds 107 bytes, and a state directory may well be deeper: go through a descriptor.
+        let handle = fs::File::open(dir).map_err(|error| failed("open the directory for", error))?;
+        let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", handle.as_raw_fd());
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("replace", error)),
+        }
+        let socket = UnixListener::bind(&path).map_err(|error| failed("make", error))?;
+        // Only uid 0 of the sandbox (the supervisor) and we are to connect.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(|error| failed("protect", error))?;
+        Ok(Self { socket })
+    }
+
+    /// Waits for the supervisor, and then listens no more.
+    ///
+    /// With `expected_pid` (the process id of the sandbox's init, as this process sees it), anybody else who connects
+    /// is turned away. There is no deadline here: the caller knows how long a sandbox may take to start.
+    pub async fn accept(self, expected_pid: Option<i32>, hello: HelloConfig) -> Result<Link> {
+        loop {
+            let (stream, _) = self.socket.accept().await.map_err(|error| {
+                Error::from(error).context("cannot accept the connection of a sandbox's supervisor")
+            })?;
+            if !expected(&stream, expected_pid) {
+                continue;
+            }
+            return connection::open(stream, hello).await;
+        }
+    }
+}
+
+fn expected(stream: &UnixStream, pid: Option<i32>) -> bool {
+    match (pid, stream.peer_cred()) {
+        (_, Err(_)) => false,
+        (None, Ok(_)) => true,
+        (Some(pid), Ok(peer)) => {
+            let matches = peer.pid() == Some(pid);
+            if !matches {
+                tracing::warn!(?peer, expected = pid, "turned away a stranger from a sandbox's socket");
+            }
+            matches
+        }
+    }
+}

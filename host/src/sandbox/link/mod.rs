@@ -1,0 +1,161 @@
+//! The host's end of the connection to a sandbox's supervisor.
+//!
+//! One [`Link`] is one connection; any number of execs and file operations share it. A task reads frames and hands them
+//! to whoever they belong to, another writes, a third renews the lease.
+//!
+//! Invariants:
+//! - The reader never waits for a consumer. What an exec may send is bounded by the window that it was given, and
+//!   taking an event out of its queue is what gives the room back; so a slow reader holds up itself and nobody else.
+//! - Everything that the supervisor sends is checked: an overrun of a window, a message out of order or an oversized
+//!   frame ends the connection. Frames for an exec that nobody knows any more are dropped.
+//! - When the connection ends, every exec under way fails with `sandbox-died`; dropping an [`Exec`] kills it.
+//!
+//! ```no_run
+//! # use skillhost::sandbox::link::*;
+//! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::error::Result<()> {
+//! let listener = Listener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
+//! let link = listener.accept(None, hello).await?;
+//! let mut exec = link.exec(ExecSpec::shell("echo hello", user)).await?;
+//! while let Some(event) = exec.next().await? {
+//!     if let ExecEvent::Stdout(bytes) = event { /* … */ }
+//! }
+//! # Ok(()) }
+//! ```
+
+mod connection;
+mod exec;
+mod files;
+mod listener;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+pub use skillhost_protocol::tree::{Entry, EntryKind};
+pub use skillhost_protocol::{ByeReason, Ending, FileDone, FileKind, FileStat, User};
+
+use crate::api::types::Command;
+
+pub use exec::{Exec, ExecStdin, Link};
+pub use files::{FileRead, TreeItem, TreeReader, TreeWriter};
+pub use listener::{Listener, SOCKET_NAME};
+
+/// How a sandbox behaves while this link lives. Sent once, when the link is made.
+#[derive(Debug, Clone)]
+pub struct HelloConfig {
+    /// Without a renewal for this long, the sandbox ends. The link renews it three times as often.
+    pub lease: Duration,
+    /// The sandbox ends this long after it started.
+    pub wall_time: Option<Duration>,
+    /// The sandbox ends when no exec has run for this long.
+    pub idle: Option<Duration>,
+    /// Between TERM and KILL.
+    pub grace: Duration,
+    /// Environment of every exec, over the image's and under the exec's own.
+    pub env: BTreeMap<String, String>,
+    /// Where relative paths start.
+    pub workspace: String,
+}
+
+impl Default for HelloConfig {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(60),
+            wall_time: Some(Duration::from_secs(3600)),
+            idle: None,
+            grace: Duration::from_millis(200),
+            env: BTreeMap::new(),
+            workspace: "/workspace".into(),
+        }
+    }
+}
+
+/// The window of output of an exec, unless it says otherwise.
+pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
+
+/// A command to run.
+#[derive(Debug, Clone)]
+pub struct ExecSpec {
+    /// What to run.
+    pub command: Command,
+    /// Working directory; default the workspace.
+    pub cwd: Option<String>,
+    /// Environment; wins over everything else.
+    pub env: BTreeMap<String, String>,
+    /// Who runs it.
+    pub user: User,
+    /// Deadline, kept by the supervisor.
+    pub timeout: Option<Duration>,
+    /// Whether standard input follows ([`Exec::stdin`]); otherwise it is empty.
+    pub stdin: bool,
+    /// Bytes of output that may be under way at once.
+    pub window: u32,
+}
+
+impl ExecSpec {
+    /// `argv`, verbatim.
+    pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>, user: User) -> Self {
+        Self::new(Command::Argv(argv.into_iter().map(Into::into).collect()), user)
+    }
+
+    /// A line for the shell.
+    pub fn shell(line: impl Into<String>, user: User) -> Self {
+        Self::new(Command::Shell(line.into()), user)
+    }
+
+    /// `command` with everything else at its default.
+    pub fn new(command: Command, user: User) -> Self {
+        Self { command, cwd: None, env: BTreeMap::new(), user, timeout: None, stdin: false, window: DEFAULT_WINDOW }
+    }
+}
+
+/// What happens to an exec, in order: at most one of `Started` and `NotStarted`, output, `Exited` after `Started`.
+/// Output may still come after `Exited`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecEvent {
+    /// It runs.
+    Started {
+        /// The leader's process id inside the sandbox.
+        pid: u32,
+        /// The argv that runs.
+        argv: Vec<String>,
+    },
+    /// It could not be started.
+    NotStarted {
+        /// 127 when there is no such program, otherwise 126.
+        code: u8,
+        /// Why.
+        reason: String,
+    },
+    /// Standard output.
+    Stdout(Bytes),
+    /// Standard error.
+    Stderr(Bytes),
+    /// The leader ended.
+    Exited(Ending),
+}
+
+/// Why a link ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The supervisor said so.
+    Bye(ByeReason),
+    /// The connection ended with no word: the sandbox died, or its supervisor was killed.
+    Disconnected(String),
+    /// What the supervisor sent made no sense.
+    Protocol(String),
+}
+
+impl std::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bye(ByeReason::Shutdown) => f.write_str("it was stopped"),
+            Self::Bye(ByeReason::Lease) => f.write_str("its lease was not renewed in time"),
+            Self::Bye(ByeReason::WallTime) => f.write_str("its wall time is over"),
+            Self::Bye(ByeReason::Idle) => f.write_str("it was idle for too long"),
+            Self::Bye(ByeReason::Terminated) => f.write_str("the engine stopped it"),
+            Self::Disconnected(how) => write!(f, "the connection to its supervisor ended ({how})"),
+            Self::Protocol(how) => write!(f, "its supervisor broke the protocol ({how})"),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Where a sandbox's own files are on the host: `<state>/sandboxes/<id>/`.
+//!
+//! `record.json` says what the sandbox is; `control/` is mounted into it and holds the supervisor and the socket that
+//! this host listens on. The record stays outside of the mount. Nothing here is reachable by anybody but the host's user:
+//! the parent is closed. `control/` itself can be entered, not listed, by any user of the sandbox, because the supervisor is
+//! root without the right to override file permissions, and the host's user need not be root; who connects to the socket
+//! is checked by process id.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io::{ErrorKind as IoErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::backend::SUPERVISOR_FILE;
+use super::spec::SandboxInfo;
+use super::supervisor::{SUPERVISOR, SUPERVISOR_SHA256};
+use super::workspace::{PRIVATE, at, private_dir, write_atomically};
+use crate::error::{Error, Result};
+
+/// What leads every sandbox's id.
+const PREFIX: &str = "sbx_";
+/// The bytes of an id's random part.
+const ID_BYTES: usize = 6;
+/// The record's name.
+const RECORD: &str = "record.json";
+/// A record larger than this is not one of ours.
+const MAX_RECORD: u64 = 1 << 20;
+
+/// The directory of all sandboxes.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    root: PathBuf,
+    supervisor: PathBuf,
+}
+
+impl Places {
+    /// Makes the directory ready, with this version's supervisor in it.
+    pub fn open(state_dir: &Path) -> Result<Self> {
+        let root = state_dir.join("sandboxes");
+        private_dir(&root)?;
+        let root = root.canonicalize().map_err(|error| at(&root, error))?;
+        let supervisor = root.join(format!("supervisor-{}", SUPERVISOR_SHA256.get(..16).unwrap_or(SUPERVISOR_SHA256)));
+        let places = Self { root, supervisor };
+        places.write_supervisor().map_err(|error| at(&places.supervisor, error))?;
+        Ok(places)
+    }
+
+    fn write_supervisor(&self) -> std::io::Result<()> {
+        // Another file of this name and size can only be this one: nobody else can write here.
+        if self.supervisor.metadata().is_ok_and(|there| there.len() == SUPERVISOR.len() as u64) {
+            return Ok(());
+        }
+        let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
+        file.write_all(SUPERVISOR)?;
+        file.as_file().set_permissions(Permissions::from_mode(0o555))?;
+        // Synced: an empty program after a power cut would fail every launch from then on.
+        file.as_file().sync_all()?;
+        file.persist(&self.supervisor)?;
+        Ok(())
+    }
+
+    /// The random name of this state directory, which its containers bear.
+    pub fn deployment(&self) -> Result<String> {
+        let path = self.root.join("deployment");
+        for _ in 0..2 {
+            match std::fs::read_to_string(&path) {
+                Ok(text) if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => return Ok(text),
+                Ok(_) => return Err(Error::other(format!("{} is damaged: remove it", path.display()))),
+                Err(error) if error.kind() == IoErrorKind::NotFound => {
+                    let mut file = tempfile::NamedTempFile::new_in(&self.root).map_err(|error| at(&path, error))?;
+                    file.write_all(random_hex(16)?.as_bytes()).map_err(|error| at(&path, error))?;
+                    match file.persist_noclobber(&path) {
+                        Ok(_) => {}
+                        Err(error) if error.error.kind() == IoErrorKind::AlreadyExists => {}
+                        Err(error) => return Err(at(&path, error.error)),
+                    }
+                }
+                Err(error) => return Err(at(&path, error)),
+            }
+        }
+        Err(Error::other(format!("{} comes and goes", path.display())))
+    }
+
+    /// A new sandbox's place under a new id.
+    pub fn create(&self) -> Result<Place> {
+        let place = self.place(format!("{PREFIX}{}", random_hex(ID_BYTES)?));
+        DirBuilder::new().mode(PRIVATE).create(&place.dir).map_err(|error| at(&place.dir, error))?;
+        let guard = Unfinished(Some(&place));
+        let control = place.control();
+        DirBuilder::new().mode(PRIVATE).create(&control).map_err(|error| at(&control, error))?;
+        let program = control.join(SUPERVISOR_FILE);
+        // A link shares the pages of the one file; the mount is read-only, so nobody writes through it.
+        std::fs::hard_link(&self.supervisor, &program).map_err(|error| at(&program, error))?;
+        // After the making, so that no umask takes part in it.
+        std::fs::set_permissions(&control, Permissions::from_mode(0o711)).map_err(|error| at(&control, error))?;
+        guard.done();
+        Ok(place)
+    }
+
+    /// The place of a sandbox that is there.
+    pub fn place(&self, id: String) -> Place {
+        Place { dir: self.root.join(&id), id }
+    }
+
+    /// All places, with their records where they can be read.
+    pub fn all(&self) -> Result<Vec<(Place, Result<SandboxInfo>)>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.root).map_err(|error| at(&self.root, error))? {
+            let entry = entry.map_err(|error| at(&self.root, error))?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if is_id(&name) {
+                let place = self.place(name);
+                let record = place.read();
+                all.push((place, record));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Whether `text` has the form of a sandbox's id: only then may it become part of a path.
+pub(super) fn is_id(text: &str) -> bool {
+    text.strip_prefix(PREFIX).is_some_and(|rest| {
+        rest.len() == 2 * ID_BYTES && rest.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    })
+}
+
+fn random_hex(bytes: usize) -> Result<String> {
+    let mut random = vec![0; bytes];
+    let got = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::other(format!("the system gives no random bytes: {error}")))?;
+    // The kernel never cuts a request this short; if it did, ids would repeat.
+    if got != bytes {
+        return Err(Error::other(format!("the system gave {got} random bytes of {bytes}")));
+    }
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// One sandbox's place.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// The sandbox's id.
+    pub id: String,
+    dir: PathBuf,
+}
+
+impl Place {
+    /// What is mounted into the sandbox.
+    pub fn control(&self) -> PathBuf {
+        self.dir.join("control")
+    }
+
+    /// Keeps what the sandbox is.
+    pub fn write(&self, info: &SandboxInfo) -> Result<()> {
+        write_atomically(&self.dir.join(RECORD), info)
+    }
+
+    fn read(&self) -> Result<SandboxInfo> {
+        let path = self.dir.join(RECORD);
+        let mut text = String::new();
+        std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .and_then(|file| file.take(MAX_RECORD).read_to_string(&mut text))
+            .map_err(|error| at(&path, error))?;
+        let info: SandboxInfo =
+            serde_json::from_str(&text).map_err(|error| Error::other(format!("{}: {error}", path.display())))?;
+        if info.id != self.id {
+            return Err(Error::other(format!("{} is of another sandbox, {}", path.display(), info.id)));
+        }
+        Ok(info)
+    }
+
+    /// Removes it all.
+    pub fn remove(&self) -> Result<()> {
+        match std::fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != IoErrorKind::NotFound => Err(at(&self.dir, error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes a place whose making fails half way.
+struct Unfinished<'a>(Option<&'a Place>);
+
+impl Unfinished<'_> {
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0
+            && let Err(error) = place.remove()
+        {
+            tracing::warn!("a sandbox's place is left behind: {error}");
+        }
+    }
+}

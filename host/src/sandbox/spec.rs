@@ -1,0 +1,234 @@
+//! What a sandbox is made from, and what is known of one.
+//!
+//! [`LaunchSpec`] is what a caller may ask for (already authorised: there is no policy here), [`SandboxSpec`] is what a
+//! backend gets to build, [`SandboxInfo`] is what is known of one that runs. The last is also what is written beside
+//! the sandbox, so that a host process that starts again finds it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::backend::ImageId;
+use crate::api::types::{Network, SandboxSummary};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+
+/// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
+const MAX_CPUS: f64 = 1024.0;
+/// The least memory with which the supervisor and a shell still start.
+pub const MIN_MEMORY_MIB: u64 = 16;
+/// The most memory that can be asked for: a bound against overflow, not a policy.
+const MAX_MEMORY_MIB: u64 = 1 << 24;
+/// The most processes that can be asked for.
+const MAX_PIDS: u32 = 1 << 20;
+/// The longest life that can be asked for.
+const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What a sandbox is asked to be. Grants and quotas have been checked by who asks.
+#[derive(Debug, Clone)]
+pub struct LaunchSpec {
+    /// Whose it will be.
+    pub owner: Caller,
+    /// The role that it is made from.
+    pub role: String,
+    /// Cores.
+    pub cpus: f64,
+    /// Memory; no swap is added to it.
+    pub memory_mib: u64,
+    /// Processes and threads of the workload.
+    pub pids: u32,
+    /// The network.
+    pub network: Network,
+    /// After this it ends, whatever it does.
+    pub wall_time: Duration,
+    /// Whether other agents of the session may attach. Kept here, enforced by the broker.
+    pub shared: bool,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// The invocation that it belongs to; it does not outlive that.
+    pub invocation: Option<String>,
+}
+
+impl LaunchSpec {
+    /// What the defaults give: 1 core, 1024 MiB, 256 processes, no network, one hour.
+    pub fn new(owner: Caller, role: impl Into<String>) -> Self {
+        Self {
+            owner,
+            role: role.into(),
+            cpus: 1.0,
+            memory_mib: 1024,
+            pids: 256,
+            network: Network::None,
+            wall_time: Duration::from_secs(3600),
+            shared: false,
+            env: BTreeMap::new(),
+            invocation: None,
+        }
+    }
+
+    /// Refuses what no engine could make sense of.
+    pub(super) fn check(&self) -> Result<()> {
+        self.owner.check()?;
+        if !(self.cpus.is_finite() && self.cpus >= 0.01 && self.cpus <= MAX_CPUS) {
+            return Err(out_of_range("cpus", self.cpus, "0.01", MAX_CPUS));
+        }
+        if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&self.memory_mib) {
+            return Err(out_of_range("memory-mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB));
+        }
+        if !(1..=MAX_PIDS).contains(&self.pids) {
+            return Err(out_of_range("pids", self.pids, 1, MAX_PIDS));
+        }
+        if self.wall_time.is_zero() || self.wall_time > MAX_WALL_TIME {
+            let (asked, most) = (self.wall_time.as_millis(), MAX_WALL_TIME.as_millis());
+            return Err(out_of_range("wall-time-ms", asked, 1, most));
+        }
+        check_env(&self.env)
+    }
+}
+
+fn out_of_range(
+    what: &str,
+    asked: impl std::fmt::Display,
+    least: impl std::fmt::Display,
+    most: impl std::fmt::Display,
+) -> Error {
+    Error::invalid_argument(format!("{what} = {asked} is out of range: {least} to {most}"))
+}
+
+/// Refuses names and values that an environment cannot hold.
+pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(Error::invalid_argument(format!(
+                "{name:?} is not a name of an environment variable: it must not be empty or hold `=` or a zero byte"
+            )));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid_argument(format!(
+                "the value of the environment variable {name} holds a zero byte, which an environment cannot carry"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The user that a sandbox's commands run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// User id, never 0.
+    pub uid: u32,
+    /// Group id, never 0.
+    pub gid: u32,
+}
+
+impl Identity {
+    /// The identity that stands for root, which no command ever runs as.
+    const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
+
+    /// The owner of the host process, so that a workspace's files are theirs on both sides.
+    pub fn of_host() -> Self {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        if uid.is_root() {
+            return Self::FOR_ROOT;
+        }
+        let gid = if gid.is_root() { Self::FOR_ROOT.gid } else { gid.as_raw() };
+        Self { uid: uid.as_raw(), gid }
+    }
+}
+
+/// What a backend builds.
+#[derive(Debug, Clone)]
+pub struct SandboxSpec {
+    /// Our own id, `sbx_` and 12 hexadecimal digits.
+    pub id: String,
+    /// The engine's name for it.
+    pub name: String,
+    /// The role that it is made from.
+    pub role: String,
+    /// The image, resolved: a tag that moves between the look-up and the launch changes nothing.
+    pub image: ImageId,
+    /// The engine's runtime; absent is the engine's default.
+    pub runtime: Option<String>,
+    /// Cores.
+    pub cpus: f64,
+    /// Memory; no swap is added to it.
+    pub memory_mib: u64,
+    /// Processes and threads of the workload.
+    pub pids: u32,
+    /// The network.
+    pub network: Network,
+    /// Labels, `skillhost.…`.
+    pub labels: BTreeMap<String, String>,
+    /// The session's workspace on the host: `/workspace` inside.
+    pub workspace: PathBuf,
+    /// The sandbox's control directory on the host: `/.skillhost` inside, read-only.
+    pub control: PathBuf,
+}
+
+/// A sandbox, as the host knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxInfo {
+    /// Its id (`container_id` everywhere else), `sbx_` and 12 hexadecimal digits.
+    pub id: String,
+    /// The engine's name for it.
+    pub name: String,
+    /// The engine's id for it.
+    pub engine_id: String,
+    /// The role.
+    pub role: String,
+    /// The image's id.
+    pub image: String,
+    /// The backend's name.
+    pub backend: String,
+    /// What isolates it, in a word or two.
+    pub isolation: String,
+    /// Whose it is.
+    pub owner: Caller,
+    /// Whether other agents of the session may attach.
+    pub shared: bool,
+    /// Cores.
+    pub cpus: f64,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Processes and threads of the workload.
+    pub pids: u32,
+    /// The network.
+    pub network: Network,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// The invocation that it belongs to.
+    #[serde(default)]
+    pub invocation: Option<String>,
+    /// Whom the owner's commands run as.
+    pub identity: Identity,
+    /// The session's workspace on the host.
+    pub workspace: PathBuf,
+    /// When it was launched, milliseconds since 1970.
+    pub launched_at_ms: u64,
+    /// When its wall time is over, milliseconds since 1970.
+    pub expires_at_ms: u64,
+}
+
+impl SandboxInfo {
+    /// Its line in a listing for `agent`.
+    pub fn summary(&self, caller: &Caller) -> SandboxSummary {
+        SandboxSummary {
+            container_id: self.id.clone(),
+            container_name: self.name.clone(),
+            image: self.image.clone(),
+            role: self.role.clone(),
+            backend: self.backend.clone(),
+            isolation: self.isolation.clone(),
+            launched_at_ms: self.launched_at_ms,
+            owner_agent_id: self.owner.agent.clone(),
+            owner_is_me: self.owner == *caller,
+            shared: self.shared,
+            cpus: self.cpus,
+            memory_mib: self.memory_mib,
+            network: self.network,
+            workspace_path: self.workspace.clone(),
+        }
+    }
+}

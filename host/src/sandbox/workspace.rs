@@ -1,0 +1,152 @@
+//! Workspaces: one directory per session, `/workspace` in every sandbox of that session.
+//!
+//! Names are hashes of tenant and session, so two of them never meet in one directory. The parent is closed to everybody
+//! but the host's user, so a workspace's own mode only matters inside a sandbox: the owner's user and the group of
+//! further agents may write, and what is made in it stays with that group. A workspace outlives its sandboxes.
+
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use serde::{Deserialize, Serialize};
+
+use super::spec::Identity;
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+
+/// Closed to all but the host's user.
+pub(super) const PRIVATE: u32 = 0o700;
+/// Owner and group, and what is made inside stays with the group.
+const WORKSPACE: u32 = 0o2770;
+
+/// Who a workspace belongs to, for a person who looks at the hashed names; nothing reads it back.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note<'a> {
+    tenant: &'a str,
+    session: &'a str,
+}
+
+/// The workspaces of a state directory.
+#[derive(Debug, Clone)]
+pub struct Workspaces {
+    root: PathBuf,
+    identity: Identity,
+}
+
+impl Workspaces {
+    /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours.
+    pub fn open(state_dir: &Path, identity: Identity) -> Result<Self> {
+        let root = state_dir.join("workspaces");
+        private_dir(&root)?;
+        let root = root.canonicalize().map_err(|error| at(&root, error))?;
+        Ok(Self { root, identity })
+    }
+
+    /// Where the session's workspace is, or would be.
+    pub fn path(&self, caller: &Caller) -> PathBuf {
+        self.root.join(caller.session_key())
+    }
+
+    /// The session's workspace, made when it is not there.
+    pub fn ensure(&self, caller: &Caller) -> Result<PathBuf> {
+        let path = self.path(caller);
+        match DirBuilder::new().mode(PRIVATE).create(&path) {
+            Ok(()) => self.note(caller)?,
+            Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
+            Err(error) => return Err(at(&path, error)),
+        }
+        // Done on every call: a launch that was killed between the steps is made good by the next one.
+        self.hand_over(&path).map_err(|error| at(&path, error.into()))?;
+        Ok(path)
+    }
+
+    fn hand_over(&self, path: &Path) -> rustix::io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&dir)?;
+        let Identity { uid, gid } = self.identity;
+        if (stat.st_uid, stat.st_gid) != (uid, gid) {
+            rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        // After the change of owner, which clears the set-group-id bit.
+        if stat.st_mode & 0o7777 != WORKSPACE {
+            rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORKSPACE))?;
+        }
+        Ok(())
+    }
+
+    fn note(&self, caller: &Caller) -> Result<()> {
+        let path = self.root.join(format!("{}.json", caller.session_key()));
+        write_atomically(&path, &Note { tenant: &caller.tenant, session: &caller.session })
+    }
+}
+
+/// Makes a directory that only the host's user can enter, with its parents.
+pub(super) fn private_dir(path: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(PRIVATE).create(path).map_err(|error| at(path, error))
+}
+
+/// Writes `value` as JSON so that a reader sees the old file or the new one, never a part.
+pub(super) fn write_atomically(path: &Path, value: &impl Serialize) -> Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(parent)?;
+        serde_json::to_writer_pretty(&mut file, value)?;
+        file.write_all(b"\n")?;
+        let file: File = file.persist(path)?;
+        drop(file);
+        Ok(())
+    };
+    write().map_err(|error| at(path, error))
+}
+
+/// An I/O error, led by the path it is about.
+pub(super) fn at(path: &Path, error: std::io::Error) -> Error {
+    Error::from(error).context(path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn caller(tenant: &str, session: &str) -> Caller {
+        Caller { tenant: tenant.into(), session: session.into(), ..Caller::default() }
+    }
+
+    #[test]
+    fn a_workspace_is_its_users_alone_and_is_made_good_when_it_is_not() {
+        let state = tempfile::tempdir().unwrap();
+        let identity = Identity::of_host();
+        let workspaces = Workspaces::open(state.path(), identity).unwrap();
+        let path = workspaces.ensure(&Caller::default()).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(workspaces.ensure(&Caller::default()).unwrap(), path);
+        let meta = path.metadata().unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (identity.uid, identity.gid, WORKSPACE));
+        assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o7777, PRIVATE);
+    }
+
+    #[test]
+    fn sessions_never_meet_whatever_they_are_called() {
+        let state = tempfile::tempdir().unwrap();
+        let workspaces = Workspaces::open(state.path(), Identity::of_host()).unwrap();
+        let names = [("a", "b"), ("a/b", ""), ("", "a/b"), ("a/", "b"), ("a", "../a"), ("..", ".."), ("A", "b")];
+        let mut paths: Vec<_> = names.iter().map(|(t, s)| workspaces.path(&caller(t, s))).collect();
+        paths.iter().for_each(|path| assert_eq!(path.parent(), Some(workspaces.root.as_path())));
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), names.len());
+    }
+
+    #[test]
+    fn a_link_in_a_workspaces_place_is_refused() {
+        let (state, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let workspaces = Workspaces::open(state.path(), Identity::of_host()).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), workspaces.path(&Caller::default())).unwrap();
+        assert!(workspaces.ensure(&Caller::default()).is_err());
+    }
+}

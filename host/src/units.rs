@@ -1,0 +1,120 @@
+//! Durations and sizes as people write them: `500ms`, `60s`, `1h30m`, `10MiB`.
+//!
+//! A unit is always required for a duration (a bare `60` has been read as seconds and as milliseconds by different
+//! programs), never for a size (bytes).
+
+use std::time::Duration;
+
+/// Reads a duration: one or more numbers, each with `ms`, `s`, `m`, `h` or `d`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong =
+        || format!("`{text}` is not a duration: write a number with ms, s, m, h or d, as in 500ms, 60s or 1h30m");
+    let mut rest = text.trim();
+    let mut total = 0u64;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let scale = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        total = number
+            .checked_mul(scale)
+            .and_then(|millis| total.checked_add(millis))
+            .ok_or_else(|| format!("`{text}` is too long a duration"))?;
+        rest = tail;
+    }
+    Ok(Duration::from_millis(total))
+}
+
+/// Reads a size in bytes: a number, with `KiB`, `MiB` or `GiB` (1024) or `kB`, `MB`, `GB` (1000) behind it or nothing.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("`{text}` is not a size: write bytes, or a number with KiB, MiB, GiB, kB, MB or GB, as in 10MiB");
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let scale: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(scale).ok_or_else(|| format!("`{text}` is too large a size"))
+}
+
+/// Milliseconds as a person reads them: `340 ms`, `2.5 s`, `3 min 20 s`, `1 h 5 min`.
+pub fn show_millis(millis: u64) -> String {
+    let seconds = millis / 1_000;
+    match millis {
+        0..=999 => format!("{millis} ms"),
+        1_000..=59_999 => format!("{}.{} s", seconds, millis % 1_000 / 100),
+        60_000..=3_599_999 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+    }
+}
+
+/// Milliseconds since 1970 as `2026-11-21T09:23:51Z`.
+pub fn show_time(millis: u64) -> String {
+    let seconds = millis / 1_000;
+    let (mut days, clock) = (seconds / 86_400, seconds % 86_400);
+    // Years are counted from 1 March 0000, so that the leap day is a year's last.
+    days += 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", clock / 3_600, clock / 60 % 60, clock % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_add_up() {
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(parse_duration(" 2d "), Ok(Duration::from_secs(172_800)));
+        for wrong in ["", "60", "s", "-1s", "1.5s", "1 year", "1s 2", "99999999999999999999s", "9999999999999999999d"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong:?} was read");
+        }
+    }
+
+    #[test]
+    fn sizes_are_bytes_unless_they_say_otherwise() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("10MiB"), Ok(10 << 20));
+        assert_eq!(parse_size("3 kB"), Ok(3_000));
+        for wrong in ["", "MiB", "-1", "1.5MiB", "1TiB", "99999999999999999999", "18446744073709551615GiB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong:?} was read");
+        }
+    }
+
+    #[test]
+    fn times_are_of_the_calendar() {
+        assert_eq!(show_time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(show_time(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(show_time(1_795_253_031_999), "2026-11-21T09:23:51Z");
+        assert_eq!(show_time(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}
