@@ -1,1 +1,76 @@
-fn main() {}
+//! `cargo xtask`: what people who work on skillhost type.
+//!
+//! Every verb brings about what it needs first and is quick when that is done already, so none of them has to be
+//! remembered in an order. What is going on stands on stderr; a failure says what to do about it.
+
+mod demo;
+mod guests;
+mod host;
+mod lint;
+mod run;
+mod setup;
+mod test;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set up, build, demonstrate, test and check skillhost"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Add the Rust target that skills are compiled for, when it is missing.
+    Setup,
+    /// Build the skills (and the guests of the tests) and put each component beside its manifest.
+    Skills,
+    /// Provide the image of every role: present, else pulled, else built from Debian packages.
+    Images,
+    /// Do all the set-up, then run the skill `code-stats` over `host/` and show what happened.
+    Demo,
+    /// Do all the set-up, then run every test: `cargo xtask test [ARGUMENTS OF cargo test]`.
+    ///
+    /// Without a container engine the tests that need one are skipped, and counted. With SKILLHOST_REQUIRE_DOCKER=1
+    /// that is a failure.
+    Test {
+        /// Passed on to `cargo test --workspace`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Check format, clippy, layers, lengths of files, and docs of WIT.
+    Lint,
+}
+
+fn main() -> ExitCode {
+    match perform(Arguments::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            run::say(&format!("failed: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Setup => setup::wasm_target(),
+        Verb::Skills => {
+            setup::wasm_target()?;
+            guests::build()
+        }
+        Verb::Images => host::provide_images(),
+        Verb::Demo => demo::demo(),
+        Verb::Test { arguments } => test::test(&arguments),
+        Verb::Lint => lint::lint(),
+    }
+}

@@ -5,7 +5,7 @@
 
 mod component {
     #![allow(unsafe_code, reason = "generated: here values cross into and out of the component")]
-    wit_bindgen::generate!({ path: ["../../wit", "wit"], world: "skillhost:code-stats/code-stats", generate_all });
+    wit_bindgen::generate!({ path: "wit", world: "code-stats", generate_all });
     export!(CodeStats);
     use super::CodeStats;
 }

@@ -1,0 +1,90 @@
+//! Shows the main job: the skill `code-stats` counts `host/`, and everything that it did can be looked at afterwards.
+//!
+//! Only the command line of the program is used, with a state directory of its own, so what is seen here is what any
+//! user sees, and nothing of it stays.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::run::{output, run, say, shown};
+use crate::{guests, host, setup};
+
+const SKILL: &str = "code-stats";
+const PATH: &str = "host";
+
+pub(crate) fn demo() -> Result<()> {
+    setup::wasm_target()?;
+    guests::build()?;
+    host::provide_images()?;
+    let show = Show { state: tempfile::Builder::new().prefix("skillhost-demo-").tempdir()? };
+
+    // The skills of a directory run when its owner has said so, once.
+    show.step("Trust the skills of this project", &["trust", "."])?;
+    let report = show.run_skill()?;
+    show.step("What it left on the blackboard", &["blackboard", "list"])?;
+    show.step("What the audit log says of it", &["audit", "tail"])?;
+
+    let place = |name: &str| report.pointer(&format!("/sandbox/{name}")).and_then(Value::as_str).unwrap_or("?");
+    println!("\n# Where it ran");
+    println!("backend    {}", place("backend"));
+    println!("isolation  {}", place("isolation"));
+    println!("role       {}", place("role"));
+    println!("sandbox    {}", place("container-id"));
+    Ok(())
+}
+
+/// The program with a state directory that ends, like its host process, with this.
+struct Show {
+    state: tempfile::TempDir,
+}
+
+impl Show {
+    fn skillhost(&self, words: &[&str]) -> Command {
+        let mut command = host::skillhost();
+        command.args(words).arg("--state-dir").arg(self.state.path());
+        command
+    }
+
+    /// Shows a command and what it prints.
+    fn step(&self, what: &str, words: &[&str]) -> Result<()> {
+        heading(what, words);
+        run(&mut self.skillhost(words))
+    }
+
+    /// Runs the skill, shows its report, and returns it.
+    fn run_skill(&self) -> Result<Value> {
+        let argument = format!("path={PATH}");
+        let words = ["run", SKILL, "--arg", &argument];
+        heading(&format!("Run the skill `{SKILL}` over {PATH}/"), &words);
+        let mut command = self.skillhost(&words);
+        command.stderr(Stdio::inherit());
+        let said = output(&mut command)?;
+        if !said.status.success() {
+            bail!("`{}` failed ({})", shown(&command), said.status);
+        }
+        let text = String::from_utf8(said.stdout).context("the report is not text")?;
+        print!("{text}");
+        serde_json::from_str(&text).context("the report is not JSON")
+    }
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        let words = ["host", "stop"];
+        match output(&mut self.skillhost(&words)) {
+            Ok(said) if said.status.success() => {}
+            Ok(said) => {
+                say(&format!("the host process did not stop: {}", String::from_utf8_lossy(&said.stderr).trim()))
+            }
+            Err(error) => say(&format!("the host process did not stop: {error:#}")),
+        }
+    }
+}
+
+fn heading(what: &str, words: &[&str]) {
+    let mut command = Command::new("skillhost");
+    command.args(words);
+    println!("\n# {what}\n$ {}", shown(&command));
+}

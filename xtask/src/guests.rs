@@ -1,0 +1,163 @@
+//! Builds components: the skills that ship, and the guests of the tests.
+//!
+//! A guest is a directory with a `Cargo.toml` in one of [`HOMES`]; its component is put beside that, under the name that
+//! its `skill.toml` says. Cargo builds all of them at once, in a target directory of their own, where they do not wait
+//! for whatever else cargo is doing.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::host;
+use crate::run::{cargo, root, run, say, target};
+use crate::setup::TARGET;
+
+/// Where guests live.
+const HOMES: [&str; 2] = ["skills", "tests/guests"];
+/// The profile of the workspace that guests are built with.
+const PROFILE: &str = "guest";
+
+/// One guest.
+#[derive(Debug)]
+struct Guest {
+    directory: PathBuf,
+    package: String,
+    /// The component's file, beneath `directory`.
+    component: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct CargoToml {
+    package: Package,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct SkillToml {
+    skill: Skill,
+}
+
+#[derive(Deserialize)]
+struct Skill {
+    component: PathBuf,
+}
+
+/// Builds every guest. The target must be there (`setup`).
+pub(crate) fn build() -> Result<()> {
+    let guests = find()?;
+    let directory = target().join("guests");
+    host::build()?;
+    say(&format!("building {} guests for {TARGET}", guests.len()));
+    let mut command = cargo();
+    command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(&directory);
+    for guest in &guests {
+        command.args(["--package", &guest.package]);
+    }
+    // Flags that are meant for this machine would be given to WebAssembly's linker.
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run(&mut command)?;
+
+    for guest in &guests {
+        let file = format!("{}.wasm", guest.package.replace('-', "_"));
+        let built = directory.join(TARGET).join(PROFILE).join(file);
+        let to = guest.directory.join(&guest.component);
+        let said = if install(&built, &guest.directory.join("wit"), &to)? { "built" } else { "unchanged" };
+        say(&format!("{}: {said}", to.strip_prefix(root()).unwrap_or(&to).display()));
+    }
+    Ok(())
+}
+
+/// Puts `built` at `to`, with the docs of the WIT that it was built from. Says whether anything changed: a component
+/// that is the same keeps its file, and with it what the host has remembered of it.
+fn install(built: &Path, wit: &Path, to: &Path) -> Result<bool> {
+    let parent = to.parent().context("a component's path has a directory")?;
+    let scratch = tempfile::Builder::new().prefix(".component-").tempdir_in(parent)?;
+    let documented = scratch.path().join("documented.wasm");
+    keep_docs(built, wit, &documented)?;
+    if fs::read(to).is_ok_and(|there| fs::read(&documented).is_ok_and(|new| new == there)) {
+        return Ok(false);
+    }
+    // A host that runs meanwhile sees the old component or the new one, never a part.
+    fs::rename(&documented, to).with_context(|| format!("{} could not be written", to.display()))?;
+    Ok(true)
+}
+
+/// Writes the component `built` to `to`, with the comments of its WIT: compilers drop them.
+fn keep_docs(built: &Path, wit: &Path, to: &Path) -> Result<()> {
+    let options: [(&str, &Path); 3] = [("--component", built), ("--wit", wit), ("-o", to)];
+    let mut command = host::skillhost();
+    command.arg("build");
+    for (name, value) in options {
+        command.arg(name).arg(value);
+    }
+    run(&mut command)
+}
+
+/// Every guest, in order of their directories.
+fn find() -> Result<Vec<Guest>> {
+    let mut guests = Vec::new();
+    for home in HOMES {
+        let Ok(entries) = fs::read_dir(root().join(home)) else { continue };
+        for entry in entries {
+            let directory = entry?.path();
+            if directory.join("Cargo.toml").is_file() {
+                guests.push(Guest::read(directory)?);
+            }
+        }
+    }
+    if guests.is_empty() {
+        bail!("there are no guests in {}: this is not skillhost's workspace", HOMES.join(" and "));
+    }
+    guests.sort_by(|a, b| a.directory.cmp(&b.directory));
+    Ok(guests)
+}
+
+impl Guest {
+    fn read(directory: PathBuf) -> Result<Self> {
+        let package = read_toml::<CargoToml>(&directory.join("Cargo.toml"))?.package.name;
+        let manifest = directory.join("skill.toml");
+        let component = if manifest.exists() {
+            read_toml::<SkillToml>(&manifest)?.skill.component
+        } else {
+            format!("{}.wasm", package.replace('-', "_")).into()
+        };
+        if component.extension() != Some(OsStr::new("wasm")) || component.components().count() != 1 {
+            bail!("{}: `component` must be a `.wasm` file beside it", manifest.display());
+        }
+        Ok(Self { directory, package, component })
+    }
+}
+
+fn read_toml<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    toml::from_str(&text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_skills_are_found() {
+        let names: Vec<String> = find().unwrap().into_iter().map(|guest| guest.package).collect();
+        assert!(names.contains(&"hello".to_owned()) && names.contains(&"code-stats".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_component_elsewhere_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("Cargo.toml"), "[package]\nname = \"x\"\n").unwrap();
+        for bad in ["../x.wasm", "/x.wasm", "a/x.wasm", "x.so"] {
+            fs::write(directory.path().join("skill.toml"), format!("[skill]\ncomponent = \"{bad}\"\n")).unwrap();
+            let error = Guest::read(directory.path().into()).unwrap_err();
+            assert!(error.to_string().contains("must be a `.wasm` file beside it"), "{bad}: {error}");
+        }
+    }
+}

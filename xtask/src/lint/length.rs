@@ -1,0 +1,30 @@
+//! A file is one idea. One of more than 600 lines is at least two.
+
+use anyhow::Result;
+
+use super::{none, sources};
+use crate::run::{root, say};
+
+const LINES_AT_MOST: usize = 600;
+const LINES_GOOD: usize = 500;
+
+pub(super) fn check() -> Result<()> {
+    let mut problems = Vec::new();
+    for source in sources::find(root(), "rs")? {
+        let lines = source.text.lines().count();
+        let said = format!("{}: {lines} lines", source.path.display());
+        match lines {
+            _ if lines > LINES_AT_MOST && !is_list(&source.path) => {
+                problems.push(format!("{said}, more than {LINES_AT_MOST}: which ideas are in it?"));
+            }
+            _ if lines > LINES_GOOD => say(&format!("note: {said}, getting long")),
+            _ => {}
+        }
+    }
+    none(&problems)
+}
+
+/// The vocabulary of the API is long because there are many words, not because there are many ideas.
+fn is_list(path: &std::path::Path) -> bool {
+    path == std::path::Path::new("host/src/api/types.rs")
+}

@@ -1,0 +1,68 @@
+//! Every item of our WIT package is documented: the comments are what authors read, and what models are shown.
+
+use anyhow::Result;
+
+use super::{none, sources};
+use crate::run::root;
+
+/// What an item's line starts with, besides functions and members, which end in a separator.
+const ITEMS: [&str; 9] =
+    ["package ", "interface ", "world ", "record ", "variant ", "enum ", "flags ", "resource ", "type "];
+/// Lines that name what is documented elsewhere.
+const PLAIN: [&str; 4] = ["use ", "import ", "include ", "}"];
+
+pub(super) fn check() -> Result<()> {
+    let mut problems = Vec::new();
+    for home in ["wit", "skills"] {
+        for source in sources::find(&root().join(home), "wit")? {
+            problems.extend(
+                undocumented(&source.text)
+                    .into_iter()
+                    // A skill's package line says nothing that its world does not.
+                    .filter(|(_, line)| home == "wit" || !line.starts_with("package "))
+                    .map(|(number, line)| {
+                        format!("{home}/{}:{number}: `{line}` has no doc comment", source.path.display())
+                    }),
+            );
+        }
+    }
+    none(&problems)
+}
+
+/// The lines of items that have no `///` above them, with their numbers.
+fn undocumented(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut documented = false;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.starts_with("///") {
+            documented = true;
+            continue;
+        }
+        // One line, `enum level { debug, info }`: the names speak for themselves.
+        let is_item = ITEMS.iter().any(|item| line.starts_with(item))
+            || (line.ends_with([',', ';']) && !PLAIN.iter().any(|plain| line.starts_with(plain)));
+        if is_item && !documented && !line.starts_with("//") {
+            found.push((at + 1, line));
+        }
+        documented = false;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::undocumented;
+
+    #[test]
+    fn what_has_no_comment_is_named() {
+        let text = "package a:b@0.1.0;\n\n/// An interface.\ninterface i {\n    use types.{error};\n\n    /// A record.\n\
+                    record r {\n        /// A field.\n        a: u8,\n        b: u8,\n    }\n\n    f: func();\n}\n";
+        assert_eq!(undocumented(text), [(1, "package a:b@0.1.0;"), (11, "b: u8,"), (14, "f: func();")]);
+    }
+
+    #[test]
+    fn what_is_only_named_needs_none() {
+        assert_eq!(undocumented("/// W.\nworld w {\n    import log;\n    include pure;\n    // note;\n}\n"), []);
+    }
+}

@@ -1,0 +1,84 @@
+//! Runs programs, in the workspace, and says so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Says what is going on, on stderr.
+pub(crate) fn say(what: &str) {
+    eprintln!("xtask: {what}");
+}
+
+/// The workspace.
+pub(crate) fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    // Relative to where cargo was called, which for us is always the workspace.
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |named| root().join(named))
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A program, to be run in the workspace.
+pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(root()).stdin(Stdio::null());
+    // Ours, not those of what we call: cargo would take them for a reason to build again.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// How a person would have typed it.
+pub(crate) fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    std::iter::once(program)
+        .chain(command.get_args())
+        .map(|word| quoted(&word.to_string_lossy()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,@+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Runs `command`, its output shown as it comes, to a good end.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("`{}` could not be started", shown(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs `command` to its end and returns what it said, however it ended.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    command.output().with_context(|| format!("`{}` could not be started", shown(command)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commands_are_shown_as_they_would_be_typed() {
+        let mut command = super::program("/usr/bin/skillhost");
+        command.args(["run", "x", "--arg", "name=it's me", ""]);
+        assert_eq!(super::shown(&command), r"skillhost run x --arg 'name=it'\''s me' ''");
+    }
+}
