@@ -1,8 +1,8 @@
 //! Builds components: the skills that ship, and the guests of the tests.
 //!
-//! A guest is a directory with a `Cargo.toml` in one of [`HOMES`]; its component is put beside that, under the name that
-//! its `skill.toml` says. Cargo builds all of them at once, in a target directory of their own, where they do not wait
-//! for whatever else cargo is doing.
+//! A guest is a directory with a `Cargo.toml` in one of [`HOMES`]. Cargo builds all of them at once, in a target
+//! directory of their own, where they do not wait for whatever else cargo is doing. The component of a skill is put
+//! beside its `skill.toml`; tests take theirs from where cargo leaves them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,8 +25,8 @@ const PROFILE: &str = "guest";
 struct Guest {
     directory: PathBuf,
     package: String,
-    /// The component's file, beneath `directory`.
-    component: PathBuf,
+    /// Where the component goes, beneath `directory`; for a skill.
+    component: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +53,6 @@ struct Skill {
 pub(crate) fn build() -> Result<()> {
     let guests = find()?;
     let directory = target().join("guests");
-    host::build()?;
     say(&format!("building {} guests for {TARGET}", guests.len()));
     let mut command = cargo();
     command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(&directory);
@@ -64,10 +63,12 @@ pub(crate) fn build() -> Result<()> {
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run(&mut command)?;
 
+    host::build()?;
     for guest in &guests {
+        let Some(component) = &guest.component else { continue };
         let file = format!("{}.wasm", guest.package.replace('-', "_"));
         let built = directory.join(TARGET).join(PROFILE).join(file);
-        let to = guest.directory.join(&guest.component);
+        let to = guest.directory.join(component);
         let said = if install(&built, &guest.directory.join("wit"), &to)? { "built" } else { "unchanged" };
         say(&format!("{}: {said}", to.strip_prefix(root()).unwrap_or(&to).display()));
     }
@@ -123,15 +124,14 @@ impl Guest {
     fn read(directory: PathBuf) -> Result<Self> {
         let package = read_toml::<CargoToml>(&directory.join("Cargo.toml"))?.package.name;
         let manifest = directory.join("skill.toml");
-        let component = if manifest.exists() {
-            read_toml::<SkillToml>(&manifest)?.skill.component
-        } else {
-            format!("{}.wasm", package.replace('-', "_")).into()
-        };
+        if !manifest.exists() {
+            return Ok(Self { directory, package, component: None });
+        }
+        let component = read_toml::<SkillToml>(&manifest)?.skill.component;
         if component.extension() != Some(OsStr::new("wasm")) || component.components().count() != 1 {
             bail!("{}: `component` must be a `.wasm` file beside it", manifest.display());
         }
-        Ok(Self { directory, package, component })
+        Ok(Self { directory, package, component: Some(component) })
     }
 }
 
