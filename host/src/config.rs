@@ -148,7 +148,9 @@ impl Config {
         if let Some(seconds) = env("SANDBOX_TIMEOUT_SEC") {
             let parsed = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
             let seconds = parsed.ok_or_else(|| {
-                Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC={seconds} is not a whole number of seconds above 0"))
+                Error::invalid_argument(format!(
+                    "SANDBOX_TIMEOUT_SEC={seconds} is not a whole number of seconds above 0"
+                ))
             })?;
             config.sandbox.exec_timeout = Span(Duration::from_secs(seconds));
         }
@@ -166,8 +168,9 @@ impl Config {
             return Err(Error::too_large(message));
         }
         let text = std::fs::read_to_string(path).map_err(place)?;
-        let mut config: Self = toml::from_str(&text)
-            .map_err(|error| Error::invalid_argument(format!("{}: {}", path.display(), error.to_string().trim_end())))?;
+        let mut config: Self = toml::from_str(&text).map_err(|error| {
+            Error::invalid_argument(format!("{}: {}", path.display(), error.to_string().trim_end()))
+        })?;
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);

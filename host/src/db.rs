@@ -74,8 +74,9 @@ pub(crate) struct Db {
 
 impl Db {
     pub(crate) fn open(path: &Path, durability: Durability) -> anyhow::Result<Self> {
-        let connection = connect(path, durability)
-            .with_context(|| format!("cannot open the database {}; it is skillhost's own, move it away to start anew", path.display()))?;
+        let connection = connect(path, durability).with_context(|| {
+            format!("cannot open the database {}; it is skillhost's own, move it away to start anew", path.display())
+        })?;
         let (jobs, queue) = mpsc::channel();
         thread::Builder::new().name("database".into()).spawn(move || serve(connection, &queue))?;
         Ok(Self { jobs })

@@ -1,3 +1,5 @@
 //! The `skillhost` program.
 
-fn main() {}
+fn main() {
+    std::process::exit(skillhost::cli::main());
+}

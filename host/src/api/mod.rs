@@ -3,5 +3,7 @@
 pub(crate) mod bytes;
 pub mod client;
 pub mod server;
+#[cfg(test)]
+mod tests;
 pub mod types;
 pub mod wire;

@@ -36,8 +36,12 @@ const QUEUE: usize = 16;
 /// The most connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
 
-/// How long a new connection may take to say hello, and a leaving one to take what is last said to it.
+/// How long a new connection may take to say hello, a leaving one to take what is last said to it, and the first one to
+/// come at all.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How soon a service that was busy is looked at again at the earliest, however short the idle timeout is.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What answers calls.
 pub trait Service: Send + Sync + 'static {
@@ -64,14 +68,17 @@ pub struct ServeOptions {
 pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options: ServeOptions) -> Result<()> {
     let mut connections = JoinSet::new();
     let mut idle_since = Instant::now();
+    // Whoever started it is on the way, and must not come too late because the timeout is short.
+    let mut idle_timeout = options.idle_timeout.map(|timeout| timeout.max(PATIENCE));
     let hello = Arc::new(options.hello);
     let mut stopping = options.stop.clone();
     loop {
         let idle = connections.is_empty();
-        let leave_at = options.idle_timeout.map(|timeout| idle_since + timeout);
+        let leave_at = idle_timeout.map(|timeout| idle_since + timeout);
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
+                    idle_timeout = options.idle_timeout;
                     let (service, hello, stop) = (Arc::clone(&service), Arc::clone(&hello), options.stop.clone());
                     connections.spawn(async move {
                         if let Err(error) = serve_connection(stream, &*service, &hello, stop).await {
@@ -90,7 +97,7 @@ pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options:
                 if !service.busy() {
                     break;
                 }
-                idle_since = Instant::now();
+                idle_since = Instant::now().max(idle_since + LOOK_AGAIN);
             }
             () = stopped(&mut stopping) => break,
         }

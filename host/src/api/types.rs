@@ -207,6 +207,9 @@ pub struct SkillList {
     pub skills: Vec<SkillSummary>,
     /// Names that two roots claim, and what lost.
     pub collisions: Vec<String>,
+    /// What else is wrong: a root that cannot be read, a scan that was cut short.
+    #[serde(default)]
+    pub problems: Vec<String>,
 }
 
 /// One skill, whole.

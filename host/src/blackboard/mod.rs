@@ -49,10 +49,9 @@ impl Blackboard {
         let written = self
             .db
             .run(move |transaction| {
-                let count: u64 =
-                    transaction
-                        .prepare_cached("SELECT count(*) FROM blackboard WHERE scope = ?1 AND key <> ?2")?
-                        .query_row(params![scope, key], |row| row.get(0))?;
+                let count: u64 = transaction
+                    .prepare_cached("SELECT count(*) FROM blackboard WHERE scope = ?1 AND key <> ?2")?
+                    .query_row(params![scope, key], |row| row.get(0))?;
                 if count >= MAX_ENTRIES {
                     return Ok(None);
                 }
@@ -68,7 +67,9 @@ impl Blackboard {
                     .map(Some)
             })
             .await?;
-        written.ok_or_else(|| Error::quota_exceeded(format!("the session's blackboard holds its {MAX_ENTRIES} entries already")))
+        written.ok_or_else(|| {
+            Error::quota_exceeded(format!("the session's blackboard holds its {MAX_ENTRIES} entries already"))
+        })
     }
 
     /// Reads a value.
@@ -77,10 +78,7 @@ impl Blackboard {
         let (scope, key) = (caller.session_key(), key.to_owned());
         self.db
             .run(move |transaction| {
-                transaction
-                    .prepare_cached(&select("key = ?2"))?
-                    .query_row(params![scope, key], read)
-                    .optional()
+                transaction.prepare_cached(&select("key = ?2"))?.query_row(params![scope, key], read).optional()
             })
             .await
     }
@@ -139,7 +137,9 @@ pub(crate) fn check_key(key: &str) -> Result<()> {
         format!("a key has 1 to {MAX_KEY} bytes")
     } else if key.split(':').any(str::is_empty) {
         "a key neither starts nor ends with `:` and has no empty part".to_owned()
-    } else if let Some(found) = key.chars().find(|c| matches!(c, '*' | '?' | '[' | ']') || c.is_whitespace() || c.is_control()) {
+    } else if let Some(found) =
+        key.chars().find(|c| matches!(c, '*' | '?' | '[' | ']') || c.is_whitespace() || c.is_control())
+    {
         format!("a key has no {found:?}")
     } else {
         return Ok(());

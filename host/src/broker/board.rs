@@ -43,10 +43,14 @@ impl Broker {
         record.note("pattern", pattern);
         let result = async {
             if pattern.len() > crate::blackboard::MAX_KEY {
-                return Err(Error::invalid_argument(format!("a pattern has at most {} bytes", crate::blackboard::MAX_KEY)));
+                return Err(Error::invalid_argument(format!(
+                    "a pattern has at most {} bytes",
+                    crate::blackboard::MAX_KEY
+                )));
             }
             let readable = actor.grant.readable();
-            let allowed = move |key: &str| readable.as_ref().is_none_or(|all| all.iter().any(|pattern| matches(pattern, key)));
+            let allowed =
+                move |key: &str| readable.as_ref().is_none_or(|all| all.iter().any(|pattern| matches(pattern, key)));
             let entries = self.blackboard.list(&actor.caller, pattern, allowed).await?;
             Ok(BlackboardList { count: entries.len(), entries })
         }

@@ -103,7 +103,9 @@ impl Broker {
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
             if request.command == Command::Argv(Vec::new()) {
-                return Err(Error::invalid_argument("the command is empty: give a program and its arguments, or a line for the shell"));
+                return Err(Error::invalid_argument(
+                    "the command is empty: give a program and its arguments, or a line for the shell",
+                ));
             }
             let command = ExecCommand {
                 command: request.command.clone(),
@@ -121,8 +123,9 @@ impl Broker {
         };
         record.note("role", info.role);
         record.note("image", info.image);
-        let clamped = (asked > ceiling)
-            .then(|| format!("the timeout of {} s was clamped to the ceiling of {} s", asked.as_secs(), ceiling.as_secs()));
+        let clamped = (asked > ceiling).then(|| {
+            format!("the timeout of {} s was clamped to the ceiling of {} s", asked.as_secs(), ceiling.as_secs())
+        });
         Ok(Running {
             exec,
             record,
@@ -145,7 +148,12 @@ impl Broker {
     }
 
     /// Runs a command to its end, with `stdin` as all of its input.
-    pub(crate) async fn exec_to_end(&self, actor: &Actor, mut request: ExecRequest, stdin: Option<Bytes>) -> Result<ExecAnswer> {
+    pub(crate) async fn exec_to_end(
+        &self,
+        actor: &Actor,
+        mut request: ExecRequest,
+        stdin: Option<Bytes>,
+    ) -> Result<ExecAnswer> {
         request.stdin = stdin.is_some();
         let mut kept = Kept::new(request.max_output);
         let mut running = self.exec(actor, request).await?;

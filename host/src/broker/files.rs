@@ -38,11 +38,12 @@ impl Broker {
             self.sandboxes.write_file(id, path, content).await
         }
         .await;
-        if let Ok(bytes) = &result {
-            record.note("bytes", *bytes);
+        if let Ok(done) = &result {
+            record.note("bytes", done.bytes);
         }
-        let bytes = record.end(result).await?;
-        Ok(FileAnswer { container_id: id.to_owned(), path: path.to_owned(), ok: true, bytes, message: String::new() })
+        let done = record.end(result).await?;
+        let path = done.path;
+        Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: done.bytes, message: String::new() })
     }
 
     /// Copies from the host into a sandbox.
@@ -71,9 +72,10 @@ impl Broker {
         let result = async {
             self.usable(actor, id)?;
             let host = actor.grant.copy(direction, &request.host)?;
-            let dir = cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
-                Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))
-            })?;
+            let dir =
+                cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
+                    Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))
+                })?;
             match direction {
                 Direction::In => self.sandboxes.copy_in(id, dir, &host.path, &request.sandbox).await,
                 Direction::Out => self.sandboxes.copy_out(id, &request.sandbox, dir, &host.path).await,

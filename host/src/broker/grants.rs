@@ -72,7 +72,10 @@ impl Grant {
         match self {
             Self::Owner => Ok(None),
             Self::Skill(grant) => grant.sandbox.as_ref().map(Some).ok_or_else(|| {
-                not_granted("running commands", "ask for it with `sandbox = { roles = [\"default\"] }` under [capabilities] in its skill.toml")
+                not_granted(
+                    "running commands",
+                    "ask for it with `sandbox = { roles = [\"default\"] }` under [capabilities] in its skill.toml",
+                )
             }),
         }
     }
@@ -122,7 +125,9 @@ impl Grant {
             (Self::Owner, HostPath::Root { .. }) => {
                 Err(Error::invalid_argument("the command line names host paths, not roots"))
             }
-            (Self::Skill(_), HostPath::Owner(_)) => Err(not_granted("a path of the host", "name a root and a path beneath it")),
+            (Self::Skill(_), HostPath::Owner(_)) => {
+                Err(not_granted("a path of the host", "name a root and a path beneath it"))
+            }
             (Self::Skill(grant), HostPath::Root { root, path }) => {
                 let roots = match direction {
                     Direction::In => &grant.copy_in,
@@ -170,7 +175,10 @@ fn use_sandbox(grant: &SandboxGrant, role: &str, network: Network) -> Result<()>
     if !grant.roles.iter().any(|granted| granted == role) {
         return Err(not_granted(
             &format!("the role {role:?}"),
-            &format!("it has {:?}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml", grant.roles),
+            &format!(
+                "it has {:?}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml",
+                grant.roles
+            ),
         ));
     }
     if network != Network::None && grant.network != network {
@@ -200,6 +208,8 @@ fn owner_path(path: &Path) -> Result<Beneath> {
     }
     match (path.parent(), path.file_name()) {
         (Some(root), Some(name)) => Ok(Beneath { root: root.to_owned(), path: PathBuf::from(name) }),
-        _ => Err(Error::invalid_argument(format!("the host path {} names no file or directory to copy", path.display()))),
+        _ => {
+            Err(Error::invalid_argument(format!("the host path {} names no file or directory to copy", path.display())))
+        }
     }
 }

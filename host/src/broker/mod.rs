@@ -17,7 +17,7 @@ mod sandboxes;
 
 use std::sync::Arc;
 
-pub(crate) use exec::{Chunk, Kept, Running};
+pub(crate) use exec::{Chunk, Kept, Running, with_background};
 pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
 pub use quota::QuotaLimits;
 pub(crate) use sandboxes::Owned;
@@ -26,6 +26,7 @@ use crate::blackboard::Blackboard;
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::db::Db;
+use crate::error::{Error, Result};
 use crate::sandbox::Sandboxes;
 use audit::Audit;
 use quota::Quota;
@@ -82,6 +83,11 @@ impl Broker {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
+    }
+
+    /// Records an effect that was refused before it came to a check here, and gives the refusal back.
+    pub(crate) async fn refuse<T>(&self, actor: &Actor, effect: &'static str, error: Error) -> Result<T> {
+        self.begin(actor, effect).end(Err(error)).await
     }
 
     fn begin(&self, actor: &Actor, effect: &'static str) -> Record {

@@ -45,7 +45,11 @@ impl Broker {
     }
 
     /// Launches a sandbox that ends with the guard.
-    pub(crate) async fn launch_owned(self: &Arc<Self>, actor: &Actor, request: LaunchRequest) -> Result<(LaunchAnswer, Owned)> {
+    pub(crate) async fn launch_owned(
+        self: &Arc<Self>,
+        actor: &Actor,
+        request: LaunchRequest,
+    ) -> Result<(LaunchAnswer, Owned)> {
         let answer = self.launch(actor, request).await?;
         let owned = Owned { broker: self.clone(), actor: actor.clone(), id: answer.container_id.clone() };
         Ok((answer, owned))
@@ -140,7 +144,7 @@ impl Broker {
             Some(State::Ended(ended)) => {
                 let reason = ended.reason();
                 (false, ended.info, reason)
-            },
+            }
             None => return unknown(id),
         };
         if !info.owner.same_session(&actor.caller) {

@@ -83,7 +83,10 @@ impl<T> Drop for AbortOnDrop<T> {
 
 impl Context {
     /// Runs `work` on the host's runtime until it is done, the deadline passes or the guest's call is gone.
-    async fn on_host<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T, WitError> {
+    async fn on_host<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T, WitError> {
         let deadline = self.deadline.into();
         let work = async move {
             tokio::time::timeout_at(deadline, work)

@@ -3,7 +3,8 @@
 use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
-use super::limits::{Hit, Limits};
+use super::limiter::Hit;
+use super::limits::Limits;
 use crate::capabilities::Log;
 use crate::error::Error;
 
@@ -28,7 +29,11 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
     match trap {
         Some(Trap::Interrupt) => return deadline(limits),
         Some(Trap::OutOfFuel) => {
-            return Error::quota_exceeded(format!("the action used up its {} units of fuel: {}", limits.fuel, raise("fuel")));
+            return Error::quota_exceeded(format!(
+                "the action used up its {} units of fuel: {}",
+                limits.fuel,
+                raise("fuel")
+            ));
         }
         Some(Trap::StackOverflow) => {
             return Error::quota_exceeded("the action used up its stack: it recurses too deeply, perhaps without end");
@@ -57,7 +62,7 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
         // A refused growth reaches a guest as a failed allocation, and it rarely survives that.
         Some(Hit::Memory) => Error::quota_exceeded(format!(
             "the action used up its {} MiB of memory: {} ({message})",
-            limits.memory_bytes / (1024 * 1024),
+            limits.memory_mib,
             raise("memory-mib")
         )),
         Some(Hit::TableElements) => Error::quota_exceeded(format!(

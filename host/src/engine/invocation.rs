@@ -8,7 +8,8 @@ use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
-use super::limits::{Limiter, Limits};
+use super::limiter::{Limiter, size};
+use super::limits::Limits;
 use super::{Engine, Prepared, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, View};
 use crate::error::{Error, Result};
@@ -90,7 +91,9 @@ impl Engine {
         match task.await {
             Ok(result) => result,
             Err(error) if error.is_cancelled() => Err(Error::cancelled("the call was cancelled")),
-            Err(error) => Err(Error::other(format!("the host failed while the skill ran, which is its own mistake: {error}"))),
+            Err(error) => {
+                Err(Error::other(format!("the host failed while the skill ran, which is its own mistake: {error}")))
+            }
         }
     }
 
@@ -140,13 +143,13 @@ impl Engine {
                 .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
         }
         let mut table = ResourceTable::new();
-        table.set_max_capacity(limits.resources);
+        table.set_max_capacity(size(limits.resources));
         let data = Store { wasi: wasi.build(), table, context, limiter: Limiter::new(limits) };
         let mut store = wasmtime::Store::new(&self.engine, data);
         store.limiter(|data| &mut data.limiter);
         store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;
-        store.set_hostcall_fuel(limits.host_call_bytes);
-        store.set_max_component_handles(limits.resources);
+        store.set_hostcall_fuel(size(limits.host_call_bytes));
+        store.set_max_component_handles(size(limits.resources));
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
             let over = Instant::now() >= deadline;

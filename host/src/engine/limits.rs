@@ -1,146 +1,197 @@
-//! What one invocation may use, and the limiter that holds it to that.
+//! What one invocation may use. Every limit has a default, a range, and bites.
 //!
-//! | limit | counted by | when it is passed |
-//! | --- | --- | --- |
-//! | deadline | the clock, over the whole call with its host calls | the guest is interrupted |
-//! | fuel | Wasmtime, an instruction or so each; the same on every machine | the guest traps |
-//! | memory | [`Limiter`], summed over every linear memory | `memory.grow` fails, as when a machine is full |
-//! | table elements | [`Limiter`], summed over every table | `table.grow` fails |
-//! | memories, tables, instances | Wasmtime | instantiation fails |
-//! | bytes per host call | Wasmtime, what it must allocate for one call's arguments | the guest traps |
-//! | resources | the resource table | the guest traps |
-//! | log bytes | the log sink | the rest is dropped and counted |
-//!
-//! Memory is summed because Wasmtime's own limit is per memory, and a component may have many. A refused growth is
-//! remembered: guests meet it as a failed allocation and usually trap on something else, and whoever reads the
-//! error wants the cause.
+//! One table makes the struct, the defaults, the checks, and the words that are shown to people.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use wasmtime::ResourceLimiter;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-const MIB: usize = 1024 * 1024;
+/// The deadline of a skill that names none.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
+/// The longest deadline a skill may ask for.
+pub const MAX_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// What one invocation may use. Every field has a default, and every one is enforced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Wall time of the whole call, host calls included.
-    pub deadline: Duration,
-    /// Bytes of all linear memories together.
-    pub memory_bytes: usize,
-    /// Units of fuel: about one for each WebAssembly instruction.
-    pub fuel: u64,
-    /// Elements of all tables together.
-    pub table_elements: usize,
-    /// Linear memories.
-    pub memories: usize,
-    /// Tables.
-    pub tables: usize,
-    /// Core instances.
-    pub instances: usize,
-    /// Bytes that one host call may make the host allocate for its arguments.
-    pub host_call_bytes: usize,
-    /// Live resources (containers, processes, streams).
-    pub resources: usize,
-    /// Bytes of log, standard output and standard error together.
-    pub log_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            deadline: Duration::from_secs(30),
-            memory_bytes: 64 * MIB,
-            fuel: 10_000_000_000,
-            table_elements: 100_000,
-            memories: 16,
-            tables: 32,
-            instances: 64,
-            host_call_bytes: 16 * MIB,
-            resources: 1_000,
-            log_bytes: MIB,
+macro_rules! limits {
+    ($( $name:ident $key:literal = $default:literal in $min:literal to $max:literal $unit:literal : $what:literal; )*) => {
+        /// `[limits]` of `skill.toml`; what is absent has its default.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Limits {
+            /// Wall time of the whole call, host calls included, written `"500ms"`, `"30s"`, `"2m"` or `"1h"`: 30 s when
+            /// it is absent, 1 ms to 1 h. A skill that runs long commands wants more than the default.
+            pub deadline: Duration,
+            $(
+                #[doc = concat!($what, ". Default ", stringify!($default), " ", $unit, "; ", stringify!($min), " to ", stringify!($max), ".")]
+                pub $name: u64,
+            )*
         }
-    }
-}
 
-/// A limit that bit, by the name that it has in `skill.toml`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hit {
-    Memory,
-    TableElements,
-}
-
-/// Holds a store to its [`Limits`].
-#[derive(Debug)]
-pub(crate) struct Limiter {
-    memory_left: usize,
-    elements_left: usize,
-    memories: usize,
-    tables: usize,
-    instances: usize,
-    /// What was refused last.
-    pub(crate) hit: Option<Hit>,
-}
-
-impl Limiter {
-    pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            memory_left: limits.memory_bytes,
-            elements_left: limits.table_elements,
-            memories: limits.memories,
-            tables: limits.tables,
-            instances: limits.instances,
-            hit: None,
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { deadline: DEFAULT_DEADLINE, $( $name: $default, )* }
+            }
         }
+
+        /// The keys of `[limits]`.
+        pub const KEYS: &[&str] = &["deadline", $( $key, )*];
+
+        impl Limits {
+            /// The limits by key, as text with units.
+            pub fn shown(&self) -> BTreeMap<String, String> {
+                let mut shown = BTreeMap::from([("deadline".to_owned(), duration_text(self.deadline))]);
+                $( shown.insert($key.to_owned(), with_unit(self.$name, $unit)); )*
+                shown
+            }
+
+            fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+                match key {
+                    "deadline" => self.deadline = map.next_value_seed(DurationSeed)?,
+                    $( $key => self.$name = map.next_value_seed(Ranged { min: $min, max: $max, unit: $unit })?, )*
+                    _ => return Err(A::Error::unknown_field(key, KEYS)),
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+limits! {
+    memory_mib "memory-mib" = 64 in 1 to 4096 "MiB": "Linear memory, all memories of the component together";
+    fuel "fuel" = 10_000_000_000 in 1_000 to 1_000_000_000_000_000 "": "Instructions, roughly: the budget that gives the same answer on every machine";
+    table_elements "table-elements" = 100_000 in 1 to 10_000_000 "": "Elements of all tables together";
+    instances "instances" = 256 in 1 to 10_000 "": "Core instances of the component";
+    tables "tables" = 256 in 1 to 10_000 "": "Tables of the component";
+    memories "memories" = 64 in 1 to 10_000 "": "Linear memories of the component";
+    host_call_bytes "host-call-bytes" = 134_217_728 in 65_536 to 2_147_483_648 "bytes": "Host memory that the values of one host call may take. A byte of a `list<u8>` that an action returns takes 40";
+    resources "resources" = 1_000 in 1 to 1_000_000 "": "Entries of the resource table";
+    log_bytes "log-bytes" = 1_048_576 in 0 to 67_108_864 "bytes": "Log, standard output and standard error together; what is over is dropped and counted";
+}
+
+impl Limits {
+    /// The memory limit in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_mib.saturating_mul(1024 * 1024)
     }
 }
 
-fn take(left: &mut usize, current: usize, desired: usize) -> bool {
-    match left.checked_sub(desired.saturating_sub(current)) {
-        Some(rest) => {
-            *left = rest;
-            true
-        }
-        None => false,
+impl<'de> Deserialize<'de> for Limits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LimitsVisitor)
     }
 }
 
-impl ResourceLimiter for Limiter {
-    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        // Growth beyond the memory's own maximum fails anyway, and would stay charged here.
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
-        }
-        let allowed = take(&mut self.memory_left, current, desired);
-        if !allowed {
-            self.hit = Some(Hit::Memory);
-        }
-        Ok(allowed)
+struct LimitsVisitor;
+
+impl<'de> Visitor<'de> for LimitsVisitor {
+    type Value = Limits;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table of limits")
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Limits, A::Error> {
+        let mut limits = Limits::default();
+        while let Some(key) = map.next_key_seed(KeySeed)? {
+            limits.set(key, &mut map)?;
         }
-        let allowed = take(&mut self.elements_left, current, desired);
-        if !allowed {
-            self.hit = Some(Hit::TableElements);
+        Ok(limits)
+    }
+}
+
+/// Refuses an unknown key while the reader still knows where the key stands.
+struct KeySeed;
+
+impl<'de> DeserializeSeed<'de> for KeySeed {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for KeySeed {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a limit")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<Self::Value, E> {
+        KEYS.iter().find(|known| **known == key).copied().ok_or_else(|| E::unknown_field(key, KEYS))
+    }
+}
+
+struct Ranged {
+    min: u64,
+    max: u64,
+    unit: &'static str,
+}
+
+impl<'de> DeserializeSeed<'de> for Ranged {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
+        let value = i64::deserialize(deserializer)?;
+        match u64::try_from(value) {
+            Ok(value) if (self.min..=self.max).contains(&value) => Ok(value),
+            _ => Err(D::Error::custom(format!(
+                "{value} is out of range: {} to {}",
+                with_unit(self.min, ""),
+                with_unit(self.max, self.unit)
+            ))),
         }
-        Ok(allowed)
     }
+}
 
-    fn instances(&self) -> usize {
-        self.instances
-    }
+struct DurationSeed;
 
-    fn tables(&self) -> usize {
-        self.tables
-    }
+impl<'de> DeserializeSeed<'de> for DurationSeed {
+    type Value = Duration;
 
-    fn memories(&self) -> usize {
-        self.memories
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let duration = parse_duration(&text).ok_or_else(|| {
+            D::Error::custom(format!(
+                "{text:?} is not a duration: a whole number and one of ms, s, m and h, such as \"500ms\" or \"2m\""
+            ))
+        })?;
+        if duration.is_zero() || duration > MAX_DEADLINE {
+            return Err(D::Error::custom(format!("{text:?} is out of range: \"1ms\" to \"1h\"")));
+        }
+        Ok(duration)
     }
+}
+
+/// Reads `500ms`, `30s`, `2m` or `1h`.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(millis).map(Duration::from_millis)
+}
+
+/// The shortest text that [`parse_duration`] reads as `duration`.
+pub fn duration_text(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
+        if millis > 0 && millis % size == 0 {
+            return format!("{}{unit}", millis / size);
+        }
+    }
+    format!("{millis}ms")
+}
+
+fn with_unit(value: u64, unit: &str) -> String {
+    if unit.is_empty() { value.to_string() } else { format!("{value} {unit}") }
 }
 
 #[cfg(test)]
@@ -148,19 +199,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_summed_over_memories() {
-        let mut limiter = Limiter::new(&Limits { memory_bytes: 3 * MIB, ..Limits::default() });
-        assert!(limiter.memory_growing(0, 2 * MIB, None).unwrap());
-        assert!(limiter.memory_growing(0, MIB, None).unwrap());
-        assert!(!limiter.memory_growing(MIB, MIB + 1, None).unwrap());
-        assert_eq!(limiter.hit, Some(Hit::Memory));
+    fn durations_are_read_and_written() {
+        for text in ["1ms", "500ms", "30s", "2m", "1h", "90s"] {
+            let duration = parse_duration(text).unwrap();
+            assert_eq!(parse_duration(&duration_text(duration)), Some(duration));
+        }
+        assert_eq!(duration_text(Duration::from_secs(120)), "2m");
+        for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1d", "99999999999999999999h", "9999999999999999h", "é"] {
+            assert_eq!(parse_duration(text), None, "{text:?}");
+        }
     }
 
     #[test]
-    fn growth_beyond_a_memorys_own_maximum_is_not_charged() {
-        let mut limiter = Limiter::new(&Limits { memory_bytes: 3 * MIB, ..Limits::default() });
-        assert!(!limiter.memory_growing(0, 2 * MIB, Some(MIB)).unwrap());
-        assert_eq!(limiter.hit, None);
-        assert!(limiter.memory_growing(0, 3 * MIB, None).unwrap());
+    fn every_limit_is_shown() {
+        let shown = Limits::default().shown();
+        assert_eq!(shown.len(), KEYS.len());
+        assert_eq!(shown.get("memory-mib").unwrap(), "64 MiB");
     }
 }

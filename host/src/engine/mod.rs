@@ -9,7 +9,8 @@ mod cache;
 mod config;
 mod failure;
 mod invocation;
-mod limits;
+mod limiter;
+pub mod limits;
 mod ticker;
 
 use std::collections::HashMap;
@@ -129,7 +130,8 @@ impl Ready {
             return cell.clone();
         }
         if self.components.len() >= MAX_READY
-            && let Some(oldest) = self.components.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
+            && let Some(oldest) =
+                self.components.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
         {
             self.components.remove(&oldest);
         }

@@ -137,7 +137,8 @@ impl Role {
                 self.name
             ));
         }
-        let plain = |text: &str| !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic());
+        let plain =
+            |text: &str| !text.is_empty() && !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic());
         if !plain(&self.image) {
             return Err(format!("the image {:?} of role `{}` is no image reference", self.image, self.name));
         }
@@ -248,11 +249,9 @@ packages = ["--include"]
 
     #[test]
     fn a_file_that_is_something_else_is_an_error_with_its_line() {
-        for (text, line, says) in [
-            ("\n[[images]\n", 2, ""),
-            ("\n\n[image]\nrole = 'x'\n", 3, "image"),
-            ("images = 3\n", 1, "[[images]]"),
-        ] {
+        for (text, line, says) in
+            [("\n[[images]\n", 2, ""), ("\n\n[image]\nrole = 'x'\n", 3, "image"), ("images = 3\n", 1, "[[images]]")]
+        {
             let error = Roles::parse(text, "roles.toml").unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument);
             assert!(error.message.starts_with(&format!("roles.toml:{line}: ")), "{error}");

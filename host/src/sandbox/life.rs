@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -27,8 +28,10 @@ use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
 use crate::error::{Error, ErrorKind, Result};
 
-/// For a supervisor to connect once its container was started, or its host has come back.
+/// For a supervisor to connect once its container was started.
 const CONNECT: Duration = Duration::from_secs(15);
+/// For a supervisor to come back to a host that has started again; it tries several times a second.
+const COME_BACK: Duration = Duration::from_secs(5);
 /// For a container to go by itself once its supervisor has said goodbye.
 const LEAVE: Duration = Duration::from_secs(5);
 /// Between a sandbox's end by its supervisor's clock and by ours, which only counts when that one fails.
@@ -46,6 +49,8 @@ pub(super) struct Inner {
     deployment: String,
     found_again: OnceCell<()>,
     table: Mutex<Table>,
+    /// Where tasks run that outlive a call, whatever runtime that call came from (and while it is being dropped).
+    runtime: Handle,
 }
 
 #[derive(Default)]
@@ -105,13 +110,15 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Inner {
+    /// Must be called on the runtime that the sandboxes are to live on.
     pub fn new(config: Config, backend: Box<dyn Backend>) -> Result<Self> {
         let identity = Identity::of_host();
         let places = Places::open(&config.state_dir)?;
         let workspaces = Workspaces::open(&config.state_dir, identity)?;
         let deployment = places.deployment()?;
         let (found_again, table) = (OnceCell::new(), Mutex::default());
-        Ok(Self { config, backend, workspaces, identity, places, deployment, found_again, table })
+        let runtime = Handle::current();
+        Ok(Self { config, backend, workspaces, identity, places, deployment, found_again, table, runtime })
     }
 
     /// Whether an earlier host left anything.
@@ -145,7 +152,7 @@ impl Inner {
     pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: Held) -> Result<SandboxInfo> {
         let (give, take) = oneshot::channel();
         let inner = Arc::clone(self);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let outcome = inner.make(spec, &role, held, &give).await;
             let outcome = outcome.map(|live| Untaken { inner, live: Some(live) });
             // Not taken: `Untaken` sees to it.
@@ -200,6 +207,7 @@ impl Inner {
             image: built.image.0.clone(),
             backend: self.backend.name().to_owned(),
             isolation: String::new(),
+            notes: Vec::new(),
             owner: spec.owner,
             shared: spec.shared,
             cpus: spec.cpus,
@@ -219,10 +227,11 @@ impl Inner {
             let running = self.backend.launch(&built).await?;
             info.engine_id.clone_from(&running.engine_id);
             info.isolation.clone_from(&running.isolation);
+            info.notes.clone_from(&running.notes);
             let connected = async {
                 place.write(&info)?;
                 still_wanted(caller)?;
-                let link = self.connect(listener, running.init_pid, &info).await.map_err(|error| match &role.runtime {
+                let link = self.connect(listener, running.init_pid, &info, CONNECT).await.map_err(|error| match &role.runtime {
                     Some(runtime) if error.kind == ErrorKind::Unavailable => Error::unavailable(format!(
                         "{error} (the runtime `{runtime}` of role `{}` may keep the host's sockets out of its sandboxes; \
                          those need the bridge transport, which this version of skillhost does not have)",
@@ -234,7 +243,7 @@ impl Inner {
                 Ok(link)
             };
             match connected.await {
-                Ok(link) => Ok(link),
+                Ok(link) => Ok::<_, Error>(link),
                 Err(error) => {
                     self.remove_container(&running).await;
                     Err(error)
@@ -265,7 +274,7 @@ impl Inner {
     }
 
     /// Waits for the supervisor to connect; gives up as soon as its process has ended.
-    async fn connect(&self, listener: Listener, init_pid: i32, info: &SandboxInfo) -> Result<Link> {
+    async fn connect(&self, listener: Listener, init_pid: i32, info: &SandboxInfo, patience: Duration) -> Result<Link> {
         let hello = HelloConfig {
             lease: self.config.lease,
             wall_time: Some(Duration::from_millis(info.expires_at_ms.saturating_sub(info.launched_at_ms))),
@@ -273,14 +282,14 @@ impl Inner {
             env: info.env.clone(),
             ..HelloConfig::default()
         };
-        let gone = || Error::sandbox_died("the sandbox's supervisor ended before it connected");
-        let process = watch_process(init_pid).map_err(|_| gone())?;
         tokio::select! {
             link = listener.accept(Some(init_pid), hello) => link,
-            _ = process.ready(Interest::READABLE) => Err(gone()),
-            () = tokio::time::sleep(CONNECT) => Err(Error::unavailable(format!(
+            () = process_ended(init_pid) => {
+                Err(Error::sandbox_died("the sandbox's supervisor ended before it connected"))
+            }
+            () = tokio::time::sleep(patience) => Err(Error::unavailable(format!(
                 "the sandbox's supervisor did not connect within {} s",
-                CONNECT.as_secs()
+                patience.as_secs()
             ))),
         }
     }
@@ -305,13 +314,12 @@ impl Inner {
         });
         lock(&self.table).live.insert(live.info.id.clone(), Arc::clone(&live));
         let left = Duration::from_millis(live.info.expires_at_ms.saturating_sub(now_ms())) + OVERTIME;
-        let (inner, weak, link) = (Arc::downgrade(self), Arc::downgrade(&live), live.link.clone());
-        let watch = tokio::spawn(async move {
+        let (inner, weak, closed) = (Arc::downgrade(self), Arc::downgrade(&live), live.link.closed());
+        let watch = self.runtime.spawn(async move {
             let cause = tokio::select! {
-                cause = link.closed() => cause,
+                cause = closed => cause,
                 () = tokio::time::sleep(left) => CloseReason::Bye(ByeReason::WallTime),
             };
-            drop(link);
             if let (Some(inner), Some(live)) = (Weak::upgrade(&inner), Weak::upgrade(&weak)) {
                 // In a task of its own: this one is aborted with the sandbox that it watches.
                 drop(inner.end(live, cause));
@@ -324,7 +332,7 @@ impl Inner {
     /// Asks the supervisor to end everything, and ends it for it when it does not answer.
     pub fn stop(self: &Arc<Self>, live: &Arc<Live>) -> JoinHandle<Ended> {
         let (inner, live) = (Arc::clone(self), Arc::clone(live));
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let asked = async {
                 live.link.shutdown().await;
                 live.link.closed().await
@@ -336,7 +344,7 @@ impl Inner {
 
     fn end(self: &Arc<Self>, live: Arc<Live>, cause: CloseReason) -> JoinHandle<Ended> {
         let inner = Arc::clone(self);
-        tokio::spawn(async move { inner.finish(&live, cause).await })
+        self.runtime.spawn(async move { inner.finish(&live, cause).await })
     }
 
     /// The one end. The first cause is kept; whoever comes later waits for it to be done.
@@ -383,7 +391,7 @@ impl Inner {
             records.values().for_each(|(place, _)| forget(place));
             Ok(())
         };
-        self.found_again.get_or_try_init(find).await.map(|()| ())
+        self.found_again.get_or_try_init(find).await.copied()
     }
 
     async fn adopt(self: &Arc<Self>, found: Found, record: Option<(Place, Result<SandboxInfo>)>) {
@@ -397,7 +405,7 @@ impl Inner {
                 let listener = Listener::bind(&place.control())?;
                 let init_pid = self.backend.init_pid(&found.engine_id).await?;
                 let init_pid = init_pid.ok_or_else(|| Error::sandbox_died("it has ended"))?;
-                let link = self.connect(listener, init_pid, &info).await?;
+                let link = self.connect(listener, init_pid, &info, COME_BACK).await?;
                 self.backend.verify(init_pid)?;
                 Ok((info, link))
             };
@@ -438,9 +446,20 @@ fn forget(place: &Place) {
     }
 }
 
-/// Readable once the process has ended.
-fn watch_process(pid: i32) -> std::io::Result<AsyncFd<OwnedFd>> {
-    let pid = rustix::process::Pid::from_raw(pid).ok_or(std::io::ErrorKind::InvalidInput)?;
-    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    AsyncFd::with_interest(process, Interest::READABLE)
+/// Returns once the process has ended; at once when it is not there.
+async fn process_ended(pid: i32) {
+    let watched = || -> std::io::Result<AsyncFd<OwnedFd>> {
+        let pid = rustix::process::Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH)?;
+        let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        #[allow(unsafe_code)]
+        // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and always gives that one.
+        Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
+    };
+    match watched() {
+        // A failure to wait means what an end means: there is no more waiting for this process.
+        Ok(process) => drop(process.readable().await),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+        // An older kernel: the deadline has to do.
+        Err(_) => std::future::pending().await,
+    }
 }

@@ -14,7 +14,6 @@
 //!   removed.
 
 pub mod backend;
-pub mod capture;
 pub mod files;
 pub mod image_build;
 pub mod images;
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use cap_std::fs::Dir;
 use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -42,9 +42,10 @@ use crate::caller::Caller;
 use crate::error::{Error, Result};
 use backend::docker::Docker;
 use backend::{Backend, Choice, Probe};
+use files::Copied;
 use images::Roles;
 use life::{Inner, Live};
-use link::{ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, User};
+use link::{ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, User};
 use spec::{LaunchSpec, SandboxInfo, check_env};
 
 /// How sandboxes are made and kept here.
@@ -153,6 +154,9 @@ impl Stopped {
     }
 }
 
+/// The mode of a file that is written anew.
+const NEW_FILE: u32 = 0o644;
+
 /// What stays reserved for as long as a sandbox is there; dropped when it is gone.
 pub type Held = Box<dyn Any + Send + Sync>;
 
@@ -167,9 +171,14 @@ impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(config: Config) -> Result<Self> {
-        let backend: Box<dyn Backend> = match config.backend {
-            Choice::Auto | Choice::Docker => Box::new(Docker::from_env()),
+        let backend = match config.backend {
+            Choice::Auto | Choice::Docker => Docker::from_env(),
         };
+        Self::open_with(config, Box::new(backend)).await
+    }
+
+    /// The same with a backend of the caller's choice, whatever the configuration says.
+    pub async fn open_with(config: Config, backend: Box<dyn Backend>) -> Result<Self> {
         let inner = Arc::new(Inner::new(config, backend)?);
         // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
         if inner.has_records()?
@@ -260,6 +269,36 @@ impl Sandboxes {
         let spec = ExecSpec { cwd, env, timeout, stdin, ..ExecSpec::new(command, live.user()) };
         let exec = live.link.exec(spec).await?;
         Ok(SandboxExec { exec, _under_way: UnderWay::begin(&live.execs) })
+    }
+
+    /// Reads a file as the owner's user: `too-large` when it has more than `max` bytes.
+    pub async fn read_file(&self, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
+        let live = self.live(id)?;
+        live.link.read_file(live.user(), path, max).await
+    }
+
+    /// Writes a file as the owner's user, whole or not at all; parent directories are made.
+    pub async fn write_file(&self, id: &str, path: &str, content: impl AsyncRead + Unpin) -> Result<FileDone> {
+        let live = self.live(id)?;
+        live.link.write_file(live.user(), path, NEW_FILE, content).await
+    }
+
+    /// Copies from beneath a host directory into it; see [`files::copy_in`].
+    pub async fn copy_in(&self, id: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
+        let live = self.live(id)?;
+        files::copy_in(&live.link, live.user(), host, from, to).await
+    }
+
+    /// Copies out of it to beneath a host directory; see [`files::copy_out`].
+    pub async fn copy_out(&self, id: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
+        let live = self.live(id)?;
+        files::copy_out(&live.link, live.user(), from, host, to).await
+    }
+
+    /// Says what is at a path, as the owner's user sees it.
+    pub async fn stat(&self, id: &str, path: &str) -> Result<FileStat> {
+        let live = self.live(id)?;
+        live.link.stat(live.user(), path).await
     }
 
     /// Stops it: its processes get TERM, a moment, and KILL; when this returns none is left. One that has ended

@@ -184,6 +184,9 @@ pub struct SandboxInfo {
     pub backend: String,
     /// What isolates it, in a word or two.
     pub isolation: String,
+    /// What a person should know of it: a limit that the engine cannot enforce here; empty when all is well.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Whose it is.
     pub owner: Caller,
     /// Whether other agents of the session may attach.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bollard::Docker as Api;
 use bollard::errors::Error as ApiError;
-use bollard::models::{ContainerStateStatusEnum, ContainerSummaryStateEnum, SystemInfo};
+use bollard::models::{ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummaryStateEnum, SystemInfo};
 use bollard::query_parameters::{
     CreateContainerOptions, InspectContainerOptions, ListContainersOptions, RemoveContainerOptions,
     StartContainerOptions, WaitContainerOptions,
@@ -40,6 +40,9 @@ const MAKE: Duration = Duration::from_secs(60);
 /// For ending one, its file system's removal included.
 const REMOVE: Duration = Duration::from_secs(30);
 
+/// Where the engine listens when `DOCKER_HOST` does not say.
+const DEFAULT_ENDPOINT: &str = "unix:///var/run/docker.sock";
+
 /// Where engines listen when nobody says otherwise; never mounted, whichever is in use.
 const KNOWN_SOCKETS: [&str; 4] =
     ["/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"];
@@ -60,7 +63,7 @@ impl Docker {
     /// The engine that `DOCKER_HOST` names, or the one at the usual place.
     pub fn from_env() -> Self {
         let endpoint = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
-        Self::at(endpoint.unwrap_or_else(|| bollard::DEFAULT_DOCKER_HOST.to_owned()))
+        Self::at(endpoint.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned()))
     }
 
     /// The engine at `endpoint`, written as in `DOCKER_HOST`.
@@ -96,6 +99,7 @@ impl Docker {
         match error {
             ApiError::DockerResponseServerError { status_code, message } => {
                 let kind = match status_code {
+                    400 => ErrorKind::InvalidArgument,
                     404 => ErrorKind::NotFound,
                     409 => ErrorKind::AlreadyExists,
                     _ => ErrorKind::Other,
@@ -126,9 +130,10 @@ impl Docker {
         let mut spec = spec.clone();
         spec.workspace = body::check_mount(&spec.workspace, &self.sockets())?;
         spec.control = body::check_mount(&spec.control, &self.sockets())?;
-        let engine_id = self.create(client, &spec).await?;
+        let ContainerCreateResponse { id: engine_id, warnings: notes } = self.create(client, &spec).await?;
+        let isolation = client.isolation(spec.runtime.as_deref());
         match self.start(client, &engine_id).await {
-            Ok(init_pid) => Ok(Running { engine_id, init_pid, isolation: client.isolation(spec.runtime.as_deref()) }),
+            Ok(init_pid) => Ok(Running { engine_id, init_pid, isolation, notes }),
             Err(error) => {
                 if let Err(left) = self.remove(&engine_id, Duration::ZERO).await {
                     return Err(Error::new(error.kind, format!("{error}; and then: {left}")));
@@ -139,13 +144,13 @@ impl Docker {
     }
 
     /// Makes the container. The call goes on after its deadline: whatever it still makes is removed then.
-    async fn create(&self, client: &Client, spec: &SandboxSpec) -> Result<String> {
+    async fn create(&self, client: &Client, spec: &SandboxSpec) -> Result<ContainerCreateResponse> {
         let (api, body) = (client.api.clone(), body::container(spec));
         let options = CreateContainerOptions { name: Some(spec.name.clone()), ..CreateContainerOptions::default() };
         let mut creating = tokio::spawn(async move { api.create_container(Some(options), body).await });
         let what = "making the sandbox's container";
         match tokio::time::timeout(MAKE, &mut creating).await {
-            Ok(Ok(answer)) => Ok(answer.map_err(|error| self.failed(what, error))?.id),
+            Ok(Ok(answer)) => answer.map_err(|error| self.failed(what, error)),
             Ok(Err(task)) => Err(Error::other(format!("{what}: {task}"))),
             Err(_) => {
                 let api = client.api.clone();
@@ -164,7 +169,9 @@ impl Docker {
         let start = client.api.start_container(engine_id, None::<StartContainerOptions>);
         self.call("starting the sandbox's container", MAKE, start).await?;
         self.init_pid(engine_id).await?.ok_or_else(|| {
-            Error::sandbox_died("the sandbox's container ended as soon as it was started: its supervisor could not run in it")
+            Error::sandbox_died(
+                "the sandbox's container ended as soon as it was started: its supervisor could not run in it",
+            )
         })
     }
 
@@ -230,27 +237,41 @@ fn force() -> RemoveContainerOptions {
 }
 
 impl Client {
-    /// Whether the engine shares this machine's kernel and files.
+    /// Whether the engine shares this machine's kernel, files and users.
     fn local(&self, endpoint: &str) -> Result<()> {
-        let why = if !endpoint.starts_with("unix://") {
-            "it is not reached through a Unix socket".to_owned()
+        let (theirs, ours) = (self.info.kernel_version.as_deref().unwrap_or_default(), rustix::system::uname());
+        let elsewhere = if !endpoint.starts_with("unix://") {
+            Some("it is not reached through a Unix socket".to_owned())
+        } else if theirs != ours.release().to_string_lossy() {
+            Some(format!("it runs on another kernel ({theirs}), so in a virtual machine or elsewhere"))
         } else {
-            let (theirs, ours) = (self.info.kernel_version.as_deref().unwrap_or_default(), rustix::system::uname());
-            if theirs == ours.release().to_string_lossy() {
-                return Ok(());
-            }
-            format!("it runs on another kernel ({theirs}), so in a virtual machine or elsewhere")
+            None
         };
-        Err(Error::unavailable(format!(
-            "the container engine at {endpoint} is not on this machine: {why}. Its sandboxes need the bridge transport, \
-             which this version of skillhost does not have; use an engine on this machine (DOCKER_HOST=unix://…)"
-        )))
+        if let Some(why) = elsewhere {
+            return Err(Error::unavailable(format!(
+                "the container engine at {endpoint} is not on this machine: {why}. Its sandboxes need the bridge \
+                 transport, which this version of skillhost does not have; use an engine on this machine \
+                 (DOCKER_HOST=unix://…)"
+            )));
+        }
+        // There, a workspace would belong to nobody that a command can be.
+        match ["name=rootless", "name=userns"].into_iter().find(|option| self.has_security_option(option)) {
+            Some(option) => Err(Error::unavailable(format!(
+                "the container engine at {endpoint} gives its containers users of their own ({option}), so that commands \
+                 could not write to their workspace; use one that does not (DOCKER_HOST=unix://…)"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn has_security_option(&self, name: &str) -> bool {
+        self.info.security_options.iter().flatten().any(|option| option.split(',').any(|part| part == name))
     }
 
     fn isolation(&self, runtime: Option<&str>) -> String {
         let runtime = runtime.or(self.info.default_runtime.as_deref()).unwrap_or("default runtime");
-        let seccomp = self.info.security_options.iter().flatten().any(|option| option.contains("name=seccomp"));
-        format!("docker ({runtime}, {})", if seccomp { "seccomp" } else { "no seccomp" })
+        let seccomp = if self.has_security_option("name=seccomp") { "seccomp" } else { "no seccomp" };
+        format!("docker ({runtime}, {seccomp})")
     }
 
     fn probe(&self, endpoint: &str) -> Result<Probe> {
@@ -327,7 +348,10 @@ fn confined(status: &str) -> Result<()> {
     for (held, what) in [
         (field("NoNewPrivs") == Some("1"), "no-new-privileges is off"),
         (field("Seccomp") == Some("2"), "no seccomp filter is in force"),
-        (bounding.is_some_and(|mask| mask & !body::capability_mask() == 0), "it has more capabilities than it was given"),
+        (
+            bounding.is_some_and(|mask| mask & !body::capability_mask() == 0),
+            "it has more capabilities than it was given",
+        ),
     ] {
         if !held {
             return Err(Error::unavailable(format!(
@@ -357,7 +381,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tsupervisor\nCapBnd:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+    const STATUS: &str =
+        "Name:\tsupervisor\nCapBnd:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
 
     #[test]
     fn a_sandbox_that_is_less_confined_than_asked_is_refused() {
@@ -372,6 +397,36 @@ mod tests {
             let error = confined(&STATUS.replace(from, to)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable);
             assert!(error.message.contains(says), "{error}");
+        }
+    }
+
+    fn client(info: SystemInfo) -> Client {
+        // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
+        let api = Api::connect_with_http("http://localhost", 1, bollard::API_DEFAULT_VERSION).unwrap();
+        Client { api, info }
+    }
+
+    #[test]
+    fn an_engine_that_shares_not_kernel_files_and_users_is_refused_with_the_reason() {
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        let info = |options: &[&str]| SystemInfo {
+            kernel_version: Some(kernel.clone()),
+            security_options: Some(options.iter().map(ToString::to_string).collect()),
+            ..SystemInfo::default()
+        };
+        let usual = info(&["name=seccomp,profile=default", "name=cgroupns"]);
+        client(usual.clone()).local(DEFAULT_ENDPOINT).unwrap();
+        assert_eq!(client(usual.clone()).isolation(Some("runsc")), "docker (runsc, seccomp)");
+        let elsewhere = SystemInfo { kernel_version: Some("0.0-linuxkit".into()), ..usual.clone() };
+        for (info, endpoint, says) in [
+            (usual, "tcp://10.0.0.1:2375", "bridge"),
+            (elsewhere, DEFAULT_ENDPOINT, "0.0-linuxkit"),
+            (info(&["name=seccomp,profile=default", "name=rootless"]), DEFAULT_ENDPOINT, "rootless"),
+            (info(&["name=userns"]), DEFAULT_ENDPOINT, "userns"),
+        ] {
+            let error = client(info).local(endpoint).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains(says) && error.message.contains(endpoint), "{error}");
         }
     }
 

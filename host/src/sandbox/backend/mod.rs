@@ -43,6 +43,8 @@ pub struct Running {
     pub init_pid: i32,
     /// What isolates it, in a word or two.
     pub isolation: String,
+    /// What the engine says that it could not do as asked.
+    pub notes: Vec<String>,
 }
 
 /// A sandbox of this deployment that an engine has, running or not.

@@ -1,0 +1,188 @@
+//! One run of the program: the connection to the host process, and what is printed.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{Mutex, mpsc};
+
+use super::failure::Failure;
+use super::feed::Feed;
+use super::global::Global;
+use super::print::{self, Printer};
+use crate::api::client::Client;
+use crate::api::types::{Call, Event, Request};
+use crate::error::{Error, Result};
+use crate::host::{CallIo, Output};
+use crate::process;
+
+/// Pieces of output between the socket and the printer.
+const QUEUE: usize = 16;
+
+/// An answer: as the host gave it, which JSON output prints, and as its type, which text output is made of.
+pub(super) struct Answer<T> {
+    pub(super) json: Value,
+    pub(super) typed: T,
+}
+
+pub(super) struct App {
+    pub(super) global: Global,
+    // Here and not in the call's future, so that a call that is dropped can still be cancelled in order.
+    client: Mutex<Option<Client>>,
+    printer: RefCell<Option<Printer>>,
+}
+
+impl App {
+    pub(super) fn new(global: Global) -> Self {
+        Self { global, client: Mutex::new(None), printer: RefCell::new(None) }
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.global.json()
+    }
+
+    /// A call whose output is shown as it comes.
+    pub(super) async fn call<T: DeserializeOwned>(&self, request: Request) -> Result<Answer<T>, Failure> {
+        self.call_with(request, None, &mut shown).await
+    }
+
+    /// A call with input; `show` says what is to be printed of each piece of its output.
+    pub(super) async fn call_with<T: DeserializeOwned>(
+        &self,
+        request: Request,
+        feed: Option<Feed>,
+        show: &mut dyn FnMut(Output) -> Option<Output>,
+    ) -> Result<Answer<T>, Failure> {
+        let call = Call { caller: self.global.caller(), project: Some(self.global.project()?), request };
+        let mut slot = self.client.lock().await;
+        let client = match slot.as_mut() {
+            Some(client) => client,
+            None => slot.insert(process::connect_or_start(&self.global.host_process()?).await?),
+        };
+        let (output, mut pieces) = mpsc::channel(QUEUE);
+        let (input, broken) = match feed {
+            Some(feed) => (Some(feed.input), Some(feed.broken)),
+            None => (None, None),
+        };
+        let mut calling = std::pin::pin!(client.call(&call, CallIo { output, input }));
+        let mut printing = std::pin::pin!(async {
+            while let Some(piece) = pieces.recv().await {
+                if let Some(piece) = show(piece) {
+                    self.print(piece).await?;
+                }
+            }
+            Ok::<(), Failure>(())
+        });
+        let mut broken = std::pin::pin!(Feed::broke(broken));
+        let json = tokio::select! {
+            answer = &mut calling => {
+                // What came before it is shown before it. The sender went with the call.
+                let json = answer?;
+                printing.await?;
+                json
+            }
+            printed = &mut printing => {
+                printed?;
+                calling.await?
+            }
+            error = &mut broken => return Err(error.into()),
+        };
+        let typed = serde_json::from_value(json.clone())
+            .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
+        Ok(Answer { json, typed })
+    }
+
+    /// Calls over this connection, rather than one that would start a host process.
+    pub(super) async fn use_client(&self, client: Client) {
+        *self.client.lock().await = Some(client);
+    }
+
+    /// Ends the call that was under way.
+    pub(super) async fn cancel(&self) {
+        if let Some(client) = self.client.lock().await.take() {
+            client.cancel().await;
+        }
+    }
+
+    /// Prints an answer: its JSON, or the text that is made of it.
+    pub(super) async fn answer<T>(&self, answer: &Answer<T>, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        match self.json() {
+            true => self.print_json(&answer.json).await,
+            false => self.print_text(text(&answer.typed)).await,
+        }
+    }
+
+    pub(super) async fn print_json(&self, json: &Value) -> Result<(), Failure> {
+        self.print(Output::Stdout(format!("{json:#}\n").into())).await
+    }
+
+    /// Prints text that may hold what others wrote.
+    pub(super) async fn print_text(&self, text: String) -> Result<(), Failure> {
+        let mut text = print::clean(&text);
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        self.print(Output::Stdout(text.into())).await
+    }
+
+    /// Prints bytes as they are.
+    pub(super) async fn print_bytes(&self, bytes: impl Into<Bytes>) -> Result<(), Failure> {
+        self.print(Output::Stdout(bytes.into())).await
+    }
+
+    /// Prints bytes as they are, beside the result.
+    pub(super) async fn print_error_bytes(&self, bytes: impl Into<Bytes>) -> Result<(), Failure> {
+        self.print(Output::Stderr(bytes.into())).await
+    }
+
+    /// Says something that is not the result. Nothing when it is empty.
+    pub(super) async fn note(&self, text: &str) -> Result<(), Failure> {
+        match text.is_empty() {
+            true => Ok(()),
+            false => self.print(print::note(text)).await,
+        }
+    }
+
+    async fn print(&self, output: Output) -> Result<(), Failure> {
+        let pieces = {
+            let mut printer = self.printer.borrow_mut();
+            match printer.as_ref() {
+                Some(printer) => printer.pieces(),
+                None => printer.insert(Printer::start()?).pieces(),
+            }
+        };
+        match pieces.send(output).await {
+            Ok(()) => Ok(()),
+            Err(_) => self.printed().await,
+        }
+    }
+
+    /// Waits until all is printed.
+    pub(super) async fn printed(&self) -> Result<(), Failure> {
+        let printer = self.printer.borrow_mut().take();
+        match printer {
+            Some(printer) => printer.finish().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is shown of a call's output when nothing else is said.
+pub(super) fn shown(output: Output) -> Option<Output> {
+    match output {
+        Output::Event(event) => event_line(&event).map(|line| print::note(&line)),
+        bytes => Some(bytes),
+    }
+}
+
+fn event_line(event: &Event) -> Option<String> {
+    match event {
+        Event::Progress { done, total, message } if print::stderr_is_terminal() => Some(match total {
+            Some(total) => format!("{done}/{total} {message}"),
+            None => format!("{done} {message}"),
+        }),
+        Event::Log { level, message } => Some(format!("[{level}] {message}")),
+        Event::Progress { .. } | Event::ExecStarted { .. } | Event::Audit(_) => None,
+    }
+}

@@ -1,0 +1,42 @@
+//! `doctor`: what is on, what is missing, and how to get it.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::app::App;
+use super::failure::{Ended, UNAVAILABLE};
+use crate::api::types::{DoctorReport, Request};
+
+/// Says what is on, what is missing, and how to get it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The exit code is 5 where skills cannot run commands.
+
+Example:
+  skillhost doctor")]
+pub(super) struct Doctor {}
+
+impl Doctor {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let answer = app.call::<DoctorReport>(Request::Doctor).await?;
+        app.answer(&answer, show).await?;
+        Ok(if answer.typed.can_sandbox { 0 } else { UNAVAILABLE })
+    }
+}
+
+fn show(report: &DoctorReport) -> String {
+    let mut text = String::new();
+    let width = report.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
+    for check in &report.checks {
+        let mark = if check.ok { "ok     " } else { "missing" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{mark}  {:width$}  {}", check.name, check.detail);
+        if let Some(remedy) = &check.remedy {
+            let _ = writeln!(text, "         {:width$}  do: {remedy}", "");
+        }
+    }
+    let sum = if report.can_sandbox { "skills can run commands here" } else { "skills cannot run commands here" };
+    let _ = writeln!(text, "{sum}");
+    text
+}

@@ -1,0 +1,120 @@
+//! How the program ends: exit codes, and errors as people and programs read them.
+
+use std::io::Write as _;
+
+use serde_json::json;
+
+use crate::error::{Error, ErrorKind};
+
+/// The exit codes, as `--help` shows them.
+pub(super) const HELP: &str = "\
+Exit codes:
+  0    it worked
+  1    the skill or the command failed; any other error (kinds other, permission)
+  2    usage: arguments, names, files (invalid-argument, not-found, already-exists)
+  3    denied (denied, not-owner)
+  4    a limit or a timeout (quota-exceeded, timed-out, too-large)
+  5    no backend or host process, or its sandbox died (unavailable, sandbox-died)
+  130  interrupted (cancelled); 143 when by SIGTERM, 141 when nobody reads the output any more
+
+With --output json, standard output holds the answer, or {\"error\": {\"kind\": …, \"message\": …}}.";
+
+/// The exit code that stands for an error of this kind.
+pub(super) fn exit_code(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::Other | ErrorKind::Permission => FAILED,
+        ErrorKind::InvalidArgument | ErrorKind::NotFound | ErrorKind::AlreadyExists => 2,
+        ErrorKind::Denied | ErrorKind::NotOwner => 3,
+        ErrorKind::QuotaExceeded | ErrorKind::TimedOut | ErrorKind::TooLarge => LIMIT,
+        ErrorKind::Unavailable | ErrorKind::SandboxDied => UNAVAILABLE,
+        ErrorKind::Cancelled => CANCELLED,
+    }
+}
+
+/// The skill, or the command, failed.
+pub(super) const FAILED: i32 = 1;
+/// A limit or a timeout ended it.
+pub(super) const LIMIT: i32 = 4;
+/// What would do it is not there.
+pub(super) const UNAVAILABLE: i32 = 5;
+/// It was given up.
+pub(super) const CANCELLED: i32 = 130;
+/// As a program ends that SIGPIPE ends.
+const NOBODY_READS: i32 = 141;
+
+/// Why a verb did not come to its end.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// An error.
+    Error(Error),
+    /// Nobody reads standard output any more.
+    NobodyReads,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// An exit code, or a failure that has one.
+pub(super) type Ended = Result<i32, Failure>;
+
+/// Tells of a failure, in the one way there is. Returns the exit code.
+pub(super) fn report(failure: &Failure, json: bool) -> i32 {
+    let error = match failure {
+        Failure::NobodyReads => return NOBODY_READS,
+        Failure::Error(error) => error,
+    };
+    if json {
+        let error = json!({ "error": error });
+        // With nobody to read it, the exit code says it alone.
+        let _ = writeln!(std::io::stdout(), "{error}");
+    } else {
+        let _ = writeln!(std::io::stderr(), "error: {}", super::print::clean(&error.message));
+    }
+    exit_code(error.kind)
+}
+
+/// Tells of arguments that cannot be read, or prints the help or version that was asked for.
+pub(super) fn usage(error: &clap::Error) -> i32 {
+    // The arguments could not be read, so whether they ask for JSON is looked up by hand.
+    let args: Vec<_> = std::env::args().collect();
+    let asked = args.iter().any(|arg| arg == "--output=json")
+        || args.windows(2).any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"))
+        || std::env::var("SKILLHOST_OUTPUT").is_ok_and(|value| value == "json");
+    if asked && error.use_stderr() {
+        let message = error.render().to_string();
+        return report(&Error::invalid_argument(message.trim_start_matches("error: ").trim_end()).into(), true);
+    }
+    let _ = error.print();
+    error.exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_kind_beside_its_exit_code() {
+        for kind in [
+            ErrorKind::Denied,
+            ErrorKind::QuotaExceeded,
+            ErrorKind::Permission,
+            ErrorKind::InvalidArgument,
+            ErrorKind::NotFound,
+            ErrorKind::AlreadyExists,
+            ErrorKind::NotOwner,
+            ErrorKind::TimedOut,
+            ErrorKind::Cancelled,
+            ErrorKind::TooLarge,
+            ErrorKind::SandboxDied,
+            ErrorKind::Unavailable,
+            ErrorKind::Other,
+        ] {
+            let code = exit_code(kind).to_string();
+            let line = HELP.lines().find(|line| line.split_whitespace().next() == Some(&code)).unwrap();
+            assert!(line.contains(kind.name()), "{kind} is not in the line of {code}");
+        }
+    }
+}

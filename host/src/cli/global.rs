@@ -1,0 +1,105 @@
+//! What can be said with every verb.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use crate::host::BackendChoice;
+use crate::process::{HostProcess, StateDir};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OutputFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(super) struct Global {
+    /// Who calls: the tenant; nothing is ever shared between two of them
+    #[arg(long, global = true, env = "SKILLHOST_TENANT", hide_env_values = true, default_value = "default")]
+    tenant: String,
+    /// Who calls: the session; it has one workspace
+    #[arg(long, global = true, env = "SKILLHOST_SESSION", hide_env_values = true, default_value = "default")]
+    session: String,
+    /// Who calls: the agent; it owns what it launches
+    #[arg(long, global = true, env = "SKILLHOST_AGENT", hide_env_values = true, default_value = "default")]
+    agent: String,
+    /// The state directory [default: $XDG_STATE_HOME/skillhost, or ~/.local/state/skillhost]
+    #[arg(long, global = true, value_name = "DIR", env = "SKILLHOST_STATE_DIR", hide_env_values = true)]
+    state_dir: Option<PathBuf>,
+    /// The configuration file
+    #[arg(long, global = true, value_name = "FILE", env = "SKILLHOST_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// What makes sandboxes [default: as configured, else auto]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        env = "SKILLHOST_BACKEND",
+        hide_env_values = true,
+        hide_possible_values = false
+    )]
+    backend: Option<BackendChoice>,
+    /// The project: its skills are found, and `project` is its directory [default: the working directory]
+    #[arg(long, global = true, value_name = "DIR", env = "SKILLHOST_PROJECT", hide_env_values = true)]
+    project: Option<PathBuf>,
+    /// How the result is printed
+    #[arg(long, global = true, value_enum, env = "SKILLHOST_OUTPUT", hide_env_values = true, default_value = "text")]
+    output: OutputFormat,
+}
+
+impl Global {
+    pub(super) fn json(&self) -> bool {
+        self.output == OutputFormat::Json
+    }
+
+    pub(super) fn caller(&self) -> Caller {
+        Caller { tenant: self.tenant.clone(), session: self.session.clone(), agent: self.agent.clone() }
+    }
+
+    pub(super) fn project(&self) -> Result<PathBuf> {
+        let said = self.project.clone().unwrap_or_else(|| PathBuf::from("."));
+        absolute(&said)
+    }
+
+    pub(super) fn state_dir(&self) -> Result<PathBuf> {
+        StateDir::locate(self.state_dir.as_deref())
+    }
+
+    pub(super) fn config(&self) -> Result<Option<PathBuf>> {
+        self.config.as_deref().map(absolute).transpose()
+    }
+
+    /// What was said, in a flag or in the environment; `SANDBOX_TYPE` is the name that users of an earlier system know.
+    pub(super) fn backend(&self) -> Result<Option<BackendChoice>> {
+        if self.backend.is_some() {
+            return Ok(self.backend);
+        }
+        let Ok(said) = std::env::var("SANDBOX_TYPE") else {
+            return Ok(None);
+        };
+        BackendChoice::from_str(&said, true).map(Some).map_err(|_| {
+            Error::invalid_argument(format!("SANDBOX_TYPE is {said:?}, which is no backend: use auto, docker or local"))
+        })
+    }
+
+    pub(super) fn host_process(&self) -> Result<HostProcess> {
+        Ok(HostProcess {
+            // Not its path: the file may have been replaced since, by another version.
+            program: PathBuf::from("/proc/self/exe"),
+            state_dir: self.state_dir()?,
+            config: self.config()?,
+            backend: self.backend()?,
+        })
+    }
+}
+
+/// A path of the caller's, as it is from anywhere.
+pub(super) fn absolute(path: impl AsRef<std::path::Path>) -> Result<PathBuf> {
+    let path = path.as_ref();
+    std::path::absolute(path)
+        .map_err(|error| Error::invalid_argument(format!("the path {:?}: {error}", path.display())))
+}

@@ -1,0 +1,151 @@
+//! `serve` and `host`: the process behind all other verbs.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::app::App;
+use super::failure::Ended;
+use crate::api::types::{HostStatus, Request};
+use crate::error::{Error, Result};
+use crate::host::HostOptions;
+use crate::process::{self, LOG_FILE, ServeMode};
+use crate::units::{parse_duration, show_time};
+
+/// Is the host process, in the foreground
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every other verb starts one in the background when there is none; it leaves when it has been idle, with no sandbox. One that
+is started with this verb stays. SKILLHOST_LOG sets what is logged, as in SKILLHOST_LOG=debug.
+
+Example:
+  skillhost serve --backend docker")]
+pub(super) struct Serve {
+    /// Leave after this long with nothing to do
+    #[arg(long, value_name = "TIME", env = "SKILLHOST_IDLE_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
+    idle_timeout: Option<Duration>,
+    /// As other verbs start it
+    #[arg(long, hide = true)]
+    background: bool,
+}
+
+impl Serve {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let options = HostOptions {
+            state_dir: app.global.state_dir()?,
+            config: app.global.config()?,
+            backend: app.global.backend()?,
+            idle_timeout: self.idle_timeout,
+        };
+        let mode = if self.background { ServeMode::Background } else { ServeMode::Foreground };
+        process::serve(options, mode).await?;
+        Ok(0)
+    }
+}
+
+/// Shows, ends, or explains the host process that runs in the background
+#[derive(Debug, Args)]
+pub(super) struct Host {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Shows the host process; the exit code is 5 when there is none
+    #[command(after_help = "Example:\n  skillhost host status")]
+    Status,
+    /// Ends the host process, its calls and its sandboxes, and waits until it is gone
+    #[command(after_help = "Example:\n  skillhost host stop")]
+    Stop,
+    /// Shows the end of the background host process's log
+    #[command(after_help = "Example:\n  skillhost host log -n 50")]
+    Log {
+        /// How many lines
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
+        lines: usize,
+    },
+}
+
+impl Host {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        match self.verb {
+            Verb::Status => status(app).await,
+            Verb::Stop => stop(app).await,
+            Verb::Log { lines } => log(app, lines).await,
+        }
+    }
+}
+
+async fn status(app: &App) -> Ended {
+    let state_dir = app.global.state_dir()?;
+    let client = process::connect_running(&state_dir).await?.ok_or_else(|| {
+        Error::unavailable(format!("no host process serves {}; the next command starts one", state_dir.display()))
+    })?;
+    process::same_version(&client)?;
+    app.use_client(client).await;
+    let answer = app.call::<HostStatus>(Request::HostStatus).await?;
+    app.answer(&answer, |status| {
+        format!(
+            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\n",
+            status.pid,
+            status.version,
+            status.state_dir.display(),
+            show_time(status.started_at_ms),
+            status.backend,
+            status.calls,
+            status.sandboxes
+        )
+    })
+    .await?;
+    Ok(0)
+}
+
+async fn stop(app: &App) -> Ended {
+    let stopped = process::stop(&app.global.state_dir()?).await?;
+    let message = match stopped {
+        Some(pid) => format!("the host process (pid {pid}) has left"),
+        None => "no host process was running".into(),
+    };
+    match app.json() {
+        true => app.print_json(&json!({ "message": message, "pid": stopped })).await?,
+        false => app.note(&message).await?,
+    }
+    Ok(0)
+}
+
+async fn log(app: &App, lines: usize) -> Ended {
+    let path = app.global.state_dir()?.join(LOG_FILE);
+    let last = match File::open(&path) {
+        Ok(file) => last_lines(file, lines)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::not_found(format!(
+                "there is no log at {}: no host process was started in the background",
+                path.display()
+            ))
+            .into());
+        }
+        Err(error) => return Err(Error::from(error).context(path.display()).into()),
+    };
+    match app.json() {
+        true => app.print_json(&json!({ "path": path, "lines": last })).await?,
+        false => app.print_text(last.into_iter().map(|line| line + "\n").collect()).await?,
+    }
+    Ok(0)
+}
+
+fn last_lines(file: File, count: usize) -> Result<VecDeque<String>> {
+    let mut last = VecDeque::new();
+    // The log is bounded, so reading all of it is.
+    for line in BufReader::new(file).split(b'\n') {
+        last.push_back(String::from_utf8_lossy(&line?).into_owned());
+        if last.len() > count {
+            last.pop_front();
+        }
+    }
+    Ok(last)
+}

@@ -1,0 +1,176 @@
+//! The command line: reads what was typed, makes one call of the host, prints its answer. No logic and no checks of its own.
+//!
+//! # Streams
+//!
+//! The result alone goes to standard output, everything else to standard error, progress only when that is a terminal.
+//! With `--output json` standard output holds the documented fields of the answer, or `{"error": {"kind", "message"}}`.
+//!
+//! # Ends
+//!
+//! Exit codes are those of [`failure::exit_code`]. A SIGINT or SIGTERM closes the connection to the host process, which
+//! ends what the call had started, and waits a moment for the word that it has. A standard output that nobody reads any
+//! more ends the program without a complaint.
+
+mod app;
+mod audit;
+mod blackboard;
+mod build;
+mod doctor;
+mod exec;
+mod failure;
+mod feed;
+mod global;
+mod host;
+mod images;
+mod print;
+mod sandbox;
+mod skills;
+
+use clap::{Parser, Subcommand};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::app::App;
+use self::failure::Ended;
+use self::global::Global;
+use crate::error::Result;
+
+/// Runs skills: small WebAssembly components whose effects on the world go through sandboxes, grants, quotas and an audit log.
+#[derive(Debug, Parser)]
+#[command(name = "skillhost", version, after_help = failure::HELP, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(skills::Run),
+    List(skills::List),
+    Search(skills::Search),
+    Inspect(skills::Inspect),
+    Trust(skills::Trust),
+    Build(build::Build),
+    Images(images::Images),
+    Sandbox(sandbox::Sandbox),
+    Blackboard(blackboard::Blackboard),
+    Audit(audit::Audit),
+    Doctor(doctor::Doctor),
+    Serve(host::Serve),
+    Host(host::Host),
+}
+
+/// The program. Returns its exit code.
+pub fn main() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    // Clients do one thing at a time; a runtime of several threads costs them more than their call.
+    let mut builder = match cli.verb {
+        Verb::Serve(_) => Builder::new_multi_thread(),
+        _ => Builder::new_current_thread(),
+    };
+    let json = cli.global.json();
+    let runtime = match builder.enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failure::report(&crate::error::Error::from(error).into(), json),
+    };
+    let code = runtime.block_on(ended(cli)).unwrap_or_else(|failure| failure::report(&failure, json));
+    leave(runtime);
+    code
+}
+
+/// A thread that still reads standard input must not hold up the end.
+fn leave(runtime: Runtime) {
+    runtime.shutdown_background();
+}
+
+async fn ended(cli: Cli) -> Ended {
+    let app = App::new(cli.global);
+    // The host process has an order of its own in which it ends.
+    if let Verb::Serve(serve) = cli.verb {
+        return serve.run(&app).await;
+    }
+    let mut interrupts = Interrupts::new()?;
+    let signal = tokio::select! {
+        ended = run(&app, cli.verb) => {
+            // What was printed is part of the end: a full disk or a reader that left is noticed here.
+            let printed = app.printed().await;
+            return ended.and_then(|code| printed.map(|()| code));
+        }
+        signal = interrupts.next() => signal,
+    };
+    tokio::select! {
+        () = app.cancel() => {}
+        _ = interrupts.next() => {}
+    }
+    Ok(128 + signal)
+}
+
+async fn run(app: &App, verb: Verb) -> Ended {
+    match verb {
+        Verb::Run(verb) => verb.run(app).await,
+        Verb::List(verb) => verb.run(app).await,
+        Verb::Search(verb) => verb.run(app).await,
+        Verb::Inspect(verb) => verb.run(app).await,
+        Verb::Trust(verb) => verb.run(app).await,
+        Verb::Build(verb) => verb.run(app).await,
+        Verb::Images(verb) => verb.run(app).await,
+        Verb::Sandbox(verb) => verb.run(app).await,
+        Verb::Blackboard(verb) => verb.run(app).await,
+        Verb::Audit(verb) => verb.run(app).await,
+        Verb::Doctor(verb) => verb.run(app).await,
+        Verb::Serve(verb) => verb.run(app).await,
+        Verb::Host(verb) => verb.run(app).await,
+    }
+}
+
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            for verb in command.get_subcommands() {
+                let path = format!("{path} {}", verb.get_name());
+                if verb.has_subcommands() {
+                    check(verb, &path);
+                } else {
+                    let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(help.contains("Example"), "`{path} --help` has no example");
+                    assert!(help.contains(&path), "the example of `{path}` shows something else");
+                }
+            }
+        }
+        check(&Cli::command(), "skillhost");
+    }
+}

@@ -1,0 +1,145 @@
+//! Writing to standard output and standard error.
+//!
+//! All of it happens in one thread of its own: whoever does not read blocks that thread and, through the queue, the call;
+//! but never the program's attention to Ctrl-C.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use tokio::sync::{mpsc, oneshot};
+
+use super::failure::Failure;
+use crate::error::{Error, Result};
+use crate::host::Output;
+
+/// Pieces that wait to be written.
+const QUEUE: usize = 16;
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct Printer {
+    pieces: mpsc::Sender<Output>,
+    ended: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Printer {
+    pub(super) fn start() -> Result<Self> {
+        let (pieces, queue) = mpsc::channel(QUEUE);
+        let (end, ended) = oneshot::channel();
+        // Around std's own buffer, which searches every byte for line ends.
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        std::thread::Builder::new().name("printer".into()).spawn(move || {
+            let _ = end.send(write_all(queue, &stdout, &stderr));
+        })?;
+        Ok(Self { pieces, ended })
+    }
+
+    pub(super) fn pieces(&self) -> mpsc::Sender<Output> {
+        self.pieces.clone()
+    }
+
+    /// Waits until everything is written.
+    pub(super) async fn finish(self) -> Result<(), Failure> {
+        drop(self.pieces);
+        match self.ended.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::NobodyReads),
+            Ok(Err(error)) => Err(Error::from(error).context("standard output cannot be written").into()),
+            Err(_) => Err(Error::other("the thread that prints is gone").into()),
+        }
+    }
+}
+
+fn write_all(mut queue: mpsc::Receiver<Output>, stdout: &File, stderr: &File) -> io::Result<()> {
+    while let Some(piece) = queue.blocking_recv() {
+        match piece {
+            Output::Stdout(bytes) => write(stdout, &bytes)?,
+            // What is beside the result may be lost where nobody looks.
+            Output::Stderr(bytes) => drop(write(stderr, &bytes)),
+            Output::Event(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes all, also where whoever shares the descriptor has made it non-blocking.
+fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(to.as_fd())?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None))?;
+    Ok(())
+}
+
+/// A line on standard error.
+pub(super) fn note(text: &str) -> Output {
+    Output::Stderr(format!("{}\n", clean(text.trim_end())).into())
+}
+
+pub(super) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Text without what could steer a terminal: skills, containers and their logs are written by strangers.
+pub(super) fn clean(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().fold(String::with_capacity(text.len()), |mut clean, c| {
+        match harmless(c) {
+            true => clean.push(c),
+            false => clean.extend(c.escape_default()),
+        }
+        clean
+    })
+}
+
+/// Rows with their columns beneath each other; the first row is the heading.
+pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut all = vec![heading.map(str::to_owned)];
+    all.extend(rows.into_iter().map(|row| row.map(|cell| cell.replace('\n', " "))));
+    let mut widths = [0; N];
+    for row in &all {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &all {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_steer_a_terminal_is_spelt_out() {
+        assert_eq!(clean("a\u{1b}[2Jb\r\n\tc\u{9b}"), "a\\u{1b}[2Jb\\r\n\tc\\u{9b}");
+    }
+
+    #[test]
+    fn columns_stand_beneath_each_other() {
+        let text = table(["A", "B"], [["ä".into(), "x\ny".into()], ["long".into(), String::new()]]);
+        assert_eq!(text, "A     B\nä     x y\nlong\n");
+    }
+}

@@ -1,0 +1,278 @@
+//! `run`, `list`, `search`, `inspect`, `trust`: skills.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use super::app::App;
+use super::failure::{Ended, FAILED};
+use super::global::absolute;
+use super::print::table;
+use super::{feed, print};
+use crate::api::types::{Done, Request, RunAnswer, RunRequest, SkillDetail, SkillList, SkillState};
+use crate::error::{Error, Result};
+use crate::units::parse_duration;
+
+/// Calls an action of a skill and prints its result
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Text output is the result alone: a string as it is, anything else as JSON. A skill that fails by its own word is told of on
+standard error and makes the exit code 1.
+
+Examples:
+  skillhost run hello --arg name=Ada
+  skillhost run code-stats.count --arg path=src --output json
+  echo '{\"name\": \"Ada\"}' | skillhost run hello --json -")]
+pub(super) struct Run {
+    /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it; the action may be left out where there is just one
+    #[arg(value_name = "SKILL[.ACTION]")]
+    skill: String,
+    /// An argument, read by the type that the action gives it
+    #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = pair)]
+    args: Vec<(String, String)>,
+    /// The arguments as a JSON object; @FILE reads them from a file, - from standard input
+    #[arg(long, value_name = "OBJECT|@FILE|-")]
+    json: Option<String>,
+    /// End it after this long, if the skill's own deadline is not earlier: 500ms, 60s, 5m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    deadline: Option<Duration>,
+}
+
+impl Run {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let request = RunRequest {
+            skill: self.skill,
+            args: match self.json {
+                Some(json) => object(&feed::text(json).await?)?,
+                None => Map::new(),
+            },
+            text_args: self.args,
+            deadline_ms: self.deadline.map(millis),
+        };
+        let answer = app.call::<RunAnswer>(Request::Run(request)).await?;
+        let failure = answer.typed.failed.then(|| answer.typed.failure.clone().unwrap_or_default());
+        match failure {
+            Some(failure) if !app.json() => {
+                app.note(&format!("{}.{} failed: {}", answer.typed.skill, answer.typed.action, plain(&failure)))
+                    .await?;
+            }
+            _ => {
+                app.answer(&answer, |answer| match &answer.result {
+                    Value::Null => String::new(),
+                    result => plain(result),
+                })
+                .await?;
+            }
+        }
+        Ok(if answer.typed.failed { FAILED } else { 0 })
+    }
+}
+
+/// `NAME=VALUE`.
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("write it as NAME=VALUE".into()),
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn object(text: &str) -> Result<Map<String, Value>> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::invalid_argument("--json: it is JSON, but no object; write {\"name\": value, …}")),
+        Err(error) => Err(Error::invalid_argument(format!("--json: it is not JSON ({error})"))),
+    }
+}
+
+/// A value as a person reads it: a string is its own text.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => format!("{other:#}"),
+    }
+}
+
+/// Lists the skills that are found from here
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillhost list")]
+pub(super) struct List {}
+
+impl List {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        listing(app, Request::ListSkills, "there are no skills here; `skillhost list --project DIR` looks elsewhere")
+            .await
+    }
+}
+
+/// Lists the skills whose name or description has all of the words
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillhost search count lines")]
+pub(super) struct Search {
+    /// The words
+    #[arg(required = true, value_name = "WORDS")]
+    words: Vec<String>,
+}
+
+impl Search {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let query = self.words.join(" ");
+        listing(app, Request::SearchSkills { query }, "no skill has all of these words; `skillhost list` shows all")
+            .await
+    }
+}
+
+async fn listing(app: &App, request: Request, none: &str) -> Ended {
+    let answer = app.call::<SkillList>(request).await?;
+    let list = &answer.typed;
+    if !app.json() {
+        for collision in &list.collisions {
+            app.note(&format!("collision: {collision}")).await?;
+        }
+        for skill in &list.skills {
+            if let Some(problem) = &skill.problem {
+                app.note(&format!("{}: {problem}", skill.name)).await?;
+            }
+        }
+        if list.skills.is_empty() {
+            app.note(none).await?;
+            return Ok(0);
+        }
+    }
+    app.answer(&answer, |list| {
+        table(
+            ["SKILL", "STATE", "ACTIONS", "DESCRIPTION"],
+            list.skills.iter().map(|skill| {
+                let actions = if skill.actions.is_empty() { "-".into() } else { skill.actions.join(" ") };
+                [skill.name.clone(), state(skill.state).into(), actions, first_sentence(&skill.description)]
+            }),
+        )
+    })
+    .await?;
+    Ok(0)
+}
+
+fn state(state: SkillState) -> &'static str {
+    match state {
+        SkillState::Ready => "ready",
+        SkillState::Untrusted => "untrusted",
+        SkillState::Broken => "broken",
+    }
+}
+
+fn first_sentence(text: &str) -> String {
+    let text = text.trim().replace('\n', " ");
+    match text.split_once(". ") {
+        Some((first, _)) => first.to_owned(),
+        None => text.trim_end_matches('.').to_owned(),
+    }
+}
+
+/// Shows one skill: its actions and their schemas, what it may do, its limits
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillhost inspect code-stats")]
+pub(super) struct Inspect {
+    /// The skill
+    skill: String,
+}
+
+impl Inspect {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let answer = app.call::<SkillDetail>(Request::InspectSkill { skill: self.skill }).await?;
+        app.answer(&answer, describe).await?;
+        Ok(0)
+    }
+}
+
+fn describe(skill: &SkillDetail) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    let summary = &skill.summary;
+    line(format!("{} {} ({})", summary.name, summary.version, state(summary.state)));
+    line(format!("  {}", indented(&summary.description, 2)));
+    if let Some(problem) = &summary.problem {
+        line(format!("  problem    {}", indented(problem, 13)));
+    }
+    line(format!("  from       {} ({})", summary.directory.display(), summary.source));
+    line(format!("  component  {}", skill.digest));
+
+    line("\nIt may:".into());
+    if skill.permissions.is_empty() {
+        line("  only compute: it imports nothing of the host's".into());
+    }
+    for permission in &skill.permissions {
+        line(format!("  {}", indented(&permission.lets, 2)));
+        line(format!("      import   {}", permission.import));
+        line(format!("      granted  {}", indented(&permission.granted, 15)));
+    }
+
+    line("\nActions:".into());
+    for action in &skill.actions_detail {
+        line(format!("  {}", indented(&action.signature, 2)));
+        if !action.description.is_empty() {
+            line(format!("      {}", indented(&action.description, 6)));
+        }
+        line(format!("      arguments  {}", indented(&format!("{:#}", action.input_schema), 6)));
+        if let Some(output) = &action.output_schema {
+            line(format!("      result     {}", indented(&format!("{output:#}"), 6)));
+        }
+    }
+    for (name, reason) in &skill.unavailable {
+        line(format!("  {name}: not available, {reason}"));
+    }
+
+    line("\nLimits:".into());
+    let width = skill.limits.keys().map(String::len).max().unwrap_or_default();
+    for (name, limit) in &skill.limits {
+        line(format!("  {name:width$}  {limit}"));
+    }
+    text
+}
+
+fn indented(text: &str, by: usize) -> String {
+    text.trim().replace('\n', &format!("\n{}", " ".repeat(by)))
+}
+
+/// Lets the skills of a project directory run, or no longer
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Skills of a project are code that came with it; they are listed, and run only once you trust the directory.
+
+Example:
+  skillhost trust .
+  skillhost trust --revoke")]
+pub(super) struct Trust {
+    /// The project directory [default: the project]
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Take the trust back
+    #[arg(long)]
+    revoke: bool,
+}
+
+impl Trust {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
+        // What is trusted is the directory, not a link that may lead elsewhere tomorrow.
+        let project = std::fs::canonicalize(&project).map_err(|error| Error::from(error).context(project.display()))?;
+        let answer = app.call::<Done>(Request::Trust { project, trusted: !self.revoke }).await?;
+        done(app, answer).await
+    }
+}
+
+/// Prints an answer that says just that it is done.
+pub(super) async fn done(app: &App, answer: super::app::Answer<Done>) -> Ended {
+    match app.json() {
+        true => app.print_json(&answer.json).await?,
+        false => app.note(&print::clean(&answer.typed.message)).await?,
+    }
+    Ok(0)
+}

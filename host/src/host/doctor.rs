@@ -1,0 +1,68 @@
+//! What is on, what is missing, and how to get it.
+
+use super::Host;
+use crate::api::types::{Check, DoctorReport};
+use crate::engine::Allocation;
+
+impl Host {
+    pub(super) async fn doctor(&self) -> DoctorReport {
+        let sandboxes = self.broker.sandboxes();
+        let mut checks = vec![self.state_check(), self.engine_check()];
+        let mut can_sandbox = false;
+        match sandboxes.probe().await {
+            Ok(probe) => {
+                let mut detail = format!("{}; isolation: {}", probe.engine, probe.isolation);
+                for note in probe.notes {
+                    detail.push_str("; ");
+                    detail.push_str(&note);
+                }
+                checks.push(Check { name: "container engine".into(), ok: true, detail, remedy: None });
+            }
+            Err(error) => checks.push(Check {
+                name: "container engine".into(),
+                ok: false,
+                detail: error.message,
+                remedy: Some("install Docker or Podman, start it, and let this user reach its socket (DOCKER_HOST names another one)".into()),
+            }),
+        }
+        if let Ok(list) = sandboxes.images().await {
+            for image in list.images {
+                can_sandbox |= image.present;
+                checks.push(Check {
+                    name: format!("image of the role {}", image.role),
+                    ok: image.present,
+                    detail: format!("{} {}", image.image, image.id.as_deref().unwrap_or("is not in the engine")),
+                    remedy: (!image.present).then(|| "skillhost images build".into()),
+                });
+            }
+            checks.extend(list.problems.into_iter().map(|problem| Check {
+                name: "roles".into(),
+                ok: false,
+                detail: problem,
+                remedy: Some("mend the entry in the roles' file; the others are in use".into()),
+            }));
+        }
+        DoctorReport { checks, can_sandbox }
+    }
+
+    fn state_check(&self) -> Check {
+        Check {
+            name: "state directory".into(),
+            ok: true,
+            detail: self.options.state_dir.display().to_string(),
+            remedy: None,
+        }
+    }
+
+    fn engine_check(&self) -> Check {
+        let (ok, detail, remedy) = match self.engine.allocation() {
+            Allocation::Pooling => (true, "instances come from a pool", None),
+            Allocation::OnDemand => (
+                false,
+                "instances are made on demand, which is slower: the address space for a pool cannot be reserved",
+                Some("raise `ulimit -v` and allow overcommit".to_owned()),
+            ),
+        };
+        Check { name: "WebAssembly engine".into(), ok, detail: detail.into(), remedy }
+    }
+}

@@ -1,0 +1,128 @@
+//! Calling an action: find the skill, check, grant, lower, run, lift.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::{CallIo, Host, Output, grant};
+use crate::api::types::{RunAnswer, RunRequest, SkillState};
+use crate::broker::{Actor, Grant, with_background};
+use crate::caller::Caller;
+use crate::capabilities::{Context, Log};
+use crate::engine::{Invocation, Preopen};
+use crate::error::{Error, Result};
+use crate::ids;
+use crate::skills::manifest::Workspace;
+use crate::skills::{Component, Target};
+
+impl Host {
+    pub(super) async fn run(
+        &self,
+        caller: &Caller,
+        project: Option<PathBuf>,
+        request: RunRequest,
+        io: &CallIo,
+    ) -> Result<RunAnswer> {
+        let started = Instant::now();
+        let target: Target = request.skill.parse()?;
+        let catalog = self.catalog(project.clone()).await?;
+        let entry = catalog.get(&target.skill)?.clone();
+        let name = entry.name.clone();
+        let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
+        if let (SkillState::Untrusted, Some(why)) = self.state(&entry, project.as_deref()).await? {
+            return self.broker.refuse(&actor, "skill.run", Error::denied(why)).await;
+        }
+        let descriptor = self.describe(&entry).await?;
+        let loaded = entry.loaded?;
+        let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
+        let args = action.with_text(request.args, &request.text_args)?;
+        let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
+        let prepared = self
+            .engine
+            .prepare(&descriptor.digest, async || {
+                let (dir, manifest) = (entry.dir.clone(), loaded.manifest.clone());
+                let component = tokio::task::spawn_blocking(move || Component::read(&dir, &manifest))
+                    .await
+                    .map_err(|error| Error::other(format!("reading the component failed: {error}")))??;
+                // What runs must be what was described.
+                if component.digest != descriptor.digest {
+                    return Err(Error::unavailable("the component changed while it was loaded: try again"));
+                }
+                Ok(component.bytes)
+            })
+            .await
+            .map_err(|error| error.context(&name))?;
+
+        let asked = &loaded.manifest.capabilities;
+        let granted = grant::grant(&self.config, &name, asked, project.as_deref());
+        let invocation_id = ids::invocation();
+        let containers = asked.sandbox.as_ref().map_or(0, |sandbox| sandbox.containers);
+        let actor = Actor {
+            grant: Arc::new(Grant::Skill(Box::new(granted))),
+            invocation_id: Some(invocation_id.clone()),
+            containers: Some(Arc::new(Semaphore::new(usize::try_from(containers).unwrap_or(usize::MAX)))),
+            ..actor
+        };
+        let mut limits = loaded.manifest.limits.clone();
+        if let Some(shorter) = request.deadline_ms {
+            limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
+        }
+        let workspace = match asked.files.as_ref().map_or(Workspace::None, |files| files.workspace) {
+            Workspace::None => None,
+            access => Some(Preopen {
+                path: self.broker.sandboxes().workspace(caller)?,
+                write: access == Workspace::ReadWrite,
+            }),
+        };
+        // What is in flight is bounded by the log's own budget.
+        let (events, mut queue) = mpsc::unbounded_channel();
+        let sink = Arc::new(move |event| {
+            // The caller left: the call is being dropped.
+            let _ = events.send(event);
+        });
+        let log = Log::new(sink, usize::try_from(limits.log_bytes).unwrap_or(usize::MAX));
+        let context = Context {
+            broker: self.broker.clone(),
+            actor: Arc::new(actor),
+            log: log.clone(),
+            deadline: started + limits.deadline,
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let invocation = Invocation {
+            prepared,
+            interface: action.export.interface.clone(),
+            function: action.export.function.clone(),
+            args,
+            returns: action.result.is_some(),
+            limits,
+            workspace,
+            context,
+        };
+        let forward = async {
+            while let Some(event) = queue.recv().await {
+                if io.send(Output::Event(event)).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let finished = with_background(self.engine.call(invocation), forward).await;
+        log.finish();
+        while let Ok(event) = queue.try_recv() {
+            io.send(Output::Event(event)).await?;
+        }
+        let finished = finished.map_err(|error| error.context(format!("{name}.{}", action.name)))?;
+        let lifted = action.lift(&finished.results)?;
+        Ok(RunAnswer {
+            action: action.name.clone(),
+            skill: name,
+            invocation_id,
+            result: lifted.result,
+            failure: lifted.failure,
+            failed: lifted.failed,
+            wall_time_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            fuel_used: Some(finished.fuel_used),
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Which projects' skills may run. A skill of a project that somebody cloned is a stranger's program: it is listed, and
+//! runs only when the user has said so.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::OptionalExtension as _;
+
+use crate::api::types::Done;
+use crate::db::{Db, now_ms};
+use crate::error::{Error, Result};
+
+/// The user's word about projects.
+pub(super) struct Trust {
+    db: Db,
+}
+
+impl Trust {
+    pub(super) fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Gives or takes it.
+    pub(super) async fn set(&self, project: &Path, trusted: bool) -> Result<Done> {
+        let project = real(project)?;
+        let key = text(&project)?;
+        self.db
+            .run(move |transaction| match trusted {
+                true => transaction
+                    .execute("INSERT OR REPLACE INTO trust VALUES (?1, ?2)", rusqlite::params![key, now_ms()]),
+                false => transaction.execute("DELETE FROM trust WHERE project = ?1", [key]),
+            })
+            .await?;
+        let project = project.display();
+        let message = if trusted {
+            format!("the skills of {project} may run; `skillhost trust --revoke {project}` takes that back")
+        } else {
+            format!("the skills of {project} no longer run")
+        };
+        Ok(Done { message })
+    }
+
+    /// Whether the project is trusted.
+    pub(super) async fn has(&self, project: &Path) -> Result<bool> {
+        let key = text(&real(project)?)?;
+        let found = self
+            .db
+            .run(move |transaction| {
+                transaction
+                    .prepare_cached("SELECT 1 FROM trust WHERE project = ?1")?
+                    .query_row([key], |_| Ok(()))
+                    .optional()
+            })
+            .await?;
+        Ok(found.is_some())
+    }
+}
+
+fn real(project: &Path) -> Result<PathBuf> {
+    let real = std::fs::canonicalize(project).map_err(|error| Error::from(error).context(project.display()))?;
+    if real.is_dir() {
+        Ok(real)
+    } else {
+        Err(Error::invalid_argument(format!("{} is not a directory", project.display())))
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| Error::invalid_argument(format!("the path {} is not UTF-8", path.display())))
+}

@@ -1,0 +1,131 @@
+//! Descriptors, kept by the digest of the component that they describe.
+//!
+//! Reading a descriptor is milliseconds for a small component and tenths of a second for one that carries an
+//! interpreter; a listing wants dozens. So descriptors are kept, and beside them which file had which digest, by what
+//! the file system says of it. That shortcut is for listing: a call hashes the bytes that it runs.
+//!
+//! The directory belongs to the host alone. What cannot be read in it is as if it were not there.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::component::{Component, FileKey, check_pin, file_key};
+use super::descriptor::{Descriptor, describe};
+use super::manifest::Manifest;
+use crate::error::{Error, Result};
+
+/// Changes with the layout of [`Descriptor`], so that none of another layout is read.
+const LAYOUT: &str = "1";
+/// The most files of the directory; the oldest half goes when there are more.
+const MAX_FILES: usize = 2_000;
+
+/// Keeps descriptors.
+pub trait DescriptorCache: Send + Sync {
+    /// The digest that the component in this file had.
+    fn digest(&self, file: &FileKey) -> Option<String>;
+    /// The descriptor of the component with this digest.
+    fn descriptor(&self, digest: &str) -> Option<Descriptor>;
+    /// Keeps a descriptor, and the file whose component it describes.
+    fn keep(&self, file: &FileKey, descriptor: &Descriptor);
+}
+
+/// The descriptor of the skill in `dir`, out of the cache when its component has not changed. The component is checked
+/// against the manifest's pin; exposure and imports are not looked at.
+pub fn descriptor_of(dir: &Path, manifest: &Manifest, cache: &dyn DescriptorCache) -> Result<Descriptor> {
+    let key = file_key(dir, manifest)?;
+    if let Some(descriptor) = cache.digest(&key).and_then(|digest| cache.descriptor(&digest)) {
+        check_pin(manifest, &descriptor.digest)?;
+        return Ok(descriptor);
+    }
+    let component = Component::read(dir, manifest)?;
+    let descriptor = match cache.descriptor(&component.digest) {
+        Some(known) => known,
+        None => {
+            describe(&component.bytes).map_err(|error| error.context(dir.join(&manifest.skill.component).display()))?
+        }
+    };
+    cache.keep(&key, &descriptor);
+    Ok(descriptor)
+}
+
+/// A directory of descriptors.
+#[derive(Debug, Clone)]
+pub struct DirCache {
+    dir: PathBuf,
+}
+
+impl DirCache {
+    /// Opens `dir`, and makes it when it is not there.
+    pub fn open(dir: &Path) -> Result<Self> {
+        fs::create_dir_all(dir).map_err(|error| Error::from(error).context(dir.display()))?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    fn file_entry(&self, file: &FileKey) -> PathBuf {
+        let mut hash = Sha256::new();
+        hash.update(file.path.as_os_str().as_encoded_bytes());
+        hash.update(format!("{:?}", file.stamp));
+        self.dir.join(format!("file-{}", hex(&hash.finalize())))
+    }
+
+    fn descriptor_entry(&self, digest: &str) -> Option<PathBuf> {
+        let hex = digest.strip_prefix("sha256:")?;
+        let whole = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        // Another version of this program may describe the same component otherwise.
+        whole.then(|| self.dir.join(format!("descriptor-{}-{LAYOUT}-{hex}.json", env!("CARGO_PKG_VERSION"))))
+    }
+
+    /// A failure only costs the time to describe the component again.
+    fn write(&self, path: &Path, bytes: &[u8]) {
+        let written = tempfile::NamedTempFile::new_in(&self.dir).and_then(|mut temp| {
+            temp.write_all(bytes)?;
+            temp.persist(path).map_err(|error| error.error)
+        });
+        if let Err(error) = written {
+            tracing::warn!("{}: cannot be kept: {error}", path.display());
+        }
+    }
+
+    fn prune(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        let modified = |entry: fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
+        let mut files: Vec<_> = entries.flatten().filter_map(modified).collect();
+        if files.len() > MAX_FILES {
+            files.sort();
+            for (_, path) in files.iter().take(files.len() / 2) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+impl DescriptorCache for DirCache {
+    fn digest(&self, file: &FileKey) -> Option<String> {
+        (!file.fresh).then(|| fs::read_to_string(self.file_entry(file)).ok()).flatten()
+    }
+
+    fn descriptor(&self, digest: &str) -> Option<Descriptor> {
+        let bytes = fs::read(self.descriptor_entry(digest)?).ok()?;
+        serde_json::from_slice(&bytes).ok().filter(|descriptor: &Descriptor| descriptor.digest == digest)
+    }
+
+    fn keep(&self, file: &FileKey, descriptor: &Descriptor) {
+        let Some(path) = self.descriptor_entry(&descriptor.digest) else { return };
+        if !path.exists()
+            && let Ok(bytes) = serde_json::to_vec(descriptor)
+        {
+            self.prune();
+            self.write(&path, &bytes);
+        }
+        if !file.fresh {
+            self.write(&self.file_entry(file), descriptor.digest.as_bytes());
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

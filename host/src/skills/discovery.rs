@@ -1,0 +1,330 @@
+//! Which skills there are, and which of two with one name counts.
+//!
+//! A skill is a directory with a `skill.toml`; a directory of skills may hold ordinary ones (only a `SKILL.md`) for
+//! other programs, which are passed over in silence. A name is its *directory's* and is owned by the highest root that
+//! has it, whether the skill there can be used or not: a broken or untrusted skill never gives way to one of the same
+//! name below, for then whoever breaks the first would choose the second. Plugins likewise, and whole: of a plugin
+//! whose name is taken nothing remains, so two of them never mix under one name.
+//!
+//! One bad skill never hides another: it is listed with its reason. The scan is bounded, in a fixed order, and follows
+//! no symbolic link out of a root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use cap_std::fs::Dir;
+
+use super::cache::{DescriptorCache, descriptor_of};
+use super::component::{open_dir, read_beneath};
+use super::descriptor::Descriptor;
+use super::frontmatter::{self, Frontmatter};
+use super::imports::check_imports;
+use super::manifest::{self, Manifest};
+use super::name::{SkillName, check_part, is_part};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most directories that one scan looks at.
+pub const MAX_DIRS: usize = 2_000;
+
+/// Where a skill comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// The project that the caller works in. Its skills run only when the user trusts the project.
+    Project,
+    /// The user's own.
+    User,
+    /// Installed for all users.
+    System,
+}
+
+impl Source {
+    /// Its name: `project`, `user` or `system`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Project => "project",
+            Self::User => "user",
+            Self::System => "system",
+        }
+    }
+}
+
+/// A directory of skills. Plugins stand in the directory `plugins` beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Whose it is.
+    pub source: Source,
+}
+
+/// The directories of skills, highest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Roots(pub Vec<Root>);
+
+impl Roots {
+    /// The project's roots, the user's, and the system's. `home` and `data_home` are `$HOME` and `$XDG_DATA_HOME` of the
+    /// user.
+    pub fn standard(project: Option<&Path>, home: Option<&Path>, data_home: Option<&Path>) -> Self {
+        let mut roots = Vec::new();
+        let mut push = |dir: PathBuf, source| roots.push(Root { dir, source });
+        if let Some(project) = project {
+            for dir in ["skills", ".skillhost/skills", ".agents/skills"] {
+                push(project.join(dir), Source::Project);
+            }
+        }
+        let data_home = data_home.filter(|dir| dir.is_absolute()).map(Path::to_owned);
+        if let Some(data) = data_home.or_else(|| home.map(|home| home.join(".local/share"))) {
+            push(data.join("skillhost/skills"), Source::User);
+        }
+        if let Some(home) = home {
+            push(home.join(".agents/skills"), Source::User);
+        }
+        for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills"] {
+            push(dir.into(), Source::System);
+        }
+        Self(roots)
+    }
+
+    /// [`Self::standard`] of this process's environment.
+    pub fn from_env(project: Option<&Path>) -> Self {
+        let path = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+        Self::standard(project, path("HOME").as_deref(), path("XDG_DATA_HOME").as_deref())
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub struct Catalog {
+    /// By name, `plugin/skill` for a plugin's.
+    pub skills: BTreeMap<String, Entry>,
+    /// Names that two roots claim, and what lost.
+    pub collisions: Vec<String>,
+    /// What else is wrong: a root that cannot be read, a scan that was cut short.
+    pub problems: Vec<String>,
+}
+
+/// A skill that was found, whether it can be used or not.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name, `plugin/skill` for a plugin's.
+    pub name: String,
+    /// Where it comes from. Whether that is trusted is the caller's to say.
+    pub source: Source,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What its files say, or why they cannot be used.
+    pub loaded: Result<Loaded>,
+}
+
+/// A skill's files, read; its component is not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// `skill.toml`.
+    pub manifest: Manifest,
+    /// `SKILL.md`.
+    pub frontmatter: Frontmatter,
+}
+
+impl Entry {
+    /// The descriptor: only what the manifest exposes, and only when it asks for all that the component imports.
+    pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Descriptor> {
+        let loaded = self.loaded.as_ref().map_err(Clone::clone)?;
+        let descriptor = descriptor_of(&self.dir, &loaded.manifest, cache)?;
+        loaded.check(descriptor)
+    }
+}
+
+impl Loaded {
+    /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
+    pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
+        check_imports(&descriptor, &self.manifest)?;
+        descriptor.expose(&self.manifest.actions)
+    }
+}
+
+impl Catalog {
+    /// Looks through the roots.
+    pub fn discover(roots: &Roots) -> Self {
+        let mut scan = Scan::default();
+        for root in &roots.0 {
+            scan.root(root);
+        }
+        scan.catalog
+    }
+
+    /// The skill called `name`.
+    pub fn get(&self, name: &SkillName) -> Result<&Entry> {
+        let name = name.to_string();
+        if let Some(entry) = self.skills.get(&name) {
+            return Ok(entry);
+        }
+        let same: Vec<_> =
+            self.skills.keys().filter(|known| known.rsplit('/').next() == Some(&name)).map(String::as_str).collect();
+        let hint = if same.is_empty() {
+            "`skillhost list` shows those there are".to_owned()
+        } else {
+            format!("there is {}", same.join(", "))
+        };
+        Err(Error::not_found(format!("there is no skill called {name}; {hint}")))
+    }
+
+    /// The skills in whose name or description all words of `query` occur, those first whose name has one.
+    pub fn search(&self, query: &str) -> Result<Vec<&Entry>> {
+        let words: Vec<_> = query.split_whitespace().map(str::to_lowercase).collect();
+        if words.is_empty() {
+            return Err(Error::invalid_argument("an empty query finds nothing: write words to look for"));
+        }
+        let mut found = Vec::new();
+        for entry in self.skills.values() {
+            let description = entry.loaded.as_ref().map_or("", |loaded| loaded.frontmatter.description.as_str());
+            let description = description.to_lowercase();
+            if words.iter().all(|word| entry.name.contains(word.as_str()) || description.contains(word.as_str())) {
+                let in_name = words.iter().filter(|word| entry.name.contains(word.as_str())).count();
+                found.push((std::cmp::Reverse(in_name), entry));
+            }
+        }
+        found.sort_by_key(|(rank, entry)| (*rank, &entry.name));
+        Ok(found.into_iter().map(|(_, entry)| entry).collect())
+    }
+}
+
+#[derive(Default)]
+struct Scan {
+    catalog: Catalog,
+    /// Roots by their real path: two ways to one directory are one root.
+    seen: BTreeSet<PathBuf>,
+    /// The owner of each plugin's name.
+    plugins: BTreeMap<String, PathBuf>,
+    looked_at: usize,
+}
+
+impl Scan {
+    fn root(&mut self, root: &Root) {
+        self.skills_dir(&root.dir, root.source, None);
+        let plugins = root.dir.with_file_name("plugins");
+        let Some(dir) = self.open_root(&plugins) else { return };
+        for name in self.entries(&dir, &plugins) {
+            let (path, skills) = (plugins.join(&name), plugins.join(&name).join("skills"));
+            let plugin = name.to_string_lossy().into_owned();
+            // Much may be called `plugins`; ours holds skills of ours.
+            if !dir.is_dir(Path::new(&name).join("skills")) || !self.has_skills(&dir, &Path::new(&name).join("skills"))
+            {
+                continue;
+            }
+            if let Err(error) = check_part("plugin", &plugin) {
+                self.catalog.problems.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+            if let Some(owner) = self.plugins.get(&plugin) {
+                let lost = format!(
+                    "the plugin {plugin} of {} wins over {}, of which nothing is used",
+                    owner.display(),
+                    path.display()
+                );
+                self.catalog.collisions.push(lost);
+                continue;
+            }
+            self.plugins.insert(plugin.clone(), path);
+            self.skills_dir(&skills, root.source, Some(&plugin));
+        }
+    }
+
+    fn has_skills(&mut self, dir: &Dir, skills: &Path) -> bool {
+        let Ok(inner) = dir.open_dir(skills) else { return false };
+        self.entries(&inner, skills).iter().any(|name| inner.exists(Path::new(name).join(manifest::FILE)))
+    }
+
+    fn skills_dir(&mut self, path: &Path, source: Source, plugin: Option<&str>) {
+        let Some(dir) = self.open_root(path) else { return };
+        for name in self.entries(&dir, path) {
+            let at = path.join(&name);
+            let loaded = match dir.open_dir(&name) {
+                Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
+                Ok(_) => continue,
+                // A file, or something that went away: no skill. A link out of the root is one that is refused.
+                Err(_) if !at.join(manifest::FILE).exists() => continue,
+                Err(error) => Err(Error::from(error).context(format!(
+                    "{} cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill \
+                     itself there)",
+                    at.display()
+                ))),
+            };
+            let skill = name.to_string_lossy();
+            let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
+            if let Some(owner) = self.catalog.skills.get(&name) {
+                let lost = format!("the skill {name} of {} wins over {}", owner.dir.display(), at.display());
+                self.catalog.collisions.push(lost);
+                continue;
+            }
+            let loaded = loaded.map_err(|error| error.context(at.display()));
+            self.catalog.skills.insert(name.clone(), Entry { name, source, dir: at, loaded });
+        }
+    }
+
+    /// Opens a root, once. That it is not there is nothing to speak of.
+    fn open_root(&mut self, path: &Path) -> Option<Dir> {
+        let real = path.canonicalize().ok()?;
+        if !self.seen.insert(real) {
+            return None;
+        }
+        match open_dir(path) {
+            Ok(dir) => Some(dir),
+            Err(error) => {
+                if !matches!(error.kind, ErrorKind::NotFound) && path.is_dir() {
+                    self.catalog.problems.push(format!("{error}; its skills are not seen"));
+                }
+                None
+            }
+        }
+    }
+
+    /// The names in a directory, sorted, as far as the scan may still look.
+    fn entries(&mut self, dir: &Dir, path: &Path) -> Vec<OsString> {
+        let mut names = Vec::new();
+        let Ok(entries) = dir.entries() else { return names };
+        for entry in entries.flatten() {
+            if self.looked_at >= MAX_DIRS {
+                let cut = format!("{}: not all of it was looked at: more than {MAX_DIRS} directories", path.display());
+                self.catalog.problems.push(cut);
+                break;
+            }
+            let kind = entry.file_type();
+            if kind.is_ok_and(|kind| kind.is_dir() || kind.is_symlink()) {
+                self.looked_at += 1;
+                names.push(entry.file_name());
+            }
+        }
+        names.sort();
+        names
+    }
+}
+
+/// Also when it is a link that leads nowhere: then it is a skill that cannot be read.
+fn has_manifest(skill: &Dir) -> bool {
+    skill.symlink_metadata(manifest::FILE).is_ok()
+}
+
+fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
+    if !is_part(directory) {
+        check_part("skill", directory)?;
+    }
+    let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
+    let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
+    manifest.check_directory(directory)?;
+    let text = read_text(skill, frontmatter::FILE, frontmatter::MAX_BYTES).map_err(|error| match error.kind {
+        ErrorKind::NotFound => Error::not_found(format!(
+            "there is no {}: write one with the fields `name` and `description`",
+            frontmatter::FILE
+        )),
+        _ => error,
+    })?;
+    Ok(Loaded { manifest, frontmatter: Frontmatter::parse(&text)? })
+}
+
+fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
+    let bytes = read_beneath(dir, Path::new(file), max).map_err(|error| error.context(file))?;
+    String::from_utf8(bytes).map_err(|error| {
+        Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+    })
+}

@@ -1,0 +1,321 @@
+//! The custom section `skillhost:docs`: WIT comments, kept in the component.
+//!
+//! Toolchains strip comments from the types that they put in a component. WIT has a section of its own for them
+//! (`package-docs`), but a second one makes other decoders refuse the component, so the build appends this one: JSON,
+//! at the end of the file, ignored by everything else.
+//!
+//! A section is a stranger's text. It is bounded, control characters are taken out, and it only ever describes: no
+//! name, type or permission comes from it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use wasm_encoder::{ComponentSection, CustomSection};
+use wasmparser::BinaryReader;
+use wit_parser::{InterfaceId, LiveTypes, Resolve, TypeDefKind, TypeOwner, WorldId, WorldItem, WorldKey};
+
+use crate::error::{Error, Result};
+
+/// The section's name.
+pub const SECTION: &str = "skillhost:docs";
+/// The most bytes of a section.
+pub const MAX_SECTION: usize = 1024 * 1024;
+/// The most bytes of one comment.
+const MAX_COMMENT: usize = 8 * 1024;
+/// The layout of the section that this version writes and reads.
+const VERSION: u32 = 1;
+
+/// Comments by what they are on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Docs {
+    version: u32,
+    items: BTreeMap<String, String>,
+}
+
+impl Docs {
+    /// The comments of what `world` exports, and of the types that its functions use, in the WIT package at `path`
+    /// (a directory with its `deps/`, or a file). The package's only world when `world` is absent.
+    pub fn from_wit(path: &Path, world: Option<&str>) -> Result<Self> {
+        let fail = |error: &dyn std::fmt::Display| {
+            Error::invalid_argument(format!("{}: the WIT cannot be read: {error}", path.display()))
+        };
+        let mut resolve = Resolve::default();
+        let (package, _) = resolve.push_path(path).map_err(|error| fail(&format_args!("{error:#}")))?;
+        let world = resolve.select_world(&[package], world).map_err(|error| fail(&format_args!("{error:#}")))?;
+        Ok(Self::of_world(&resolve, world))
+    }
+
+    fn of_world(resolve: &Resolve, world: WorldId) -> Self {
+        let owners = Owners::new(resolve, world);
+        let mut docs = Self { version: VERSION, items: BTreeMap::new() };
+        let mut live = LiveTypes::default();
+        let Some(exports) = resolve.worlds.get(world).map(|world| &world.exports) else { return docs };
+        for item in exports.values() {
+            match item {
+                WorldItem::Function(function) => {
+                    docs.insert("", &format!("func:{}", function.name), &function.docs);
+                    live.add_func(resolve, function);
+                }
+                WorldItem::Interface { id, .. } => {
+                    let Some(interface) = resolve.interfaces.get(*id) else { continue };
+                    for function in interface.functions.values() {
+                        docs.insert(owners.of(*id), &format!("func:{}", function.name), &function.docs);
+                        live.add_func(resolve, function);
+                    }
+                }
+                WorldItem::Type { .. } => {}
+            }
+        }
+        for id in live.iter() {
+            let Some(ty) = resolve.types.get(id) else { continue };
+            let (Some(owner), Some(name)) = (owners.of_type(&ty.owner), &ty.name) else { continue };
+            docs.insert(owner, &format!("type:{name}"), &ty.docs);
+            let members: Vec<_> = match &ty.kind {
+                TypeDefKind::Record(it) => it.fields.iter().map(|field| (&field.name, &field.docs)).collect(),
+                TypeDefKind::Enum(it) => it.cases.iter().map(|case| (&case.name, &case.docs)).collect(),
+                TypeDefKind::Flags(it) => it.flags.iter().map(|flag| (&flag.name, &flag.docs)).collect(),
+                TypeDefKind::Variant(it) => it.cases.iter().map(|case| (&case.name, &case.docs)).collect(),
+                _ => Vec::new(),
+            };
+            for (member, text) in members {
+                docs.insert(owner, &format!("type:{name}.{member}"), text);
+            }
+        }
+        docs
+    }
+
+    fn insert(&mut self, owner: &str, item: &str, text: &wit_parser::Docs) {
+        if let Some(text) = text.contents.as_deref().map(clean).filter(|text| !text.is_empty()) {
+            self.items.insert(format!("{owner}#{item}"), text);
+        }
+    }
+
+    /// The comment on `item` (`func:NAME`, `type:NAME`, `type:NAME.MEMBER`) of `owner`, an interface's full name or
+    /// empty for the world itself.
+    pub(super) fn get(&self, owner: &str, item: &str) -> Option<&str> {
+        self.items.get(&format!("{owner}#{item}")).map(String::as_str)
+    }
+
+    /// How many comments there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is no comment.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// `component` with these comments in it, in place of any that it had.
+    pub fn append(&self, component: &[u8]) -> Result<Vec<u8>> {
+        let data = serde_json::to_vec(self).map_err(|error| Error::other(format!("the comments: {error}")))?;
+        if data.len() > MAX_SECTION {
+            return Err(Error::too_large(format!(
+                "the comments take {} bytes, more than the {MAX_SECTION} that a component may carry: shorten them",
+                data.len()
+            )));
+        }
+        let mut out = Vec::with_capacity(component.len() + data.len() + 32);
+        out.extend_from_slice(component.get(..HEADER).ok_or_else(|| malformed("it is shorter than its header"))?);
+        for section in Sections::new(component)? {
+            let section = section?;
+            if section.name != Some(SECTION) {
+                out.extend_from_slice(section.whole);
+            }
+        }
+        CustomSection { name: SECTION.into(), data: data.into() }.append_to_component(&mut out);
+        Ok(out)
+    }
+
+    /// The comments in `component`; none when it has no such section, or one that cannot be used.
+    pub fn read(component: &[u8]) -> Self {
+        let Ok(sections) = Sections::new(component) else { return Self::default() };
+        let found = sections.map_while(Result::ok).find(|section| section.name == Some(SECTION));
+        let Some(section) = found.filter(|section| section.data.len() <= MAX_SECTION) else { return Self::default() };
+        match serde_json::from_slice::<Self>(section.data) {
+            Ok(docs) if docs.version == VERSION => {
+                let items = docs.items.into_iter().map(|(key, text)| (key, clean(&text))).collect();
+                Self { version: VERSION, items }
+            }
+            // Comments only describe: a component whose section is broken runs, undescribed.
+            _ => Self::default(),
+        }
+    }
+}
+
+/// The text as it may be shown: no control characters but line feeds, and no more than a comment may have.
+pub(super) fn clean(text: &str) -> String {
+    let mut end = text.len().min(MAX_COMMENT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = text.get(..end).unwrap_or_default();
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect::<String>().trim().to_owned()
+}
+
+/// The names under which interfaces stand in a world, and with them the comments of what they hold.
+pub(super) struct Owners(HashMap<InterfaceId, String>);
+
+impl Owners {
+    pub(super) fn new(resolve: &Resolve, world: WorldId) -> Self {
+        let mut names = HashMap::new();
+        if let Some(world) = resolve.worlds.get(world) {
+            for (key, item) in world.imports.iter().chain(&world.exports) {
+                if let (WorldKey::Name(name), WorldItem::Interface { id, .. }) = (key, item) {
+                    names.insert(*id, name.clone());
+                }
+            }
+        }
+        for (id, interface) in resolve.interfaces.iter() {
+            if interface.name.is_some()
+                && interface.package.is_some()
+                && let Some(name) = resolve.id_of(id)
+            {
+                names.entry(id).or_insert(name);
+            }
+        }
+        Self(names)
+    }
+
+    pub(super) fn of(&self, interface: InterfaceId) -> &str {
+        self.0.get(&interface).map_or("", String::as_str)
+    }
+
+    pub(super) fn of_type(&self, owner: &TypeOwner) -> Option<&str> {
+        match owner {
+            TypeOwner::World(_) => Some(""),
+            TypeOwner::Interface(id) => Some(self.of(*id)),
+            TypeOwner::None => None,
+        }
+    }
+}
+
+/// The bytes before the first section.
+const HEADER: usize = 8;
+
+struct Section<'a> {
+    name: Option<&'a str>,
+    data: &'a [u8],
+    whole: &'a [u8],
+}
+
+/// The top-level sections, without a look into them: what follows validates the component.
+struct Sections<'a> {
+    reader: BinaryReader<'a>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Sections<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self> {
+        let body = bytes.get(HEADER..).ok_or_else(|| malformed("it is shorter than its header"))?;
+        Ok(Self { reader: BinaryReader::new(body, HEADER), bytes })
+    }
+
+    fn section(&mut self) -> wasmparser::Result<Section<'a>> {
+        const CUSTOM: u8 = 0;
+        let start = self.reader.original_position();
+        let id = self.reader.read_u8()?;
+        let size = self.reader.read_var_u32()?;
+        let data = self.reader.read_bytes(usize::try_from(size).unwrap_or(usize::MAX))?;
+        let whole = self.bytes.get(start..self.reader.original_position()).unwrap_or_default();
+        if id != CUSTOM {
+            return Ok(Section { name: None, data, whole });
+        }
+        let mut custom = BinaryReader::new(data, 0);
+        let name = custom.read_string()?;
+        let data = data.get(custom.original_position()..).unwrap_or_default();
+        Ok(Section { name: Some(name), data, whole })
+    }
+}
+
+impl<'a> Iterator for Sections<'a> {
+    type Item = Result<Section<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.eof() {
+            return None;
+        }
+        Some(self.section().map_err(|error| malformed(&error.to_string())))
+    }
+}
+
+fn malformed(why: &str) -> Error {
+    Error::invalid_argument(format!("not a whole component: {why}"))
+}
+
+/// A function's comment, split into what describes the function and what describes its parameters.
+///
+/// WIT has no comments on parameters: a list item `- name: text` in the function's comment describes that one, further
+/// lines of it indented. Items that name no parameter stay where they are.
+pub(super) fn split_params(text: &str, names: &[&str]) -> (String, HashMap<String, String>) {
+    let mut rest: Vec<&str> = Vec::new();
+    let mut params: HashMap<String, String> = HashMap::new();
+    let mut current: Option<String> = None;
+    for line in text.lines() {
+        if let Some((name, described)) = param_item(line).filter(|(name, _)| names.contains(name)) {
+            params.insert(name.to_owned(), described.to_owned());
+            current = Some(name.to_owned());
+        } else if let Some(described) = current.as_ref().and_then(|name| params.get_mut(name))
+            && line.starts_with([' ', '\t'])
+            && !line.trim().is_empty()
+        {
+            described.push(' ');
+            described.push_str(line.trim());
+        } else {
+            current = None;
+            rest.push(line);
+        }
+    }
+    (rest.join("\n").trim().to_owned(), params)
+}
+
+fn param_item(line: &str) -> Option<(&str, &str)> {
+    let item = line.trim_start().strip_prefix(['-', '*'])?.trim_start();
+    let (name, text) = item.split_once(':')?;
+    Some((name.trim().trim_matches('`').trim_start_matches('%'), text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_described_by_list_items() {
+        let text = "Counts lines.\n\n- path: where to\n  begin\n- `depth`: how deep\n- other: stays\n\nThe end.";
+        let (rest, params) = split_params(text, &["path", "depth"]);
+        assert_eq!(rest, "Counts lines.\n\n- other: stays\n\nThe end.");
+        assert_eq!(params["path"], "where to begin");
+        assert_eq!(params["depth"], "how deep");
+    }
+
+    #[test]
+    fn comments_are_cleaned_and_cut() {
+        assert_eq!(clean(" a\u{1b}[31mb\r\n\tc\0 "), "a[31mb\nc");
+        assert!(clean(&"é".repeat(MAX_COMMENT)).len() <= MAX_COMMENT);
+    }
+
+    #[test]
+    fn a_section_is_replaced_and_read_back() {
+        let empty = b"\0asm\x0d\0\x01\0".to_vec();
+        let mut docs = Docs { version: VERSION, items: BTreeMap::new() };
+        docs.items.insert("#func:a".into(), "first".into());
+        let once = docs.append(&empty).unwrap();
+        docs.items.insert("#func:a".into(), "second".into());
+        let twice = docs.append(&once).unwrap();
+        assert_eq!(Docs::read(&twice), docs);
+        assert_eq!(Sections::new(&twice).unwrap().count(), 1);
+        assert_eq!(Docs::read(&empty), Docs::default());
+    }
+
+    #[test]
+    fn a_broken_section_describes_nothing() {
+        let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
+        CustomSection { name: SECTION.into(), data: b"{\"version\":1".as_slice().into() }
+            .append_to_component(&mut bytes);
+        assert!(Docs::read(&bytes).is_empty());
+        bytes.truncate(bytes.len() - 3);
+        assert!(Docs::read(&bytes).is_empty());
+        assert!(Docs::default().append(&bytes).unwrap_err().message.contains("not a whole component"));
+    }
+}

@@ -1,0 +1,233 @@
+//! `SKILL.md`: frontmatter in YAML between two lines of `---`, and a body for the model that uses the skill.
+//!
+//! The open Agent Skills specification has six fields. An author's lint is held to it strictly ([`lint`]); a host that
+//! loads other people's skills takes what can be used, and refuses only what leaves it with no description.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::name::is_part;
+use crate::error::{Error, Result};
+
+/// The file's name.
+pub const FILE: &str = "SKILL.md";
+/// The most bytes of the file.
+pub const MAX_BYTES: u64 = 1024 * 1024;
+/// The most bytes of the frontmatter.
+const MAX_YAML: usize = 64 * 1024;
+/// The most characters of a description.
+const MAX_DESCRIPTION: usize = 1024;
+/// The most characters of `compatibility`.
+const MAX_COMPATIBILITY: usize = 500;
+/// The most lines that a body should have.
+const MAX_BODY_LINES: usize = 500;
+/// The fields of the specification.
+const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
+
+/// `SKILL.md`, read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Frontmatter {
+    /// The name that it gives itself; the skill's name is its directory's.
+    pub name: Option<String>,
+    /// What the skill is for and when to use it.
+    pub description: String,
+    /// Its licence.
+    pub license: Option<String>,
+    /// What it needs around it.
+    pub compatibility: Option<String>,
+    /// Whatever else its author noted.
+    pub metadata: BTreeMap<String, String>,
+    /// The body: instructions for a model.
+    pub body: String,
+    /// The fields as they stand, for [`lint`].
+    fields: BTreeMap<String, Value>,
+}
+
+impl Frontmatter {
+    /// Reads the text of a `SKILL.md`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (yaml, body) = split(text)?;
+        let fields = fields(yaml)?;
+        let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+        let description = text("description").map(|text| text.trim().to_owned()).unwrap_or_default();
+        if description.is_empty() {
+            return Err(refuse("its frontmatter has no `description`: say what the skill does and when to use it"));
+        }
+        let metadata = match fields.get("metadata") {
+            Some(Value::Object(map)) => {
+                map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+            }
+            _ => BTreeMap::new(),
+        };
+        Ok(Self {
+            name: text("name"),
+            description,
+            license: text("license"),
+            compatibility: text("compatibility"),
+            metadata,
+            body: body.trim().to_owned(),
+            fields,
+        })
+    }
+
+    /// What the specification does not allow in the `SKILL.md` of the directory called `directory`.
+    pub fn lint(&self, directory: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        for field in self.fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
+            problems.push(format!(
+                "the field `{field}` is not of the Agent Skills specification, which has {}: what is skillhost's own \
+                 belongs in skill.toml",
+                FIELDS.join(", ")
+            ));
+        }
+        match self.name.as_deref() {
+            None => problems.push(format!("the field `name` is missing, or no text: write `name: {directory}`")),
+            Some(name) => problems.extend(lint_name(name, directory)),
+        }
+        let mut at_most = |field: &str, max: usize| match self.fields.get(field) {
+            None => {}
+            Some(Value::String(text)) if text.chars().count() <= max => {}
+            Some(Value::String(text)) => {
+                problems.push(format!("`{field}` has {} characters; at most {max} are allowed", text.chars().count()));
+            }
+            Some(_) => problems.push(format!("`{field}` is not a text")),
+        };
+        at_most("description", MAX_DESCRIPTION);
+        at_most("compatibility", MAX_COMPATIBILITY);
+        at_most("license", usize::MAX);
+        at_most("allowed-tools", usize::MAX);
+        match self.fields.get("metadata") {
+            None => {}
+            Some(Value::Object(map)) => {
+                for key in map.iter().filter(|(_, value)| !value.is_string()).map(|(key, _)| key) {
+                    problems.push(format!("`metadata.{key}` is not a text: put it in quotes"));
+                }
+            }
+            Some(_) => problems.push("`metadata` is not a mapping of texts to texts".into()),
+        }
+        let lines = self.body.lines().count();
+        if lines > MAX_BODY_LINES {
+            problems.push(format!("the body has {lines} lines; more than {MAX_BODY_LINES} belong in files beside it"));
+        }
+        problems
+    }
+}
+
+fn lint_name(name: &str, directory: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !is_part(name) {
+        problems.push(format!("`name` is {name:?}: 1 to 64 of the characters a-z, 0-9 and - are allowed"));
+    }
+    if name.starts_with('-') || name.ends_with('-') || name.contains("--") {
+        problems.push(format!("`name` is {name:?}: a hyphen stands between two other characters"));
+    }
+    if name != directory {
+        problems.push(format!("`name` is {name:?}, but the directory is {directory:?}: they must be equal"));
+    }
+    problems
+}
+
+/// The frontmatter and the body.
+fn split(text: &str) -> Result<(&str, &str)> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let unopened = || refuse("it does not begin with frontmatter: its first line must be `---`");
+    let (first, rest) = text.split_once('\n').ok_or_else(unopened)?;
+    if first.trim_end() != "---" {
+        return Err(unopened());
+    }
+    let mut end = 0;
+    for line in rest.split_inclusive('\n') {
+        if line.trim_end() == "---" {
+            let yaml = rest.get(..end).unwrap_or_default();
+            return Ok((yaml, rest.get(end + line.len()..).unwrap_or_default()));
+        }
+        end += line.len();
+        if end > MAX_YAML {
+            return Err(refuse(&format!("its frontmatter is not ended by a line `---` within {MAX_YAML} bytes")));
+        }
+    }
+    Err(refuse("its frontmatter is not ended: a line `---` must follow the fields"))
+}
+
+fn fields(yaml: &str) -> Result<BTreeMap<String, Value>> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 16,
+            max_nodes: 4_000,
+            max_aliases: 0,
+            max_anchors: 0,
+            max_documents: 1,
+        },
+    };
+    // The rendering of a snippet would repeat the file; the place is enough.
+    let value: Value = serde_saphyr::from_str_with_options(yaml, options)
+        .map_err(|error| refuse(&format!("its frontmatter is not YAML: {}", error.without_snippet())))?;
+    match value {
+        Value::Object(map) => Ok(map.into_iter().collect()),
+        _ => Err(refuse("its frontmatter is not a mapping of fields: write `name: …` and `description: …`")),
+    }
+}
+
+fn refuse(why: &str) -> Error {
+    Error::invalid_argument(format!("{FILE}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "---\nname: hello\ndescription: Greets. Use it to try things.\nlicense: Apache-2.0\n\
+        compatibility: none\nmetadata:\n  author: me\nallowed-tools: Bash\n---\n\n# Hello\n\nBody.\n";
+
+    #[test]
+    fn all_fields_are_read() {
+        let read = Frontmatter::parse(GOOD).unwrap();
+        assert_eq!(read.name.as_deref(), Some("hello"));
+        assert_eq!(read.description, "Greets. Use it to try things.");
+        assert_eq!(read.metadata["author"], "me");
+        assert_eq!(read.body, "# Hello\n\nBody.");
+        assert_eq!(read.lint("hello"), Vec::<String>::new());
+        let crlf = Frontmatter::parse(&format!("\u{feff}{}", GOOD.replace('\n', "\r\n"))).unwrap();
+        assert_eq!(crlf.description, read.description);
+    }
+
+    #[test]
+    fn what_has_no_description_is_refused() {
+        for (text, said) in [
+            ("", "first line must be `---`"),
+            ("# Hello\n", "first line must be `---`"),
+            ("---\nname: a\n", "not ended"),
+            ("---\nname: a\n---\n", "no `description`"),
+            ("---\ndescription: ''\n---\n", "no `description`"),
+            ("---\ndescription: [a]\n---\n", "no `description`"),
+            ("---\n- a\n---\n", "not a mapping"),
+            ("---\na: [\n---\n", "not YAML"),
+            ("---\na: &x [1]\nb: *x\n---\n", "not YAML"),
+        ] {
+            let message = Frontmatter::parse(text).expect_err(text).message;
+            assert!(message.contains(said), "{text:?} gave {message}");
+        }
+        assert!(Frontmatter::parse(&format!("---\n{}", "a: b\n".repeat(40_000))).is_err());
+        assert!(Frontmatter::parse(&format!("---\na: {}\n---\n", "[".repeat(10_000))).is_err());
+    }
+
+    #[test]
+    fn loading_is_lenient_and_lint_is_strict() {
+        for (from, to, said) in [
+            ("license: Apache-2.0", "script: run.sh", "the field `script`"),
+            ("name: hello", "name: other", "they must be equal"),
+            ("name: hello", "name: Hello", "1 to 64 of the characters"),
+            ("name: hello", "name: he--llo", "a hyphen stands between"),
+            ("name: hello", "name: [hello]", "`name` is missing, or no text"),
+            ("compatibility: none", "compatibility: 3", "`compatibility` is not a text"),
+            ("author: me", "author: 3", "`metadata.author` is not a text"),
+        ] {
+            let text = GOOD.replacen(from, to, 1);
+            let problems = Frontmatter::parse(&text).unwrap().lint("hello");
+            assert!(problems.iter().any(|problem| problem.contains(said)), "{to}: {problems:?}");
+        }
+        let long = GOOD.replace("Greets.", &"x".repeat(1100));
+        assert!(Frontmatter::parse(&long).unwrap().lint("hello")[0].contains("at most 1024"));
+    }
+}

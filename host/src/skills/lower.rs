@@ -1,0 +1,274 @@
+//! JSON → component values.
+//!
+//! The same table as [`super::schema`]. An error names the place in the arguments, what is wanted there and what is
+//! there, for a model to correct itself with. Bounded: the depth by the type ([`super::ty::MAX_DEPTH`]), the values by
+//! [`MAX_VALUES`], the bytes by [`MAX_BYTES`].
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Number, Value};
+use wasmtime::component::Val;
+
+use super::descriptor::{Action, Param};
+use super::schema::{F32_BOUND, NOT_NUMBERS};
+use super::ty::{Int, Labels, MAX_BYTES, MAX_VALUES, Record, ResultTy, Ty, Variant};
+use crate::error::{Error, Result};
+
+/// The most characters of an offending value that an error shows.
+const SHOWN: usize = 60;
+
+impl Action {
+    /// The component values of `args`, in the order of the parameters.
+    pub fn lower(&self, args: &Map<String, Value>) -> Result<Vec<Val>> {
+        let mut lowering = Lowering { path: "args".into(), values: MAX_VALUES, bytes: MAX_BYTES };
+        lowering.known(args, self.params.iter().map(|param| param.name.as_str()))?;
+        self.params.iter().map(|Param { name, ty, .. }| lowering.field(args, name, ty)).collect()
+    }
+}
+
+struct Lowering {
+    /// Where in the arguments this is.
+    path: String,
+    /// Values that may still be made.
+    values: usize,
+    /// Bytes of `list<u8>` that may still be made.
+    bytes: usize,
+}
+
+impl Lowering {
+    fn value(&mut self, value: &Value, ty: &Ty) -> Result<Val> {
+        self.values = self.values.checked_sub(1).ok_or_else(|| {
+            Error::too_large(format!(
+                "{}: the arguments hold more than {MAX_VALUES} values: pass less at once",
+                self.path
+            ))
+        })?;
+        let lowered = match (ty, value) {
+            (Ty::Bool, Value::Bool(value)) => Val::Bool(*value),
+            (Ty::Int(int), _) => self.integer(value, *int, ty)?,
+            (Ty::F32, _) => Val::Float32(self.float(value, ty)? as f32),
+            (Ty::F64, _) => Val::Float64(self.float(value, ty)?),
+            (Ty::Char, Value::String(text)) => match (text.chars().next(), text.chars().nth(1)) {
+                (Some(c), None) => Val::Char(c),
+                _ => return Err(self.wrong(value, ty)),
+            },
+            (Ty::String, Value::String(text)) => Val::String(text.clone()),
+            (Ty::Bytes, Value::String(text)) => self.bytes(text, value, ty)?,
+            (Ty::List(item), Value::Array(items)) => Val::List(
+                items.iter().enumerate().map(|(at, value)| self.item(at, value, item)).collect::<Result<_>>()?,
+            ),
+            (Ty::Tuple(types), Value::Array(items)) if types.len() == items.len() => {
+                let pairs = types.iter().zip(items).enumerate();
+                Val::Tuple(pairs.map(|(at, (ty, value))| self.item(at, value, ty)).collect::<Result<_>>()?)
+            }
+            (Ty::Record(record), Value::Object(map)) => self.record(map, record)?,
+            (Ty::Enum(labels), Value::String(text)) if has(labels, text) => Val::Enum(text.clone()),
+            (Ty::Flags(labels), Value::Array(items)) => self.flags(items, labels, value, ty)?,
+            (Ty::Variant(variant), Value::Object(map)) => self.variant(map, variant, value, ty)?,
+            (Ty::Option(_), Value::Null) => Val::Option(None),
+            (Ty::Option(inner), _) => {
+                let some = match (&**inner, value) {
+                    (Ty::Option(_), Value::Object(map)) => {
+                        self.known(map, ["some"].into_iter())?;
+                        let inside = map.get("some").ok_or_else(|| self.wrong(value, ty))?;
+                        self.within(".some", |this| this.value(inside, inner))?
+                    }
+                    (Ty::Option(_), _) => return Err(self.wrong(value, ty)),
+                    (inner, value) => self.value(value, inner)?,
+                };
+                Val::Option(Some(Box::new(some)))
+            }
+            (Ty::Result(result), Value::Object(map)) => self.result(map, result, value, ty)?,
+            _ => return Err(self.wrong(value, ty)),
+        };
+        Ok(lowered)
+    }
+
+    fn integer(&self, value: &Value, int: Int, ty: &Ty) -> Result<Val> {
+        let number = match value {
+            Value::Number(number) => whole(number),
+            Value::String(text) if int.is_wide() => decimal(text),
+            _ => None,
+        };
+        number.and_then(|number| int_val(int, number)).ok_or_else(|| self.wrong(value, ty))
+    }
+
+    fn float(&self, value: &Value, ty: &Ty) -> Result<f64> {
+        let float = match value {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => {
+                return not_number(text).ok_or_else(|| self.wrong(value, ty));
+            }
+            _ => None,
+        };
+        float
+            .filter(|float| *ty == Ty::F64 || (-F32_BOUND < *float && *float < F32_BOUND))
+            .ok_or_else(|| self.wrong(value, ty))
+    }
+
+    fn bytes(&mut self, text: &str, value: &Value, ty: &Ty) -> Result<Val> {
+        let too_large = || {
+            Error::too_large(format!(
+                "{}: the arguments hold more than {MAX_BYTES} bytes of `list<u8>`: pass the name of a file in the \
+                 workspace instead",
+                self.path
+            ))
+        };
+        if text.len() / 4 > self.bytes.div_ceil(3) {
+            return Err(too_large());
+        }
+        let bytes = STANDARD.decode(text).map_err(|_| self.wrong(value, ty))?;
+        self.bytes = self.bytes.checked_sub(bytes.len()).ok_or_else(too_large)?;
+        Ok(Val::List(bytes.into_iter().map(Val::U8).collect()))
+    }
+
+    fn record(&mut self, map: &Map<String, Value>, record: &Record) -> Result<Val> {
+        self.known(map, record.fields.iter().map(|field| field.name.as_str()))?;
+        let fields = record.fields.iter();
+        let fields = fields.map(|field| Ok((field.name.clone(), self.field(map, &field.name, &field.ty)?)));
+        Ok(Val::Record(fields.collect::<Result<_>>()?))
+    }
+
+    fn flags(&self, items: &[Value], labels: &Labels, value: &Value, ty: &Ty) -> Result<Val> {
+        let mut set: Vec<String> = Vec::new();
+        // More items than flags hold one twice: no need to look for it in a long list.
+        let fits = items.len() <= labels.labels.len();
+        for item in if fits { items } else { &[] } {
+            match item {
+                Value::String(text) if has(labels, text) && !set.contains(text) => set.push(text.clone()),
+                _ => return Err(self.wrong(value, ty)),
+            }
+        }
+        if fits { Ok(Val::Flags(set)) } else { Err(self.wrong(value, ty)) }
+    }
+
+    fn variant(&mut self, map: &Map<String, Value>, variant: &Variant, value: &Value, ty: &Ty) -> Result<Val> {
+        let tag = map.get("tag").and_then(Value::as_str);
+        let case = variant.cases.iter().find(|case| Some(case.name.as_str()) == tag);
+        let case = case.ok_or_else(|| self.wrong(value, ty))?;
+        let val = match &case.ty {
+            None => {
+                self.known(map, ["tag"].into_iter())?;
+                None
+            }
+            Some(ty) => {
+                self.known(map, ["tag", "val"].into_iter())?;
+                let inside = map.get("val").ok_or_else(|| self.missing("val", ty))?;
+                Some(Box::new(self.within(".val", |this| this.value(inside, ty))?))
+            }
+        };
+        Ok(Val::Variant(case.name.clone(), val))
+    }
+
+    fn result(&mut self, map: &Map<String, Value>, result: &ResultTy, value: &Value, ty: &Ty) -> Result<Val> {
+        let mut side = |name: &str, inside: &Value, ty: &Option<Box<Ty>>| match (ty, inside) {
+            (Some(ty), _) => {
+                self.within(&format!(".{name}"), |this| this.value(inside, ty).map(|val| Some(Box::new(val))))
+            }
+            (None, Value::Null) => Ok(None),
+            (None, _) => Err(self.within(&format!(".{name}"), |this| this.unwanted(inside))),
+        };
+        match (map.len(), map.get("ok"), map.get("err")) {
+            (1, Some(inside), None) => Ok(Val::Result(Ok(side("ok", inside, &result.ok)?))),
+            (1, None, Some(inside)) => Ok(Val::Result(Err(side("err", inside, &result.err)?))),
+            _ => Err(self.wrong(value, ty)),
+        }
+    }
+
+    fn field(&mut self, map: &Map<String, Value>, name: &str, ty: &Ty) -> Result<Val> {
+        match map.get(name) {
+            Some(value) => self.within(&format!(".{name}"), |this| this.value(value, ty)),
+            None if ty.is_optional() => Ok(Val::Option(None)),
+            None => Err(self.missing(name, ty)),
+        }
+    }
+
+    fn item(&mut self, at: usize, value: &Value, ty: &Ty) -> Result<Val> {
+        self.within(&format!("[{at}]"), |this| this.value(value, ty))
+    }
+
+    fn within<T>(&mut self, step: &str, then: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        self.path.push_str(step);
+        let result = then(self);
+        self.path.truncate(length);
+        result
+    }
+
+    /// Refuses names that are not among the `known` ones.
+    fn known<'a>(&self, map: &Map<String, Value>, known: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        let Some(unknown) = map.keys().find(|key| !known.clone().any(|name| name == *key)) else { return Ok(()) };
+        let known: Vec<_> = known.collect();
+        let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
+        Err(Error::invalid_argument(format!("{}: there is no {:?} here; known are {known}", self.path, cut(unknown))))
+    }
+
+    fn missing(&self, name: &str, ty: &Ty) -> Error {
+        Error::invalid_argument(format!("{}.{name}: missing: expected {}", self.path, ty.wants()))
+    }
+
+    fn wrong(&self, value: &Value, ty: &Ty) -> Error {
+        Error::invalid_argument(format!("{}: expected {}, got {}", self.path, ty.wants(), shown(value)))
+    }
+
+    fn unwanted(&self, value: &Value) -> Error {
+        Error::invalid_argument(format!("{}: expected null, got {}", self.path, shown(value)))
+    }
+}
+
+fn has(labels: &Labels, text: &str) -> bool {
+    labels.labels.iter().any(|label| label.name == text)
+}
+
+/// The float that `text` names.
+pub(super) fn not_number(text: &str) -> Option<f64> {
+    NOT_NUMBERS.iter().find(|(name, _)| *name == text).map(|(_, float)| *float)
+}
+
+/// A number without a fraction, in whatever way it was written: JSON has one kind of number, so 3.0 is 3.
+fn whole(number: &Number) -> Option<i128> {
+    if let Some(integer) = number.as_i128() {
+        return Some(integer);
+    }
+    // Beyond 2^64 no type of ours has room, and the conversion is exact below.
+    number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= 2f64.powi(64)).map(|float| float as i128)
+}
+
+/// A decimal string in its one form: no sign but a needed `-`, no leading zero.
+fn decimal(text: &str) -> Option<i128> {
+    let number: i128 = (text.len() <= 20).then(|| text.parse().ok()).flatten()?;
+    (number.to_string() == text).then_some(number)
+}
+
+fn int_val(int: Int, number: i128) -> Option<Val> {
+    Some(match int {
+        Int::U8 => Val::U8(number.try_into().ok()?),
+        Int::U16 => Val::U16(number.try_into().ok()?),
+        Int::U32 => Val::U32(number.try_into().ok()?),
+        Int::U64 => Val::U64(number.try_into().ok()?),
+        Int::S8 => Val::S8(number.try_into().ok()?),
+        Int::S16 => Val::S16(number.try_into().ok()?),
+        Int::S32 => Val::S32(number.try_into().ok()?),
+        Int::S64 => Val::S64(number.try_into().ok()?),
+    })
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Object(map) => {
+            let keys: Vec<_> = map.keys().take(8).map(|key| cut(key)).collect();
+            format!("an object with {}", if keys.is_empty() { "no fields".into() } else { keys.join(", ") })
+        }
+        Value::String(text) => format!("{:?}", cut(text)),
+        other => other.to_string(),
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut cut: String = text.chars().take(SHOWN).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}

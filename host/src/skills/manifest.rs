@@ -1,0 +1,379 @@
+//! `skill.toml`: what a skill is, what it asks for, and what it may use.
+//!
+//! The machine contract, so it is strict: an unknown key or capability is an error, for a misspelt restriction that is
+//! skipped would be a restriction lost. What stands here is what a skill *asks for*; what it gets is this, cut down by
+//! the operator's policy and the caller's limits.
+
+use std::path::{Component as PathPart, Path, PathBuf};
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::engine::limits::Limits;
+use super::{name, toml_file};
+use crate::api::types::Network;
+use crate::error::{Error, Result};
+
+/// The file's name.
+pub const FILE: &str = "skill.toml";
+/// The most bytes it may have.
+pub const MAX_BYTES: u64 = 256 * 1024;
+/// The most entries that a list of it may have.
+const MAX_LIST: usize = 128;
+
+/// `skill.toml`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// `[skill]`: what it is.
+    pub skill: Skill,
+    /// `[actions]`: which of the component's functions can be called.
+    #[serde(default)]
+    pub actions: Actions,
+    /// `[capabilities]`: what it may do to the world. Absent is nothing.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// `[limits]`: what a call may use.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// `[skill]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skill {
+    /// Its name, equal to its directory's.
+    #[serde(deserialize_with = "part")]
+    pub name: String,
+    /// Its version.
+    #[serde(deserialize_with = "version")]
+    pub version: String,
+    /// The component, relative to the skill's directory and beneath it.
+    #[serde(deserialize_with = "beneath")]
+    pub component: PathBuf,
+    /// The SHA-256 that the component must have: 64 hexadecimal digits.
+    #[serde(default, deserialize_with = "sha256")]
+    pub sha256: Option<String>,
+}
+
+/// `[actions]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Actions {
+    /// The actions that can be called; absent means all that can be described.
+    #[serde(default)]
+    pub expose: Option<Vec<String>>,
+}
+
+/// `[capabilities]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capabilities {
+    /// Run commands in sandboxes.
+    pub sandbox: Option<Sandbox>,
+    /// Reach the workspace, and move files between the host and a sandbox.
+    pub files: Option<Files>,
+    /// Share values with the agents of the session.
+    pub blackboard: Option<Blackboard>,
+    /// Outbound HTTP. It may be written down, but no component that imports it can be loaded yet.
+    pub http: Option<Http>,
+}
+
+/// `sandbox = { … }`: the most that it may launch.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Sandbox {
+    /// The roles it may launch; `["default"]` when absent.
+    #[serde(deserialize_with = "parts")]
+    pub roles: Vec<String>,
+    /// The network that its sandboxes may have; none when absent.
+    pub network: Network,
+    /// Cores of one sandbox, 0.01 to 1024; 1 when absent.
+    #[serde(deserialize_with = "cpus")]
+    pub cpus: f64,
+    /// Memory of one sandbox in MiB, 16 to 1,048,576; 1024 when absent.
+    #[serde(deserialize_with = "sandbox_memory")]
+    pub memory_mib: u64,
+    /// Sandboxes at one time, 1 to 64; 1 when absent.
+    #[serde(deserialize_with = "containers")]
+    pub containers: u32,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self { roles: vec!["default".into()], network: Network::None, cpus: 1.0, memory_mib: 1024, containers: 1 }
+    }
+}
+
+/// `files = { … }`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Files {
+    /// How the skill's own code sees the session's workspace.
+    pub workspace: Workspace,
+    /// The host roots, as the operator named them, from which it may copy into a sandbox.
+    #[serde(deserialize_with = "parts")]
+    pub copy_in: Vec<String>,
+    /// The host roots into which it may copy out of a sandbox.
+    #[serde(deserialize_with = "parts")]
+    pub copy_out: Vec<String>,
+}
+
+/// How a skill's own code sees the session's workspace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workspace {
+    /// Not at all.
+    #[default]
+    None,
+    /// It can be read.
+    ReadOnly,
+    /// It can be read and written.
+    ReadWrite,
+}
+
+/// `blackboard = { … }`: patterns of keys, in which `*` stands for anything within one part and `**` for anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Blackboard {
+    /// The keys it may write.
+    #[serde(deserialize_with = "patterns")]
+    pub publish: Vec<String>,
+    /// The keys it may read.
+    #[serde(deserialize_with = "patterns")]
+    pub read: Vec<String>,
+}
+
+/// `http = { … }`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// The hosts it may call.
+    #[serde(deserialize_with = "hosts")]
+    pub hosts: Vec<String>,
+}
+
+impl Manifest {
+    /// Reads a manifest. `file` only serves for error messages, which name it, the line and the key.
+    pub fn parse(text: &str, file: &Path) -> Result<Self> {
+        toml_file::read(text, file)
+    }
+
+    /// Refuses a manifest whose skill is not called as its directory.
+    pub fn check_directory(&self, directory: &str) -> Result<()> {
+        if self.skill.name == directory {
+            return Ok(());
+        }
+        Err(Error::invalid_argument(format!(
+            "{FILE}: skill.name is {:?}, but the skill's directory is {directory:?}: they must be equal, so rename one",
+            self.skill.name
+        )))
+    }
+}
+
+fn part<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    name::check_part("skill", &text).map_err(D::Error::custom)?;
+    Ok(text)
+}
+
+fn parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    checked_list(deserializer, |text| {
+        name::is_part(text)
+            .then_some(())
+            .ok_or_else(|| format!("{text:?} is not a name: 1 to {} of the characters a-z, 0-9 and -", name::MAX_PART))
+    })
+}
+
+fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    checked_list(deserializer, |text| {
+        let bad = |c: char| c.is_whitespace() || c.is_control() || "?[]".contains(c);
+        if (1..=256).contains(&text.len()) && !text.contains(bad) && !text.starts_with(':') && !text.ends_with(':') {
+            return Ok(());
+        }
+        Err(format!(
+            "{text:?} is not a pattern of keys: 1 to 256 bytes of parts separated by `:`, with `*` and `**` as the \
+             only wildcards, such as \"stats:*\""
+        ))
+    })
+}
+
+fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    checked_list(deserializer, |text| {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+        ((1..=253).contains(&text.len()) && text.chars().all(good)).then_some(()).ok_or_else(|| {
+            format!("{text:?} is not a host: a name such as \"api.example.com\", with `:PORT` if need be")
+        })
+    })
+}
+
+fn checked_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Vec<String>, D::Error> {
+    let list = Vec::<String>::deserialize(deserializer)?;
+    if list.len() > MAX_LIST {
+        return Err(D::Error::custom(format!("{} entries are too many: at most {MAX_LIST}", list.len())));
+    }
+    for text in &list {
+        check(text).map_err(D::Error::custom)?;
+    }
+    Ok(list)
+}
+
+fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let numbers = text.split(['-', '+']).next().unwrap_or_default();
+    let numbered = numbers.split('.').count() == 3
+        && numbers.split('.').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-".contains(&byte));
+    if numbered && plain && text.len() <= 64 {
+        return Ok(text);
+    }
+    Err(D::Error::custom(format!("{text:?} is not a version: three numbers such as \"0.1.0\"")))
+}
+
+/// Whether a relative path stays beneath the directory it starts at, as far as its text says. Symbolic links are the
+/// business of whoever opens it.
+pub fn is_beneath(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, PathPart::Normal(_) | PathPart::CurDir))
+        && path.components().any(|part| matches!(part, PathPart::Normal(_)))
+}
+
+fn beneath<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let path = PathBuf::from(&text);
+    if text.len() <= 1024 && !text.contains('\0') && is_beneath(&path) {
+        return Ok(path);
+    }
+    Err(D::Error::custom(format!(
+        "{text:?} is not a path beneath the skill's directory: write it relative to it and without `..`"
+    )))
+}
+
+fn sha256<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let digits = text.strip_prefix("sha256:").unwrap_or(&text);
+    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Some(digits.to_ascii_lowercase()));
+    }
+    Err(D::Error::custom("a SHA-256 is 64 hexadecimal digits, as `sha256sum` prints them"))
+}
+
+fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let value = f64::deserialize(deserializer)?;
+    if (0.01..=1024.0).contains(&value) {
+        return Ok(value);
+    }
+    Err(D::Error::custom(format!("{value} is out of range: 0.01 to 1024 cores")))
+}
+
+fn sandbox_memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    whole(deserializer, 16, 1024 * 1024, "MiB")
+}
+
+fn containers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, 1, 64, "sandboxes").map(|value| u32::try_from(value).unwrap_or(64))
+}
+
+fn whole<'de, D: Deserializer<'de>>(deserializer: D, min: u64, max: u64, unit: &str) -> Result<u64, D::Error> {
+    let value = i64::deserialize(deserializer)?;
+    match u64::try_from(value) {
+        Ok(value) if (min..=max).contains(&value) => Ok(value),
+        _ => Err(D::Error::custom(format!("{value} is out of range: {min} to {max} {unit}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const FULL: &str = r#"
+[skill]
+name = "code-stats"
+version = "0.1.0"
+component = "code_stats.wasm"
+
+[actions]
+expose = ["count"]
+
+[capabilities]
+sandbox    = { roles = ["default"], network = "none", cpus = 1, memory-mib = 512, containers = 1 }
+files      = { workspace = "read-write", copy-in = ["project"], copy-out = [] }
+blackboard = { publish = ["stats:*"], read = ["stats:*"] }
+http       = { hosts = ["api.github.com"] }
+
+[limits]
+deadline = "2m"
+memory-mib = 64
+fuel = 10_000_000_000
+"#;
+
+    fn parse(text: &str) -> Result<Manifest> {
+        Manifest::parse(text, Path::new("skills/code-stats/skill.toml"))
+    }
+
+    #[test]
+    fn the_whole_manifest_is_read() {
+        let manifest = parse(FULL).unwrap();
+        assert_eq!(manifest.actions.expose, Some(vec!["count".to_owned()]));
+        let sandbox = manifest.capabilities.sandbox.unwrap();
+        assert_eq!((sandbox.cpus, sandbox.memory_mib, sandbox.network), (1.0, 512, Network::None));
+        let files = manifest.capabilities.files.unwrap();
+        assert_eq!((files.workspace, files.copy_in), (Workspace::ReadWrite, vec!["project".to_owned()]));
+        assert_eq!(manifest.limits.deadline, Duration::from_secs(120));
+        assert_eq!(manifest.limits.log_bytes, Limits::default().log_bytes);
+    }
+
+    #[test]
+    fn what_is_absent_has_its_default() {
+        let manifest =
+            parse("[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"a.wasm\"\n[capabilities]\nsandbox = {}\n")
+                .unwrap();
+        assert_eq!(manifest.limits, Limits::default());
+        assert_eq!(manifest.capabilities.sandbox, Some(Sandbox::default()));
+        assert_eq!(manifest.capabilities.files, None);
+        assert_eq!(manifest.actions.expose, None);
+    }
+
+    /// One line of the full manifest replaced, and what the error must say about it.
+    #[test]
+    fn errors_name_file_line_and_key() {
+        for (line, instead, said) in [
+            ("name = \"code-stats\"", "name = \"Code\"", "skill.toml:3: skill.name: \"Code\" cannot name a skill"),
+            ("name = \"code-stats\"", "nam = \"x\"", "skill.toml:3: skill.nam: unknown key `nam`"),
+            ("version = \"0.1.0\"", "version = 1", "skill.toml:4: skill.version: invalid type: integer `1`"),
+            ("version = \"0.1.0\"", "version = \"one\"", "skill.toml:4: skill.version: \"one\" is not a version"),
+            ("version = \"0.1.0\"", "", "skill.toml:2: skill: missing key `version`"),
+            ("component = \"code_stats.wasm\"", "component = \"../x\"", "skill.toml:5: skill.component: "),
+            ("component = \"code_stats.wasm\"", "component = \"/x\"", "skill.toml:5: skill.component: "),
+            ("component = \"code_stats.wasm\"", "component = \"a\"\nsha256 = \"ab\"", ":6: skill.sha256: "),
+            ("[actions]", "[action]", "skill.toml:7: action: unknown key `action`"),
+            ("http       =", "net =", "skill.toml:14: capabilities.net: unknown key `net`; the keys known here are"),
+            ("network = \"none\"", "network = \"host\"", "capabilities.sandbox.network: unknown variant `host`"),
+            ("cpus = 1,", "cpus = 0,", "skill.toml:11: capabilities.sandbox.cpus: 0 is out of range"),
+            ("containers = 1 ", "containers = 1000 ", "capabilities.sandbox.containers: 1000 is out of range"),
+            ("containers = 1 ", "container = 1 ", "capabilities.sandbox.container: unknown key `container`"),
+            ("publish = [\"stats:*\"]", "publish = [\"a b\"]", ":13: capabilities.blackboard.publish: \"a b\""),
+            ("deadline = \"2m\"", "deadline = \"2h\"", "skill.toml:17: limits.deadline: \"2h\" is out of range"),
+            ("deadline = \"2m\"", "deadline = 5", "skill.toml:17: limits.deadline: invalid type"),
+            ("memory-mib = 64", "memory-mib = -1", ":18: limits.memory-mib: -1 is out of range: 1 to 4096 MiB"),
+            ("memory-mib = 64", "memory = 64", "skill.toml:18: limits.memory: unknown key `memory`"),
+            ("fuel = 10_000_000_000", "fuel = ", "skill.toml:19"),
+        ] {
+            let text = FULL.replacen(line, instead, 1);
+            assert_ne!(text, FULL, "{line} does not occur");
+            let message = parse(&text).expect_err(instead).message;
+            assert!(message.contains(said), "{instead}\n  gave {message}\n  want {said}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_its_directorys_is_refused() {
+        let manifest = parse(FULL).unwrap();
+        manifest.check_directory("code-stats").unwrap();
+        assert!(manifest.check_directory("other").unwrap_err().message.contains("\"other\""));
+    }
+}

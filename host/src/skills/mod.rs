@@ -1,0 +1,43 @@
+//! What a skill is: a directory with `SKILL.md`, `skill.toml` and a component.
+//!
+//! - [`name`]: how skills and plugins are called.
+//! - [`manifest`]: `skill.toml`, the machine contract; strict, every error with its file, line and key.
+//! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
+//! - [`discovery`]: which skills there are, and which of two with one name counts.
+//! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
+//! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
+//! - [`cache`]: descriptors, kept by the component's digest.
+//! - [`imports`]: what a component imports, compared with what its manifest asks for.
+//! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
+//! - [`ty`]: the one table of types. [`schema`], [`lower`], [`lift`] and [`text_args`] all walk it, so that a schema
+//!   accepts just what lowering accepts.
+//!
+//! Everything here is written by a stranger: files, manifests, components and arguments are bounded before they are
+//! read, and nothing in one skill can make another disappear.
+
+pub mod cache;
+pub mod component;
+pub mod descriptor;
+pub mod discovery;
+pub mod docs;
+pub mod frontmatter;
+pub mod imports;
+pub mod lift;
+pub mod lower;
+pub mod manifest;
+pub mod name;
+pub mod schema;
+pub mod text_args;
+pub mod toml_file;
+pub mod ty;
+mod wit;
+
+pub use cache::{DescriptorCache, DirCache};
+pub use component::{Component, MAX_COMPONENT};
+pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
+pub use discovery::{Catalog, Entry, Loaded, Root, Roots, Source};
+pub use imports::check_imports;
+pub use lift::Lifted;
+pub use crate::engine::limits::{self, Limits};
+pub use manifest::Manifest;
+pub use name::{SkillName, Target};

@@ -1,0 +1,117 @@
+//! How skills are called: `skill`, `plugin/skill`, and with an action `skill.action`.
+//!
+//! A part is `[a-z0-9-]{1,64}`: it has neither `/` nor `.`, so a skill on its own can never take the name of a
+//! plugin's, and the first `.` after the skill always begins the action.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The most characters a skill's or a plugin's name may have.
+pub const MAX_PART: usize = 64;
+
+/// Whether `part` can be the name of a skill, a plugin, a role or a host root.
+pub fn is_part(part: &str) -> bool {
+    (1..=MAX_PART).contains(&part.len())
+        && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// Refuses what [`is_part`] refuses; `what` is named in the error.
+pub fn check_part(what: &str, part: &str) -> Result<()> {
+    if is_part(part) {
+        return Ok(());
+    }
+    let shown: String = part.chars().take(MAX_PART + 8).collect();
+    Err(Error::invalid_argument(format!(
+        "{shown:?} cannot name a {what}: 1 to {MAX_PART} of the characters a-z, 0-9 and -"
+    )))
+}
+
+/// A skill's full name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SkillName {
+    /// The plugin it is of, if any.
+    pub plugin: Option<String>,
+    /// Its own name, equal to its directory's.
+    pub skill: String,
+}
+
+impl fmt::Display for SkillName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(plugin) = &self.plugin {
+            write!(f, "{plugin}/")?;
+        }
+        f.write_str(&self.skill)
+    }
+}
+
+impl FromStr for SkillName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (plugin, skill) = match text.split_once('/') {
+            Some((plugin, skill)) => (Some(plugin), skill),
+            None => (None, text),
+        };
+        if let Some(plugin) = plugin {
+            check_part("plugin", plugin)?;
+        }
+        check_part("skill", skill)?;
+        Ok(Self { plugin: plugin.map(Into::into), skill: skill.into() })
+    }
+}
+
+/// What a call names: a skill, and one of its actions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The skill.
+    pub skill: SkillName,
+    /// The action. Without one the skill must have just one.
+    pub action: Option<String>,
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (skill, action) = match text.split_once('.') {
+            Some((skill, action)) => (skill, Some(action)),
+            None => (text, None),
+        };
+        if action == Some("") {
+            return Err(Error::invalid_argument(format!(
+                "{text:?} ends where its action should begin: write SKILL or SKILL.ACTION"
+            )));
+        }
+        Ok(Self { skill: skill.parse()?, action: action.map(Into::into) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_in_all_its_forms() {
+        for (text, plugin, skill, action) in [
+            ("hello", None, "hello", None),
+            ("hello.greet", None, "hello", Some("greet")),
+            ("tools/hello", Some("tools"), "hello", None),
+            ("tools/hello.api.greet", Some("tools"), "hello", Some("api.greet")),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target.skill.plugin.as_deref(), plugin);
+            assert_eq!(target.skill.skill, skill);
+            assert_eq!(target.action.as_deref(), action);
+            assert_eq!(target.skill.to_string(), text.split('.').next().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in ["", "Hello", "a/b/c", "a/", "/a", "..", "../a", "a b", "hello.", "über", &"a".repeat(65)] {
+            assert!(text.parse::<Target>().is_err(), "{text:?} was taken for a name");
+        }
+    }
+}

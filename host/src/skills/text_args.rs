@@ -1,0 +1,55 @@
+//! `--arg NAME=VALUE`: text that is read by the type of the parameter.
+//!
+//! What is text in JSON is taken as it stands, without quotes: `string`, `char`, `enum`, `list<u8>` (base64), the
+//! three floats that are no numbers, and 64-bit integers. Everything else is JSON. So a string is never read as
+//! anything else, however much it looks like a number. An option is read as what it may hold; to give none, leave the
+//! argument out.
+
+use serde_json::{Map, Value};
+
+use super::descriptor::Action;
+use super::lower::not_number;
+use super::ty::Ty;
+use crate::error::{Error, Result};
+
+impl Action {
+    /// `args` together with `text`. A name that stands twice is an error, and so is one that the action does not have.
+    pub fn with_text(&self, mut args: Map<String, Value>, text: &[(String, String)]) -> Result<Map<String, Value>> {
+        for (name, text) in text {
+            let Some(param) = self.params.iter().find(|param| param.name == *name) else {
+                let known: Vec<_> = self.params.iter().map(|param| param.name.as_str()).collect();
+                let known =
+                    if known.is_empty() { "takes no arguments".into() } else { format!("takes {}", known.join(", ")) };
+                return Err(Error::invalid_argument(format!("there is no argument {name:?}: {} {known}", self.name)));
+            };
+            let value = read(text, &param.ty).map_err(|reason| {
+                Error::invalid_argument(format!("argument {name}: expected {}: {reason}", param.ty.wants()))
+            })?;
+            if args.insert(name.clone(), value).is_some() {
+                return Err(Error::invalid_argument(format!("argument {name} is given twice")));
+            }
+        }
+        Ok(args)
+    }
+}
+
+fn read(text: &str, ty: &Ty) -> std::result::Result<Value, String> {
+    match ty {
+        Ty::String | Ty::Char | Ty::Enum(_) | Ty::Bytes => Ok(text.into()),
+        Ty::F32 | Ty::F64 if not_number(text).is_some() => Ok(text.into()),
+        // A number of JSON may be too long for its reader; the string has every digit.
+        Ty::Int(int) if int.is_wide() && is_digits(text) => Ok(text.into()),
+        Ty::Option(inner) if !inner.is_optional() && text != "null" => read(text, inner),
+        // `null` could be meant as text: where it could, it is.
+        Ty::Option(inner) if matches!(**inner, Ty::String | Ty::Char | Ty::Enum(_) | Ty::Bytes) => read(text, inner),
+        _ => serde_json::from_str(text).map_err(|error| {
+            let shown: String = text.chars().take(60).collect();
+            format!("{shown:?} is not JSON ({error})")
+        }),
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}

@@ -1,0 +1,270 @@
+//! The one table of types: what WIT can say in an action's signature.
+//!
+//! A tree of our own and not `wit-parser`'s, because it is kept on disk with the descriptor, and because its size is
+//! bounded when it is built ([`MAX_DEPTH`], [`MAX_NODES`]): whatever walks it may recurse.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The deepest nesting of types in one parameter or result.
+pub const MAX_DEPTH: usize = 32;
+/// The most types in one component's actions, each counted wherever it is used.
+pub const MAX_NODES: usize = 50_000;
+/// The most bytes of `list<u8>` in one call's arguments, all together.
+///
+/// Wasmtime's dynamic interface has one value of 40 bytes for every byte, while the call is lowered.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// The most values in one call's arguments, bytes of `list<u8>` aside.
+pub const MAX_VALUES: usize = 1_000_000;
+
+/// A type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ty {
+    /// `bool`.
+    Bool,
+    /// `u8` … `s64`.
+    Int(Int),
+    /// `f32`.
+    F32,
+    /// `f64`.
+    F64,
+    /// `char`.
+    Char,
+    /// `string`.
+    String,
+    /// `list<u8>`.
+    Bytes,
+    /// Every other `list`.
+    List(Box<Ty>),
+    /// `tuple`.
+    Tuple(Vec<Ty>),
+    /// `record`.
+    Record(Record),
+    /// `enum`.
+    Enum(Labels),
+    /// `flags`.
+    Flags(Labels),
+    /// `variant`.
+    Variant(Variant),
+    /// `option`.
+    Option(Box<Ty>),
+    /// `result`.
+    Result(ResultTy),
+}
+
+/// An integer type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum Int {
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+}
+
+/// `record`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// What it is, from its comment.
+    pub docs: String,
+    /// In order.
+    pub fields: Vec<Field>,
+}
+
+/// A field of a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub docs: String,
+    /// Its type.
+    pub ty: Ty,
+}
+
+/// `enum` or `flags`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub docs: String,
+    /// In order.
+    pub labels: Vec<Label>,
+}
+
+/// One name of an `enum` or `flags`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label {
+    /// The name.
+    pub name: String,
+    /// What it means.
+    pub docs: String,
+}
+
+/// `variant`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub docs: String,
+    /// In order.
+    pub cases: Vec<Case>,
+}
+
+/// A case of a variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub docs: String,
+    /// What it carries.
+    pub ty: Option<Ty>,
+}
+
+/// `result`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultTy {
+    /// What `ok` carries.
+    pub ok: Option<Box<Ty>>,
+    /// What `err` carries.
+    pub err: Option<Box<Ty>>,
+}
+
+impl Int {
+    /// Its name in WIT.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::S8 => "s8",
+            Self::S16 => "s16",
+            Self::S32 => "s32",
+            Self::S64 => "s64",
+        }
+    }
+
+    /// The least and the greatest value.
+    pub fn range(self) -> (i128, i128) {
+        match self {
+            Self::U8 => (0, u8::MAX.into()),
+            Self::U16 => (0, u16::MAX.into()),
+            Self::U32 => (0, u32::MAX.into()),
+            Self::U64 => (0, u64::MAX.into()),
+            Self::S8 => (i8::MIN.into(), i8::MAX.into()),
+            Self::S16 => (i16::MIN.into(), i16::MAX.into()),
+            Self::S32 => (i32::MIN.into(), i32::MAX.into()),
+            Self::S64 => (i64::MIN.into(), i64::MAX.into()),
+        }
+    }
+
+    /// Whether it holds values that many readers of JSON cannot: these may be written as decimal strings too.
+    pub fn is_wide(self) -> bool {
+        matches!(self, Self::U64 | Self::S64)
+    }
+}
+
+impl Ty {
+    /// Whether an absent argument or field stands for a value of this type (none).
+    pub fn is_optional(&self) -> bool {
+        matches!(self, Self::Option(_))
+    }
+
+    /// What JSON it wants, in a few words, for an error message.
+    pub fn wants(&self) -> String {
+        match self {
+            Self::Bool => "true or false".into(),
+            Self::Int(int) => {
+                let (min, max) = int.range();
+                let also = if int.is_wide() { ", or one as a decimal string" } else { "" };
+                format!("an integer {min}…{max}{also}")
+            }
+            Self::F32 => "a number in the range of an f32, \"NaN\", \"Infinity\" or \"-Infinity\"".into(),
+            Self::F64 => "a number, \"NaN\", \"Infinity\" or \"-Infinity\"".into(),
+            Self::Char => "a string of one character".into(),
+            Self::String => "a string".into(),
+            Self::Bytes => "bytes as a base64 string (standard alphabet, padded)".into(),
+            Self::List(item) => format!("an array of {item}"),
+            Self::Tuple(items) => format!("an array of {} values ({self})", items.len()),
+            Self::Record(record) => {
+                format!("an object with the fields {}", listed(record.fields.iter().map(|f| &f.name)))
+            }
+            Self::Enum(labels) => format!("one of {}", quoted(labels.labels.iter().map(|l| &l.name))),
+            Self::Flags(labels) => {
+                format!("an array of different ones of {}", quoted(labels.labels.iter().map(|l| &l.name)))
+            }
+            Self::Variant(variant) => format!(
+                "an object {{\"tag\", \"val\"}} whose tag is one of {}",
+                quoted(variant.cases.iter().map(|case| &case.name))
+            ),
+            Self::Option(inner) => match &**inner {
+                Self::Option(_) => "null, or an object {\"some\": …}".into(),
+                inner => format!("{}, or null", inner.wants()),
+            },
+            Self::Result(_) => "an object {\"ok\": …} or {\"err\": …}".into(),
+        }
+    }
+}
+
+/// Enough of the names for an error message.
+const SHOWN: usize = 24;
+
+fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let names: Vec<_> = names.take(SHOWN).map(String::as_str).collect();
+    format!("{}{more}", names.join(", "))
+}
+
+fn quoted<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let names: Vec<_> = names.take(SHOWN).map(|name| format!("\"{name}\"")).collect();
+    format!("{}{more}", names.join(", "))
+}
+
+/// As WIT writes it; what has a name, by its name.
+impl fmt::Display for Ty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool => f.write_str("bool"),
+            Self::Int(int) => f.write_str(int.name()),
+            Self::F32 => f.write_str("f32"),
+            Self::F64 => f.write_str("f64"),
+            Self::Char => f.write_str("char"),
+            Self::String => f.write_str("string"),
+            Self::Bytes => f.write_str("list<u8>"),
+            Self::List(item) => write!(f, "list<{item}>"),
+            Self::Tuple(items) => {
+                f.write_str("tuple<")?;
+                for (index, item) in items.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{item}")?;
+                }
+                f.write_str(">")
+            }
+            Self::Record(Record { name, .. })
+            | Self::Enum(Labels { name, .. })
+            | Self::Flags(Labels { name, .. })
+            | Self::Variant(Variant { name, .. }) => f.write_str(name),
+            Self::Option(inner) => write!(f, "option<{inner}>"),
+            Self::Result(ResultTy { ok, err }) => match (ok, err) {
+                (None, None) => f.write_str("result"),
+                (Some(ok), None) => write!(f, "result<{ok}>"),
+                (None, Some(err)) => write!(f, "result<_, {err}>"),
+                (Some(ok), Some(err)) => write!(f, "result<{ok}, {err}>"),
+            },
+        }
+    }
+}

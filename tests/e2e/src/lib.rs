@@ -1,0 +1,305 @@
+//! A user's view of skillhost for the end-to-end tests: the real binary, a state directory of its own, a project with skills.
+//!
+//! Nothing here knows the host's library. What a test wants to know of a container it asks the engine, and what it wants to
+//! know of processes it reads from this machine's `/proc`, where a container's are seen from outside.
+
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long an event may take before a test gives up on it. Not a measure of anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A user: a project, a state directory, a configuration.
+pub struct User {
+    home: tempfile::TempDir,
+}
+
+/// What one command did.
+#[derive(Debug)]
+pub struct Done {
+    /// Its exit code.
+    pub code: i32,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Done {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {self:?}"))
+    }
+
+    /// Asserts success.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    /// Asserts an exit code.
+    #[track_caller]
+    pub fn code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+}
+
+impl From<Output> for Done {
+    fn from(output: Output) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        let code = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
+        Self { code, stdout: output.stdout, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
+    }
+}
+
+/// The binary, as cargo built it beside this test.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let binary = test.ancestors().nth(2).unwrap().join("skillhost");
+    assert!(binary.exists(), "{} is not built: run the tests with `cargo xtask test`", binary.display());
+    binary
+}
+
+impl User {
+    /// One with the given skills of the tests' guests or of `skills/` in a trusted project.
+    pub fn with_skills(skills: &[&str]) -> Self {
+        let user = Self::new("");
+        for skill in skills {
+            user.add_skill(skill);
+        }
+        user.run(["trust"]).ok();
+        user
+    }
+
+    /// One with this configuration and an empty project.
+    pub fn new(config: &str) -> Self {
+        // Below the system's own temporary directory: a socket's path has room for 108 bytes only.
+        let home = tempfile::Builder::new().prefix("sk").tempdir().unwrap();
+        fs::create_dir_all(home.path().join("project")).unwrap();
+        fs::write(home.path().join("skillhost.toml"), config).unwrap();
+        Self { home }
+    }
+
+    /// The project's directory.
+    pub fn project(&self) -> PathBuf {
+        self.home.path().join("project")
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.home.path().join("state")
+    }
+
+    /// A directory of this user's that is neither.
+    pub fn elsewhere(&self) -> PathBuf {
+        let path = self.home.path().join("elsewhere");
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Copies a skill into the project. Its component must have been built.
+    pub fn add_skill(&self, name: &str) -> PathBuf {
+        let root = skillhost_test_support::workspace();
+        let from = [root.join("skills").join(name), root.join("tests/guests").join(name)];
+        let from = from.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("no skill {name}"));
+        let to = self.project().join("skills").join(name);
+        fs::create_dir_all(&to).unwrap();
+        let mut component = false;
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let keep = path.extension().is_some_and(|ending| ["md", "toml", "wasm"].iter().any(|kept| ending == *kept));
+            if keep && path.file_name() != Some(OsStr::new("Cargo.toml")) {
+                component |= path.extension() == Some(OsStr::new("wasm"));
+                fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        assert!(component, "the component of {name} is not built: run the tests with `cargo xtask test`");
+        to
+    }
+
+    /// A command of this user's.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(binary());
+        command.current_dir(self.project()).args(args);
+        command.env("SKILLHOST_STATE_DIR", self.state()).env("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml"));
+        command.env("HOME", self.home.path()).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// Runs a command to its end with this input.
+    pub fn run_with<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Done {
+        let mut child = self.spawn(args);
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        // The command may answer before it has read everything.
+        let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let done = child.wait_with_output().unwrap().into();
+        feed.join().unwrap();
+        done
+    }
+
+    /// Starts a command with all its streams piped.
+    pub fn spawn<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Child {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Calls an action of a skill; the arguments are JSON.
+    pub fn call(&self, action: &str, args: &Value) -> Done {
+        self.run(["run", action, "--json", &args.to_string(), "--output", "json"])
+    }
+
+    /// Launches a sandbox and gives its id.
+    pub fn launch<const N: usize>(&self, more: [&str; N]) -> String {
+        let mut args = vec!["sandbox", "launch", "--role", "default", "--output", "json"];
+        args.extend(more);
+        self.run(args).ok().json()["container_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs a line for the shell in a sandbox, answered as JSON.
+    pub fn shell(&self, id: &str, line: &str) -> Value {
+        self.run(["sandbox", "exec", id, "--output", "json", "--shell", line]).json()
+    }
+
+    /// The audit records, oldest first.
+    pub fn audit(&self) -> Vec<Value> {
+        let listed = self.run(["audit", "tail", "-n", "1000", "--output", "json"]).ok().json();
+        listed["records"].as_array().unwrap().clone()
+    }
+
+    /// The host process's id.
+    pub fn host_pid(&self) -> i32 {
+        let status = self.run(["host", "status", "--output", "json"]).ok().json();
+        i32::try_from(status["pid"].as_i64().unwrap()).unwrap()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // Takes the sandboxes along.
+        let _ = self.command(["host", "stop"]).output();
+    }
+}
+
+/// Waits until `ready` gives something; `what` is named when it never does.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(Instant::now() < until, "never came: {what}");
+        // There is no event to wait for: the state is another system's (the engine's, the kernel's process table).
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes of this machine, containers' included, whose command line holds `mark`.
+pub fn processes(mark: &str) -> Vec<i32> {
+    let own = std::process::id().to_string();
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let pid: i32 = name.parse().ok()?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let found = String::from_utf8_lossy(&line).contains(mark);
+            // The command line of whoever asks for the command holds the mark too.
+            let ours = name == own || line.starts_with(binary().as_os_str().as_encoded_bytes());
+            (found && !ours).then_some(pid)
+        })
+        .collect()
+}
+
+/// A mark that no other process has: a number of seconds for `sleep`.
+pub fn mark() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("86400.{}{:04}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A line that leaves the worst kind of process behind it: in a session of its own, forked twice, ignoring TERM and HUP,
+/// and holding standard output. It says `up` when that runs.
+pub fn hostile(mark: &str) -> String {
+    format!("(setsid sh -c '(trap \"\" TERM HUP INT; echo up; sleep {mark}; sleep {mark}) &' &) ; ")
+}
+
+/// Whether there is a container engine. Without one the test is counted as skipped, and that is a failure where
+/// `SKILLHOST_REQUIRE_DOCKER=1` says that there must be one.
+pub fn engine(test: &str) -> bool {
+    let answered = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
+    if answered.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    skip(test, "no container engine answers");
+    false
+}
+
+fn skip(test: &str, why: &str) {
+    let required = std::env::var("SKILLHOST_REQUIRE_DOCKER").is_ok_and(|value| value == "1");
+    assert!(!required, "{test}: {why}, and SKILLHOST_REQUIRE_DOCKER=1");
+    eprintln!("skipped: {test}: {why}");
+    if let Some(file) = std::env::var_os("SKILLHOST_SKIPS") {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
+        writeln!(file, "{test}: {why}").unwrap();
+    }
+}
+
+/// Returns from the test, counted as skipped, when there is no container engine.
+#[macro_export]
+macro_rules! needs_engine {
+    () => {
+        if !$crate::engine(concat!(module_path!(), ":", line!())) {
+            return;
+        }
+    };
+}
+
+/// What the engine says of a sandbox's container.
+pub fn inspect(id: &str) -> Value {
+    let output = Command::new("docker").args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")]).output().unwrap();
+    let engine_id = String::from_utf8(output.stdout).unwrap();
+    let output = Command::new("docker").args(["inspect", engine_id.trim()]).output().unwrap();
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    all[0].clone()
+}
+
+/// Whether the engine has a container for a sandbox.
+pub fn has_container(id: &str) -> bool {
+    let output = Command::new("docker").args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")]).output().unwrap();
+    !output.stdout.is_empty()
+}
+
+/// Sends a signal.
+pub fn signal(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Writes a file, with its directories.
+pub fn write(path: &Path, content: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}

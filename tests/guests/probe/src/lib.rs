@@ -1,0 +1,201 @@
+//! Does to the world just what its caller says.
+
+mod component {
+    wit_bindgen::generate!({ path: "wit", world: "probe", generate_all });
+    export!(Probe);
+    use super::Probe;
+}
+
+use component::Guest;
+use component::skillhost::skill::sandbox::{Chunk, Command, Container, ExecOptions, LaunchOptions, Network, Process};
+use component::skillhost::skill::types::Error;
+use component::skillhost::skill::{blackboard, files, log};
+
+struct Probe;
+
+fn say(error: Error) -> String {
+    let (kind, message) = match error {
+        Error::Denied(m) => ("denied", m),
+        Error::QuotaExceeded(m) => ("quota-exceeded", m),
+        Error::Permission(m) => ("permission", m),
+        Error::InvalidArgument(m) => ("invalid-argument", m),
+        Error::NotFound(m) => ("not-found", m),
+        Error::AlreadyExists(m) => ("already-exists", m),
+        Error::NotOwner(m) => ("not-owner", m),
+        Error::TimedOut(m) => ("timed-out", m),
+        Error::Cancelled(m) => ("cancelled", m),
+        Error::TooLarge(m) => ("too-large", m),
+        Error::SandboxDied(m) => ("sandbox-died", m),
+        Error::Unavailable(m) => ("unavailable", m),
+        Error::Other(m) => ("other", m),
+    };
+    format!("{kind}: {message}")
+}
+
+fn options() -> ExecOptions {
+    ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: None, max_output: None }
+}
+
+fn launch_as(role: &str, network: Option<Network>, cpus: Option<f64>) -> Result<Container, String> {
+    let options = LaunchOptions {
+        role: role.into(),
+        cpus,
+        memory_mib: None,
+        network,
+        wall_time_ms: None,
+        shared: false,
+        env: Vec::new(),
+    };
+    Container::launch(&options).map_err(say)
+}
+
+fn launch() -> Result<Container, String> {
+    launch_as("default", None, None)
+}
+
+fn shell(container: &Container, line: &str) -> Result<String, String> {
+    let done = container.exec(&Command::Shell(line.into()), &options()).map_err(say)?;
+    if done.exit_code != 0 {
+        return Err(format!("exit {}: {}", done.exit_code, String::from_utf8_lossy(&done.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+fn text(chunk: &Chunk) -> String {
+    let (Chunk::Stdout(bytes) | Chunk::Stderr(bytes)) = chunk;
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn all(process: &Process) -> Result<String, String> {
+    let mut out = String::new();
+    while let Some(chunk) = process.read(1024).map_err(say)? {
+        out.push_str(&text(&chunk));
+    }
+    Ok(out)
+}
+
+fn forever() -> ! {
+    let mut n = 0u64;
+    loop {
+        n = std::hint::black_box(n.wrapping_add(1));
+    }
+}
+
+impl Guest for Probe {
+    fn run(role: String, network: Option<String>, line: String) -> Result<String, String> {
+        let network = network.map(|name| if name == "bridge" { Network::Bridge } else { Network::None });
+        shell(&launch_as(&role, network, None)?, &line)
+    }
+
+    fn launch_many(count: u32, cpus: Option<f64>) -> Result<u32, String> {
+        let held = (0..count).map(|_| launch_as("default", None, cpus)).collect::<Result<Vec<_>, _>>()?;
+        Ok(held.len() as u32)
+    }
+
+    fn attach(id: String, line: String) -> Result<String, String> {
+        shell(&Container::attach(&id).map_err(say)?, &line)
+    }
+
+    fn copy_in(root: String, path: String, dest: String, then: String) -> Result<String, String> {
+        let container = launch()?;
+        files::copy_in(&container, &root, &path, &dest).map_err(say)?;
+        shell(&container, &then)
+    }
+
+    fn copy_out(first: String, src: String, root: String, path: String) -> Result<String, String> {
+        let container = launch()?;
+        shell(&container, &first)?;
+        Ok(files::copy_out(&container, &src, &root, &path).map_err(say)?.message)
+    }
+
+    fn read_file(first: String, path: String) -> Result<String, String> {
+        let container = launch()?;
+        shell(&container, &first)?;
+        Ok(String::from_utf8_lossy(&container.read_file(&path, None).map_err(say)?).into_owned())
+    }
+
+    fn write_file(first: String, path: String, content: String) -> Result<String, String> {
+        let container = launch()?;
+        shell(&container, &first)?;
+        container.write_file(&path, content.as_bytes()).map_err(say)?;
+        shell(&container, &format!("cat -- '{path}'"))
+    }
+
+    fn publish(key: String, value: String) -> Result<u64, String> {
+        blackboard::publish(&key, &value).map_err(say)
+    }
+
+    fn get(key: String) -> Result<Option<String>, String> {
+        Ok(blackboard::get(&key).map_err(say)?.map(|entry| entry.value))
+    }
+
+    fn keys(pattern: String) -> Result<Vec<String>, String> {
+        Ok(blackboard::list(&pattern).map_err(say)?.into_iter().map(|entry| entry.key).collect())
+    }
+
+    fn start(line: String, then: String) -> Result<String, String> {
+        let container = launch()?;
+        let process = container.start(&Command::Shell(line), &options()).map_err(say)?;
+        let first = process.read(1024).map_err(say)?.map(|chunk| text(&chunk)).unwrap_or_default();
+        log::log(log::Level::Info, &format!("started in {}: {}", container.info().id, first.trim()));
+        match then.as_str() {
+            "trap" => panic!("as it was told"),
+            "spin" => forever(),
+            "kill" => {
+                process.kill().map_err(say)?;
+                Ok(format!("{:?}", process.wait().map_err(say)?.outcome))
+            }
+            "wait" => Ok(format!("{:?}", process.wait().map_err(say)?.outcome)),
+            _ => Ok(first),
+        }
+    }
+
+    fn pipe(line: String, input: String) -> Result<String, String> {
+        let container = launch()?;
+        let process = container.start(&Command::Shell(line), &options()).map_err(say)?;
+        process.write(input.as_bytes()).map_err(say)?;
+        process.close_stdin().map_err(say)?;
+        let out = all(&process)?;
+        let ended = process.wait().map_err(say)?;
+        Ok(format!("{} {} {out}", ended.exit_code, ended.stdout_bytes))
+    }
+
+    fn read_workspace(path: String) -> Result<String, String> {
+        std::fs::read_to_string(format!("/workspace/{path}")).map_err(|error| error.to_string())
+    }
+
+    fn look_around() -> Vec<String> {
+        let mut seen: Vec<String> = std::env::vars().map(|(name, value)| format!("env {name}={value}")).collect();
+        seen.extend(std::env::args().map(|arg| format!("arg {arg}")));
+        for path in ["/", "/etc/passwd", ".", "/proc/self/environ", "/tmp"] {
+            if std::fs::metadata(path).is_ok() {
+                seen.push(format!("file {path}"));
+            }
+        }
+        if std::net::TcpStream::connect("127.0.0.1:22").map_err(|error| error.kind())
+            != Err(std::io::ErrorKind::PermissionDenied)
+        {
+            seen.push("a socket that is not refused".into());
+        }
+        let mut input = String::new();
+        if std::io::stdin().read_line(&mut input).unwrap_or(0) > 0 {
+            seen.push(format!("input {input}"));
+        }
+        seen
+    }
+
+    fn chatter(lines: u32) {
+        for n in 0..lines {
+            println!("line {n}");
+            log::log(log::Level::Info, &format!("log {n}"));
+        }
+    }
+
+    fn spin() {
+        forever()
+    }
+
+    fn trap(why: String) {
+        panic!("{why}")
+    }
+}
