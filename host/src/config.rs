@@ -13,6 +13,7 @@ use crate::api::types::Network;
 use crate::broker::QuotaLimits;
 use crate::db::Durability;
 use crate::error::{Error, Result};
+use crate::sandbox::images::Roles;
 use crate::units;
 
 /// The largest configuration file that is read.
@@ -136,6 +137,20 @@ pub struct Root {
 }
 
 impl Config {
+    /// The configuration in force: `named`, or the user's own file when there is one, and this process's environment.
+    pub fn find(named: Option<&Path>) -> Result<Self> {
+        let file = named.map(Path::to_owned).or_else(users_own);
+        Self::load(file.as_deref(), |name| std::env::var(name).ok())
+    }
+
+    /// The roles: the file that is named, or those that are built in.
+    pub fn roles(&self) -> Result<Roles> {
+        match &self.images {
+            Some(path) => Roles::load(path),
+            None => Roles::shipped(),
+        }
+    }
+
     /// Reads the file, when there is one, and then the environment (given as a look-up).
     pub fn load(file: Option<&Path>, env: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut config = match file {
@@ -180,6 +195,14 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// `skillhost/skillhost.toml` where the user's programs keep their configuration.
+fn users_own() -> Option<PathBuf> {
+    let from_env = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = from_env("XDG_CONFIG_HOME").or_else(|| from_env("HOME").map(|home| home.join(".config")))?;
+    let file = base.join("skillhost/skillhost.toml");
+    file.exists().then_some(file)
 }
 
 #[cfg(test)]

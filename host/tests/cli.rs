@@ -347,7 +347,8 @@ async fn a_source_that_breaks_off_is_not_written_as_if_it_were_whole() {
 async fn a_file_is_read_byte_for_byte() {
     let host = Host::with(|call, io| async move {
         let Request::ReadFile { path, .. } = call.request else { panic!("{:?}", call.request) };
-        let bytes = if path == "text" { Bytes::from_static("zwölf".as_bytes()) } else { Bytes::from_static(&[0xff, 10, 0]) };
+        let bytes =
+            if path == "text" { Bytes::from_static("zwölf".as_bytes()) } else { Bytes::from_static(&[0xff, 10, 0]) };
         let count = bytes.len();
         io.output.send(Output::Stdout(bytes)).await.unwrap();
         Ok(file_answer(count))

@@ -1,12 +1,16 @@
 //! `build`: what a component loses on its way through a toolchain is put back.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::app::App;
 use super::failure::Ended;
 use crate::error::{Error, Result};
+use crate::skills::docs::Docs;
+use crate::skills::{MAX_COMPONENT, describe};
 
 /// Puts the documentation of a skill's WIT into its component, which toolchains strip
 #[derive(Debug, Args)]
@@ -33,6 +37,24 @@ impl Build {
     }
 
     fn append(&self) -> Result<()> {
-        Err(Error::unavailable(format!("{} cannot be documented by this version yet", self.component.display())))
+        let component = read(&self.component)?;
+        // What is no component is named as such before its documentation is looked for.
+        describe(&component)?;
+        let documented = Docs::from_wit(&self.wit, None)?.append(&component)?;
+        std::fs::write(&self.out, documented)
+            .map_err(|error| Error::from(error).context(format!("cannot write {}", self.out.display())))
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error| Error::from(error).context(format!("cannot read the component {}", path.display()));
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_COMPONENT + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    if bytes.len() as u64 > MAX_COMPONENT {
+        return Err(Error::too_large(format!(
+            "{} is larger than the {MAX_COMPONENT} bytes that a component may have",
+            path.display()
+        )));
+    }
+    Ok(bytes)
 }

@@ -4,9 +4,13 @@ use clap::{Args, Subcommand};
 
 use super::app::App;
 use super::failure::Ended;
-use super::print::table;
+use super::print::{self, table};
 use crate::api::types::{ImageList, Request};
-use crate::error::{Error, Result};
+use crate::config::Config;
+use crate::error::Result;
+use crate::sandbox::backend::docker::Docker;
+use crate::sandbox::image_build;
+use crate::sandbox::images::Role;
 
 /// Lists the images of the roles, and makes those that are missing
 #[derive(Debug, Args)]
@@ -55,12 +59,40 @@ impl Images {
                 })
                 .await?;
             }
-            Verb::Build { roles } => build(app, &roles).await?,
+            Verb::Build { roles } => return build(app, &roles).await,
         }
         Ok(0)
     }
 }
 
-async fn build(_app: &App, _roles: &[String]) -> Result<()> {
-    Err(Error::unavailable("images cannot be built by this version yet"))
+/// Provides the images of `wanted`, or of every role. One that fails does not keep the others from being provided.
+async fn build(app: &App, wanted: &[String]) -> Ended {
+    let roles = Config::find(app.global.config()?.as_deref())?.roles()?;
+    for problem in &roles.problems {
+        app.note(problem).await?;
+    }
+    let wanted: Vec<&Role> = match wanted {
+        [] => roles.iter().collect(),
+        named => named.iter().map(|name| roles.require(name)).collect::<Result<_>>()?,
+    };
+    let engine = Docker::from_env();
+    let mut failed = None;
+    for role in wanted {
+        let provided = {
+            let mut progress = |step: &str| eprintln!("{}: {}", role.name, print::clean(step));
+            image_build::ensure(engine.api().await?, &role.image, role.debian.as_ref(), &mut progress).await
+        };
+        match provided {
+            Ok(provided) => app.note(&format!("{}: {provided}", role.name)).await?,
+            Err(error) => {
+                if let Some(earlier) = failed.replace(error.context(format!("role `{}`", role.name))) {
+                    app.note(&earlier.message).await?;
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(0),
+    }
 }

@@ -24,7 +24,6 @@ use crate::db::{Db, now_ms};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
-use crate::sandbox::images::Roles;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::DirCache;
 use trust::Trust;
@@ -121,14 +120,10 @@ impl Drop for UnderWay<'_> {
 impl Host {
     /// Opens everything that lasts. The caller holds the state directory's lock.
     pub async fn open(options: HostOptions) -> Result<Arc<Self>> {
-        let file = options.config.clone().or_else(default_config);
-        let config = Config::load(file.as_deref(), |name| std::env::var(name).ok())?;
+        let config = Config::find(options.config.as_deref())?;
         let named = options.backend.map(BackendChoice::name).or(config.backend.as_deref());
         let backend: Choice = named.unwrap_or("auto").parse()?;
-        let roles = match &config.images {
-            Some(path) => Roles::load(path)?,
-            None => Roles::shipped()?,
-        };
+        let roles = config.roles()?;
         let state = &options.state_dir;
         let db = Db::open(&state.join("state.db"), config.durability)?;
         let engine = Arc::new(Engine::open(&state.join("compiled"))?);
@@ -242,12 +237,4 @@ impl Host {
 
 fn json(answer: &impl Serialize) -> Result<Value> {
     serde_json::to_value(answer).map_err(|error| Error::other(format!("the answer cannot be written as JSON: {error}")))
-}
-
-/// The operator's own configuration, when there is one.
-fn default_config() -> Option<PathBuf> {
-    let from_env = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = from_env("XDG_CONFIG_HOME").or_else(|| from_env("HOME").map(|home| home.join(".config")))?;
-    let file = base.join("skillhost/skillhost.toml");
-    file.exists().then_some(file)
 }

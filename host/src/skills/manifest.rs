@@ -9,9 +9,9 @@ use std::path::{Component as PathPart, Path, PathBuf};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::engine::limits::Limits;
 use super::{name, toml_file};
 use crate::api::types::Network;
+use crate::engine::limits::Limits;
 use crate::error::{Error, Result};
 
 /// The file's name.

@@ -32,12 +32,12 @@ pub mod toml_file;
 pub mod ty;
 mod wit;
 
+pub use crate::engine::limits::{self, Limits};
 pub use cache::{DescriptorCache, DirCache};
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
 pub use discovery::{Catalog, Entry, Loaded, Root, Roots, Source};
 pub use imports::check_imports;
 pub use lift::Lifted;
-pub use crate::engine::limits::{self, Limits};
 pub use manifest::Manifest;
 pub use name::{SkillName, Target};

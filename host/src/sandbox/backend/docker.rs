@@ -71,6 +71,11 @@ impl Docker {
         Self { endpoint: endpoint.into(), client: OnceCell::new() }
     }
 
+    /// The engine's API, for what is not about sandboxes: providing their images.
+    pub async fn api(&self) -> Result<&Api> {
+        Ok(&self.client().await?.api)
+    }
+
     async fn client(&self) -> Result<&Client> {
         self.client.get_or_try_init(|| self.connect()).await
     }
