@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::backend::SUPERVISOR_FILE;
 use super::spec::SandboxInfo;
-use super::supervisor::{SUPERVISOR, SUPERVISOR_SHA256};
+use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, private_dir, write_atomically};
 use crate::error::{Error, Result};
 
@@ -39,7 +39,7 @@ impl Places {
         let root = state_dir.join("sandboxes");
         private_dir(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
-        let supervisor = root.join(format!("supervisor-{}", SUPERVISOR_SHA256.get(..16).unwrap_or(SUPERVISOR_SHA256)));
+        let supervisor = root.join(format!("supervisor-{}", DIGEST.get(..16).unwrap_or(&DIGEST)));
         let places = Self { root, supervisor };
         places.write_supervisor().map_err(|error| at(&places.supervisor, error))?;
         Ok(places)

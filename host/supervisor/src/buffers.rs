@@ -1,0 +1,146 @@
+//! The connection's two buffers. Both are of fixed size while nothing but data moves.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use serde::Serialize;
+use skillhost_protocol::frame::{HEADER, MAX_CONTROL, MAX_DATA, encode_control};
+use skillhost_protocol::{Header, Kind, ProtocolError};
+
+const CAPACITY: usize = 512 * 1024;
+
+/// What a read came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    Some(usize),
+    /// Nothing at the moment.
+    Nothing,
+    End,
+}
+
+fn read(fd: &OwnedFd, into: &mut [u8]) -> Read {
+    match rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *into)) {
+        Ok(0) => Read::End,
+        Ok(len) => Read::Some(len),
+        Err(Errno::AGAIN) => Read::Nothing,
+        Err(_) => Read::End,
+    }
+}
+
+/// What arrived and was not looked at yet.
+pub struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub fn new() -> Self {
+        Self { bytes: vec![0; CAPACITY], start: 0, end: 0 }
+    }
+
+    pub fn fill(&mut self, socket: &OwnedFd) -> Read {
+        if self.bytes.len() - self.end < HEADER + MAX_CONTROL {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let read = read(socket, self.bytes.get_mut(self.end..).unwrap_or_default());
+        if let Read::Some(len) = read {
+            self.end += len;
+        }
+        read
+    }
+
+    /// The next whole frame: its header and where its payload is.
+    pub fn frame(&mut self) -> Result<Option<(Header, &[u8])>, ProtocolError> {
+        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let Some(header) = Header::decode(waiting)? else { return Ok(None) };
+        let (from, to) = (self.start + HEADER, self.start + HEADER + header.len);
+        if to > self.end {
+            return Ok(None);
+        }
+        self.start = to;
+        Ok(self.bytes.get(from..to).map(|payload| (header, payload)))
+    }
+}
+
+/// What is to be sent. Data goes in only while there is room; control messages always do, being few.
+pub struct Output {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Output {
+    pub fn new() -> Self {
+        Self { bytes: vec![0; CAPACITY], start: 0, end: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// For what nobody listens to any more.
+    pub fn unheard() -> Self {
+        Self { bytes: Vec::new(), start: 0, end: 0 }
+    }
+
+    /// Whether a data frame of full size fits.
+    pub fn has_room(&self) -> bool {
+        CAPACITY.saturating_sub(self.end - self.start) >= HEADER + MAX_DATA
+    }
+
+    /// Reads up to `limit` bytes from `fd` into a data frame.
+    pub fn read_frame(&mut self, kind: Kind, exec: u32, fd: &OwnedFd, limit: usize) -> Read {
+        self.reserve(HEADER + MAX_DATA);
+        let body = self.end + HEADER;
+        let read = read(fd, self.bytes.get_mut(body..body + limit.min(MAX_DATA)).unwrap_or_default());
+        if let Read::Some(len) = read {
+            let header = Header { kind, exec, len }.encode();
+            if let Some(place) = self.bytes.get_mut(self.end..body) {
+                place.copy_from_slice(&header);
+            }
+            self.end = body + len;
+        }
+        read
+    }
+
+    pub fn control<T: Serialize>(&mut self, exec: u32, message: &T) {
+        let mut frame = Vec::new();
+        // Nothing that the supervisor says comes near the bound: what it echoes came in under the same.
+        if encode_control(exec, message, &mut frame).is_ok() {
+            self.reserve(frame.len());
+            if let Some(place) = self.bytes.get_mut(self.end..self.end + frame.len()) {
+                place.copy_from_slice(&frame);
+                self.end += frame.len();
+            }
+        }
+    }
+
+    fn reserve(&mut self, len: usize) {
+        if self.bytes.len() - self.end < len {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() - self.end < len {
+            self.bytes.resize(self.end + len, 0);
+        }
+    }
+
+    /// Sends what the socket takes; `false` when the peer is gone.
+    pub fn flush(&mut self, socket: &OwnedFd) -> bool {
+        use rustix::net::{SendFlags, send};
+        while let Some(waiting) = self.bytes.get(self.start..self.end).filter(|waiting| !waiting.is_empty()) {
+            match rustix::io::retry_on_intr(|| send(socket, waiting, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)) {
+                Ok(len) => self.start += len,
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+        (self.start, self.end) = (0, 0);
+        self.bytes.truncate(CAPACITY);
+        true
+    }
+}

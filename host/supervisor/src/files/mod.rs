@@ -1,0 +1,192 @@
+//! File operations: what a leader does instead of becoming a program.
+//!
+//! By then it is the exec's user, so the kernel resolves every path with that user's rights inside the sandbox; there is
+//! nothing to check that it would not. What is checked here are the promises: that a replacement is atomic, that
+//! what the user may not write stays, and that a transfer which is broken off changes nothing.
+
+mod input;
+mod place;
+mod tree_in;
+mod tree_out;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
+use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat};
+
+use crate::leader::plain;
+use crate::sys;
+use input::Input;
+
+type Result<T, E = FileError> = std::result::Result<T, E>;
+
+/// The most notes that an operation gives; what it left out beyond is counted.
+const MAX_NOTES: usize = 20;
+
+/// Who asks, for messages.
+#[derive(Clone, Copy)]
+struct Who(u32);
+
+impl Who {
+    /// What an error of the kernel means, told to whoever asked for the operation.
+    fn error(self, verb: &str, path: impl Display, error: impl Into<io::Error>) -> FileError {
+        let error: io::Error = error.into();
+        let Self(uid) = self;
+        let (kind, message) = match error.kind() {
+            io::ErrorKind::NotFound => {
+                (FileErrorKind::NotFound, format!("cannot {verb} {path}: no such file or directory"))
+            }
+            io::ErrorKind::PermissionDenied => {
+                (FileErrorKind::Permission, format!("the sandbox's user (uid {uid}) may not {verb} {path}"))
+            }
+            io::ErrorKind::IsADirectory => return is_directory(path),
+            io::ErrorKind::NotADirectory => (
+                FileErrorKind::InvalidArgument,
+                format!("cannot {verb} {path}: something on the way to it is not a directory"),
+            ),
+            io::ErrorKind::ReadOnlyFilesystem => (
+                FileErrorKind::Permission,
+                format!(
+                    "the sandbox's user (uid {uid}) may not {verb} {path}: that part of the sandbox is read-only; \
+                     use /workspace or /tmp"
+                ),
+            ),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                (FileErrorKind::TooLarge, format!("cannot {verb} {path}: {}", plain(&error)))
+            }
+            _ => (FileErrorKind::Other, format!("cannot {verb} {path}: {}", plain(&error))),
+        };
+        FileError { kind, message }
+    }
+}
+
+fn invalid(message: String) -> FileError {
+    FileError { kind: FileErrorKind::InvalidArgument, message }
+}
+
+fn is_directory(path: impl Display) -> FileError {
+    invalid(format!("{path} is a directory, where a file is meant"))
+}
+
+/// What was left out.
+#[derive(Default)]
+struct Notes {
+    kept: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    fn add(&mut self, note: String) {
+        if self.kept.len() < MAX_NOTES { self.kept.push(note) } else { self.more += 1 }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.kept.push(format!("and {} more", self.more));
+        }
+        self.kept
+    }
+}
+
+/// Does `op`, with standard input and output as its streams.
+pub fn perform(op: FileOp, workspace: &str, uid: u32) -> Result<FileDone> {
+    let (FileOp::Read { path, .. }
+    | FileOp::Write { path, .. }
+    | FileOp::TreeIn { path }
+    | FileOp::TreeOut { path }
+    | FileOp::Stat { path }) = &op;
+    if path.is_empty() || path.contains('\0') {
+        return Err(invalid("the path is empty or holds a NUL byte; name a file".into()));
+    }
+    let (who, path) = (Who(uid), absolute(workspace, path));
+    match op {
+        FileOp::Read { max, .. } => read(who, &path, max),
+        FileOp::Write { mode, .. } => write(who, &path, mode),
+        FileOp::TreeIn { .. } => tree_in::perform(who, &path),
+        FileOp::TreeOut { .. } => tree_out::perform(who, &path),
+        FileOp::Stat { .. } => stat(who, &path),
+    }
+}
+
+/// `path` from the workspace, without the `.` parts that would read badly in messages. `..` is the kernel's to resolve.
+fn absolute(workspace: &str, path: &str) -> PathBuf {
+    let joined = Path::new(workspace).join(path);
+    let mut plain: PathBuf = joined.components().collect();
+    if path.ends_with('/') {
+        plain.push("");
+    }
+    plain
+}
+
+fn done(path: &Path, files: u64, bytes: u64, notes: Notes) -> FileDone {
+    FileDone { path: path.display().to_string(), files, bytes, notes: notes.finish(), stat: None }
+}
+
+/// Opens a regular file for reading. Neither waits for a pipe's writer nor wakes a device.
+fn open_regular(who: Who, path: &Path) -> Result<(OwnedFd, Stat)> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = open(path, flags, Mode::empty()).map_err(|error| who.error("read", path.display(), error))?;
+    let stat = fstat(&fd).map_err(|error| who.error("read", path.display(), error))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok((fd, stat)),
+        FileType::Directory => Err(is_directory(path.display())),
+        _ => Err(invalid(format!("{} is a device, a socket or a pipe, where a file is meant", path.display()))),
+    }
+}
+
+fn read(who: Who, path: &Path, max: Option<u64>) -> Result<FileDone> {
+    let (fd, stat) = open_regular(who, path)?;
+    let max = max.unwrap_or(u64::MAX);
+    let too_large = || FileError {
+        kind: FileErrorKind::TooLarge,
+        message: format!("{} has more than the {max} bytes that were asked for", path.display()),
+    };
+    if u64::try_from(stat.st_size).is_ok_and(|size| size > max) {
+        return Err(too_large());
+    }
+    sys::reset_signals();
+    let mut file = File::from(fd);
+    let bytes = io::copy(&mut (&mut file).take(max), &mut output()?)
+        .map_err(|error| who.error("read", path.display(), error))?;
+    // It may have grown, or be one of those files whose size is not told.
+    if bytes == max && file.read(&mut [0]).is_ok_and(|len| len > 0) {
+        return Err(too_large());
+    }
+    Ok(done(path, 1, bytes, Notes::default()))
+}
+
+/// Standard output, unbuffered.
+fn output() -> Result<File> {
+    let fd = sys::standard(1).try_clone_to_owned();
+    fd.map(File::from).map_err(|error| Who(0).error("write", "the stream to the host", error))
+}
+
+fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
+    let place = place::resolve(who, path)?;
+    let mut target = place.open(who, mode)?;
+    let mut input = Input::new();
+    let mut bytes = 0;
+    while let Some(chunk) = input.read(who)? {
+        target.file.write_all(chunk).map_err(|error| who.error("write", path.display(), error))?;
+        bytes += chunk.len() as u64;
+    }
+    target.commit(who)?;
+    Ok(done(path, 1, bytes, Notes::default()))
+}
+
+fn stat(who: Who, path: &Path) -> Result<FileDone> {
+    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| who.error("see", path.display(), error))?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Dir,
+        FileType::Symlink => FileKind::Symlink,
+        _ => FileKind::Other,
+    };
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let stat = FileStat { kind, mode: stat.st_mode & 0o7777, size, uid: stat.st_uid, gid: stat.st_gid };
+    Ok(FileDone { stat: Some(stat), ..done(path, 0, 0, Notes::default()) })
+}

@@ -1,0 +1,186 @@
+//! Where a file goes, and how it gets there whole or not at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchmod, mkdirat, open, openat, renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{Result, Who, invalid, is_directory};
+
+/// A name in a directory that is held open, so that what happens to the path meanwhile does not matter.
+pub struct Place {
+    dir: OwnedFd,
+    name: OsString,
+    /// The whole path, for messages.
+    path: PathBuf,
+}
+
+/// A file on its way to its place.
+pub struct Target {
+    pub file: File,
+    place: Place,
+    temporary: Option<OsString>,
+}
+
+/// The place that `path` names, through symbolic links as any program would go; makes parent directories.
+pub fn resolve(who: Who, path: &Path) -> Result<Place> {
+    let failed = |error: io::Error| who.error("write", path.display(), error);
+    if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return Err(is_directory(path.display()));
+    }
+    // An existing link is followed: what is replaced is the file, not the link to it.
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if path.is_symlink() {
+                return Err(invalid(format!("{} is a symbolic link that leads nowhere", path.display())));
+            }
+            path.to_owned()
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
+        return Err(is_directory(path.display()));
+    };
+    fs::create_dir_all(parent).map_err(failed)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(parent, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    Ok(Place { dir, name: name.to_owned(), path: path.to_owned() })
+}
+
+impl Place {
+    pub fn new(dir: OwnedFd, name: &OsStr, path: PathBuf) -> Self {
+        Self { dir, name: name.to_owned(), path }
+    }
+
+    /// Opens a file that will take this place when it is committed. `mode` is for one that is new.
+    pub fn open(self, who: Who, mode: u32) -> Result<Target> {
+        let failed = |path: &Path, error: Errno| who.error("write", path.display(), error);
+        let existing = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(failed(&self.path, error)),
+        };
+        let mut mode = mode & 0o777;
+        if let Some(stat) = existing {
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {
+                    // Replacing needs no right to the file, only to its directory. Writing does, and that is what
+                    // this is to whoever asked.
+                    accessat(&self.dir, &self.name, Access::WRITE_OK, AtFlags::empty())
+                        .map_err(|error| failed(&self.path, error))?;
+                    mode = stat.st_mode & 0o777;
+                    if stat.st_uid != who.0 {
+                        return self.open_in_place(who);
+                    }
+                }
+                FileType::Symlink => {}
+                FileType::Directory => return Err(is_directory(self.path.display())),
+                _ => {
+                    let path = self.path.display();
+                    return Err(invalid(format!("{path} is a device, a socket or a pipe, where a file is meant")));
+                }
+            }
+        }
+        let temporary = temporary_name();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match openat(&self.dir, &temporary, flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => file,
+            // The file may be written though its directory may not.
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if existing.is_some() => return self.open_in_place(who),
+            Err(error) => return Err(failed(&self.path, error)),
+        };
+        let target = Target { file: File::from(file), place: self, temporary: Some(temporary) };
+        fchmod(&target.file, Mode::from_raw_mode(mode)).map_err(|error| failed(&target.place.path, error))?;
+        Ok(target)
+    }
+
+    /// A file of somebody else's that may be written is written, not replaced: it would change hands.
+    fn open_in_place(self, who: Who) -> Result<Target> {
+        let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.dir, &self.name, flags, Mode::empty())
+            .map_err(|error| who.error("write", self.path.display(), error))?;
+        Ok(Target { file: File::from(file), place: self, temporary: None })
+    }
+
+    /// Makes a symbolic link here, in place of a file or a link.
+    pub fn link(&self, who: Who, target: &OsStr) -> Result<()> {
+        let failed = |error: Errno| who.error("write", self.path.display(), error);
+        if let Ok(stat) = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+            && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+        {
+            return Err(is_directory(self.path.display()));
+        }
+        let temporary = temporary_name();
+        rustix::fs::symlinkat(target, &self.dir, &temporary).map_err(failed)?;
+        renameat(&self.dir, &temporary, &self.dir, &self.name).map_err(|error| {
+            let _ = unlinkat(&self.dir, &temporary, AtFlags::empty());
+            failed(error)
+        })
+    }
+
+    /// Opens the directory here, made when it is missing; never through a symbolic link.
+    pub fn directory(&self, who: Who, mode: u32) -> Result<OwnedFd> {
+        let failed = |error: Errno| who.error("make the directory", self.path.display(), error);
+        // Its owner, who is about to fill it, can always do so.
+        match mkdirat(&self.dir, &self.name, Mode::from_raw_mode(mode & 0o777 | 0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.dir, &self.name, flags, Mode::empty()).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR => {
+                invalid(format!("{} is there already and is not a directory", self.path.display()))
+            }
+            error => failed(error),
+        })
+    }
+}
+
+impl Target {
+    /// Puts the file in its place.
+    pub fn commit(mut self, who: Who) -> Result<()> {
+        if let Some(temporary) = self.temporary.take() {
+            let Place { dir, name, path } = &self.place;
+            renameat(dir, &temporary, dir, name).map_err(|error| {
+                let _ = unlinkat(dir, &temporary, AtFlags::empty());
+                who.error("write", path.display(), error)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = unlinkat(&self.place.dir, temporary, AtFlags::empty());
+        }
+    }
+}
+
+fn temporary_name() -> OsString {
+    let mut random = [0u8; 8];
+    // Where there is no randomness the time and O_EXCL must do.
+    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        random = (now.tv_nsec ^ now.tv_sec).to_le_bytes();
+    }
+    format!(".skillhost-{:016x}", u64::from_le_bytes(random)).into()
+}
+
+/// A path from the working directory, for what has no directory of its own.
+pub fn open_root(who: Who, path: &Path) -> Result<OwnedFd> {
+    fs::create_dir_all(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => invalid(format!("{} is there already and is not a directory", path.display())),
+        _ => who.error("make the directory", path.display(), error),
+    })?;
+    openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| who.error("write", path.display(), error))
+}

@@ -1,0 +1,115 @@
+//! Making a tree from a stream.
+//!
+//! The tree's own paths are looked at one component at a time, from a directory that is held open and through no
+//! symbolic link: neither a stream nor whoever swaps a directory meanwhile puts anything outside.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use skillhost_protocol::tree::{self, Entry, EntryKind, Record};
+use skillhost_protocol::{FileDone, FileError, FileErrorKind, ProtocolError};
+
+use super::input::Input;
+use super::place::{self, Place, Target};
+use super::{Notes, Result, Who, done, invalid};
+
+struct Builder<'a> {
+    who: Who,
+    root: &'a Path,
+    /// The root's directory, once the stream has said that the root is one.
+    dir: Option<OwnedFd>,
+    file: Option<Target>,
+    began: bool,
+    files: u64,
+    bytes: u64,
+}
+
+pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
+    let mut builder = Builder { who, root, dir: None, file: None, began: false, files: 0, bytes: 0 };
+    let mut input = Input::new();
+    let mut waiting = Vec::new();
+    let mut ended = false;
+    while let Some(chunk) = input.read(who)? {
+        waiting.extend_from_slice(chunk);
+        let mut used = 0;
+        while let Some((record, len)) = tree::decode(waiting.get(used..).unwrap_or_default()).map_err(broken)? {
+            used += len;
+            match record {
+                _ if ended => return Err(broken(ProtocolError("more after a tree's end".into()))),
+                Record::Entry(entry) => builder.entry(entry)?,
+                Record::Data(data) => builder.data(data)?,
+                Record::End => {
+                    builder.finish_file()?;
+                    ended = true;
+                }
+            }
+        }
+        waiting.drain(..used);
+    }
+    if !ended || !builder.began {
+        return Err(broken(ProtocolError("it was cut off".into())));
+    }
+    Ok(done(root, builder.files, builder.bytes, Notes::default()))
+}
+
+fn broken(error: ProtocolError) -> FileError {
+    FileError { kind: FileErrorKind::Other, message: format!("the tree that the host sent is none: {}", error.0) }
+}
+
+impl Builder<'_> {
+    fn entry(&mut self, entry: Entry) -> Result<()> {
+        self.finish_file()?;
+        let components = entry.components().map_err(broken)?;
+        let place = match components.split_last() {
+            None if self.began => return Err(broken(ProtocolError("a second root".into()))),
+            None => {
+                self.began = true;
+                match entry.kind {
+                    EntryKind::Dir => {
+                        self.dir = Some(place::open_root(self.who, self.root)?);
+                        return Ok(());
+                    }
+                    EntryKind::File => place::resolve(self.who, self.root)?,
+                    EntryKind::Symlink { .. } => return Err(invalid("a tree's root cannot be a link".into())),
+                }
+            }
+            Some((name, above)) => self.place(name, above, &entry.path)?,
+        };
+        match entry.kind {
+            EntryKind::Dir => drop(place.directory(self.who, entry.mode)?),
+            EntryKind::File => self.file = Some(place.open(self.who, entry.mode)?),
+            EntryKind::Symlink { target } => place.link(self.who, OsStr::from_bytes(&target))?,
+        }
+        Ok(())
+    }
+
+    fn place(&self, name: &[u8], above: &[&[u8]], path: &[u8]) -> Result<Place> {
+        let failed = |error: std::io::Error| self.who.error("write", self.root.display(), error);
+        let root = self.dir.as_ref().ok_or_else(|| broken(ProtocolError("entries beneath no directory".into())))?;
+        let mut dir = root.try_clone().map_err(failed)?;
+        let mut at = self.root.to_owned();
+        for part in above {
+            at.push(OsStr::from_bytes(part));
+            dir = Place::new(dir, OsStr::from_bytes(part), at.clone()).directory(self.who, 0o755)?;
+        }
+        Ok(Place::new(dir, OsStr::from_bytes(name), self.root.join(OsStr::from_bytes(path))))
+    }
+
+    fn data(&mut self, data: &[u8]) -> Result<()> {
+        let target = self.file.as_mut().ok_or_else(|| broken(ProtocolError("bytes of no file".into())))?;
+        target.file.write_all(data).map_err(|error| self.who.error("write", self.root.display(), error))?;
+        self.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn finish_file(&mut self) -> Result<()> {
+        if let Some(target) = self.file.take() {
+            target.commit(self.who)?;
+            self.files += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Sending a tree as a stream.
+//!
+//! Every directory is opened from the one above it, never through a symbolic link: links are sent as what they say, and
+//! are the receiver's to judge.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
+use skillhost_protocol::FileDone;
+use skillhost_protocol::tree::{self, Entry, EntryKind};
+
+use super::{Notes, Result, Who, done, invalid, open_regular, output};
+use crate::sys;
+
+/// Deeper than that is no tree of anybody's, and every level holds a descriptor.
+const MAX_DEPTH: usize = 100;
+const CHUNK: usize = 64 * 1024;
+
+struct Sender {
+    who: Who,
+    out: File,
+    buffer: Vec<u8>,
+    chunk: Vec<u8>,
+    notes: Notes,
+    files: u64,
+    bytes: u64,
+}
+
+struct Level {
+    dir: OwnedFd,
+    path: Vec<u8>,
+    names: std::vec::IntoIter<CString>,
+}
+
+pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
+    let mut sender = Sender {
+        who,
+        out: output()?,
+        buffer: Vec::new(),
+        chunk: vec![0; CHUNK],
+        notes: Notes::default(),
+        files: 0,
+        bytes: 0,
+    };
+    let failed = |error| who.error("read", root.display(), error);
+    let stat = statat(rustix::fs::CWD, root, AtFlags::empty()).map_err(failed)?;
+    sys::reset_signals();
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = open(root, flags, Mode::empty()).map_err(failed)?;
+            sender.entry(Vec::new(), EntryKind::Dir, stat.st_mode)?;
+            sender.walk(dir, root)?;
+        }
+        FileType::RegularFile => {
+            let (fd, stat) = open_regular(who, root)?;
+            sender.entry(Vec::new(), EntryKind::File, stat.st_mode)?;
+            sender.file(fd, root)?;
+        }
+        _ => {
+            let path = root.display();
+            return Err(invalid(format!("{path} is a device, a socket or a pipe, where a file or directory is meant")));
+        }
+    }
+    tree::put_end(&mut sender.buffer);
+    sender.flush(0)?;
+    Ok(done(root, sender.files, sender.bytes, sender.notes))
+}
+
+impl Sender {
+    fn walk(&mut self, dir: OwnedFd, root: &Path) -> Result<()> {
+        let names = names(&dir).map_err(|error| self.who.error("read", root.display(), error))?;
+        let mut levels = vec![Level { dir, path: Vec::new(), names }];
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.names.next() else {
+                levels.pop();
+                continue;
+            };
+            let mut path = level.path.clone();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            match self.visit(&level.dir, &name, &path, root) {
+                Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(Level { dir, path, names }),
+                Ok(Some(_)) => self.leave_out(&path, "it is too deep"),
+                Ok(None) => {}
+                Err(Trouble::Entry(error)) => self.leave_out(&path, &crate::leader::plain(&error.into())),
+                Err(Trouble::Stream(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one entry; a directory is given back, to go into.
+    fn visit(
+        &mut self,
+        dir: &OwnedFd,
+        name: &CString,
+        path: &[u8],
+        root: &Path,
+    ) -> Result<Option<(OwnedFd, std::vec::IntoIter<CString>)>, Trouble> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let below = openat(dir, name, flags | OFlags::DIRECTORY, Mode::empty())?;
+                let names = names(&below)?;
+                self.entry(path.to_vec(), EntryKind::Dir, stat.st_mode).map_err(Trouble::Stream)?;
+                return Ok(Some((below, names)));
+            }
+            FileType::RegularFile => {
+                let fd = openat(dir, name, flags, Mode::empty())?;
+                // It may have become something else since.
+                let stat = fstat(&fd)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err(Trouble::Entry(rustix::io::Errno::STALE));
+                }
+                self.entry(path.to_vec(), EntryKind::File, stat.st_mode).map_err(Trouble::Stream)?;
+                self.file(fd, root).map_err(Trouble::Stream)?;
+            }
+            FileType::Symlink => {
+                let target = readlinkat(dir, name, Vec::new())?.into_bytes();
+                self.entry(path.to_vec(), EntryKind::Symlink { target }, stat.st_mode).map_err(Trouble::Stream)?;
+            }
+            _ => self.leave_out(path, "it is a device, a socket or a pipe"),
+        }
+        Ok(None)
+    }
+
+    fn leave_out(&mut self, path: &[u8], why: &str) {
+        self.notes.add(format!("left out {}: {why}", String::from_utf8_lossy(path)));
+    }
+
+    fn entry(&mut self, path: Vec<u8>, kind: EntryKind, mode: u32) -> Result<()> {
+        let entry = Entry { path, kind, mode: mode & 0o777 };
+        if let Err(error) = entry.components().and_then(|_| tree::put_entry(&entry, &mut self.buffer)) {
+            return Err(invalid(format!("the tree cannot be sent: {}", error.0)));
+        }
+        self.flush(CHUNK)
+    }
+
+    fn file(&mut self, fd: OwnedFd, root: &Path) -> Result<()> {
+        let mut file = File::from(fd);
+        let mut chunk = std::mem::take(&mut self.chunk);
+        loop {
+            let len = match file.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.who.error("read", root.display(), error)),
+            };
+            tree::put_data(chunk.get(..len).unwrap_or_default(), &mut self.buffer);
+            self.bytes += len as u64;
+            self.flush(CHUNK)?;
+        }
+        self.chunk = chunk;
+        self.files += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self, when: usize) -> Result<()> {
+        if self.buffer.len() >= when {
+            self.out
+                .write_all(&self.buffer)
+                .map_err(|error| self.who.error("write", "the stream to the host", error))?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+/// What went wrong with one entry: itself, which is noted, or the stream, which is over.
+enum Trouble {
+    Entry(rustix::io::Errno),
+    Stream(skillhost_protocol::FileError),
+}
+
+impl From<rustix::io::Errno> for Trouble {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Entry(error)
+    }
+}
+
+/// The names in a directory, in order, so that what is sent does not depend on how it is stored.
+fn names(dir: &OwnedFd) -> rustix::io::Result<std::vec::IntoIter<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names.into_iter())
+}

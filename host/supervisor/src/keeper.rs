@@ -1,0 +1,237 @@
+//! The keeper: parent of one exec's leader, subreaper of all that descends from it, and its end.
+//!
+//! Everything that an exec starts, however it detaches, is re-parented to its keeper and to nobody else; so "the exec is
+//! over" is "the keeper has no children". A keeper ends only then, and is the only process whose end the supervisor
+//! takes for that of the tree.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::{procs, sys};
+
+/// From the supervisor to a keeper: five bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// End the tree: TERM, this many milliseconds, KILL.
+    End(u32),
+    /// Send a signal to the leader's process group.
+    Signal(i32),
+}
+
+/// From a keeper to the supervisor: six bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// The leader was forked and waits.
+    Ready { leader: i32 },
+    /// The leader ended with this raw wait status; whether the tree is dead, too.
+    LeaderEnded { status: i32, tree_dead: bool },
+    /// Nothing is left; the keeper ends.
+    TreeDead,
+}
+
+impl Order {
+    fn encode(self) -> [u8; 5] {
+        let (op, [a, b, c, d]) = match self {
+            Self::End(grace) => (0, grace.to_le_bytes()),
+            Self::Signal(number) => (1, number.to_le_bytes()),
+        };
+        [op, a, b, c, d]
+    }
+
+    fn decode(bytes: [u8; 5]) -> Option<Self> {
+        let [op, a, b, c, d] = bytes;
+        match op {
+            0 => Some(Self::End(u32::from_le_bytes([a, b, c, d]))),
+            1 => Some(Self::Signal(i32::from_le_bytes([a, b, c, d]))),
+            _ => None,
+        }
+    }
+
+    /// Gives the order; a keeper that is gone needs none.
+    pub fn send(self, control: &OwnedFd) {
+        let _ = rustix::net::send(control, &self.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+impl Report {
+    fn encode(self) -> [u8; 6] {
+        let (op, [a, b, c, d], flag) = match self {
+            Self::Ready { leader } => (0, leader.to_le_bytes(), 0),
+            Self::LeaderEnded { status, tree_dead } => (1, status.to_le_bytes(), u8::from(tree_dead)),
+            Self::TreeDead => (2, [0; 4], 0),
+        };
+        [op, a, b, c, d, flag]
+    }
+
+    fn decode(bytes: [u8; 6]) -> Option<Self> {
+        let [op, a, b, c, d, flag] = bytes;
+        let number = i32::from_le_bytes([a, b, c, d]);
+        match op {
+            0 => Some(Self::Ready { leader: number }),
+            1 => Some(Self::LeaderEnded { status: number, tree_dead: flag == 1 }),
+            2 => Some(Self::TreeDead),
+            _ => None,
+        }
+    }
+
+    fn send(self, control: &OwnedFd) {
+        let _ = rustix::net::send(control, &self.encode(), SendFlags::NOSIGNAL);
+    }
+
+    /// The next report: `Ok(None)` when the keeper is gone, an error when there is none yet.
+    pub fn receive(control: &OwnedFd, wait: bool) -> rustix::io::Result<Option<Self>> {
+        let mut bytes = [0; 6];
+        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let (len, _) = rustix::io::retry_on_intr(|| rustix::net::recv(control, &mut bytes, flags))?;
+        Ok(if len == bytes.len() { Self::decode(bytes) } else { None })
+    }
+}
+
+enum Stage {
+    /// The leader runs, or waits to be told what.
+    Running,
+    /// TERM was sent; KILL comes then.
+    Grace(Instant),
+    /// KILL, until none is left.
+    Killing,
+}
+
+struct Keeper {
+    control: OwnedFd,
+    leader: i32,
+    stage: Stage,
+    /// The supervisor is gone from the other end of `control`.
+    orphaned: bool,
+}
+
+/// Keeps the tree of `leader` until none of it is left.
+pub fn run(control: OwnedFd, leader: i32) -> ! {
+    let Ok(signals) = sys::signal_fd() else { sys::exit(1) };
+    Report::Ready { leader }.send(&control);
+    let mut keeper = Keeper { control, leader, stage: Stage::Running, orphaned: false };
+    loop {
+        keeper.reap();
+        keeper.advance();
+        let from_supervisor = keeper.wait(&signals);
+        // A keeper is asked to end by the supervisor only; TERM from elsewhere means nothing to it.
+        let _ = sys::end_was_asked(&signals);
+        if from_supervisor {
+            keeper.obey();
+        }
+    }
+}
+
+impl Keeper {
+    /// Waits for something to do; whether the supervisor has said something.
+    fn wait(&self, signals: &OwnedFd) -> bool {
+        let timeout = match self.stage {
+            Stage::Running => None,
+            Stage::Grace(until) => Some(until.saturating_duration_since(Instant::now())),
+            // What is killed but not yet gone says so with SIGCHLD; what was forked in between does not.
+            Stage::Killing => Some(Duration::from_millis(20)),
+        };
+        let timeout = timeout.map(|time| rustix::event::Timespec {
+            tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let mut fds = [
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(&self.control, if self.orphaned { PollFlags::empty() } else { PollFlags::IN }),
+        ];
+        // A hang-up is reported whether asked for or not, so an orphan must not poll for it.
+        let count = if self.orphaned { 1 } else { 2 };
+        let _ = rustix::event::poll(fds.get_mut(..count).unwrap_or_default(), timeout.as_ref());
+        let [_, control] = fds;
+        !control.revents().is_empty()
+    }
+
+    fn obey(&mut self) {
+        let mut bytes = [0; 5];
+        match rustix::net::recv(&self.control, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((5, _)) => match Order::decode(bytes) {
+                Some(Order::End(grace)) => self.end(Duration::from_millis(grace.into())),
+                Some(Order::Signal(number)) => {
+                    let _ = sys::kill(-self.leader, number);
+                }
+                None => {}
+            },
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => {
+                self.orphaned = true;
+                self.end(Duration::ZERO);
+            }
+        }
+    }
+
+    fn end(&mut self, grace: Duration) {
+        if matches!(self.stage, Stage::Running) {
+            for process in procs::descendants(own_pid(), &HashSet::new()) {
+                procs::signal(process, libc::SIGTERM);
+                // A stopped process gets to see its TERM only once it goes on.
+                procs::signal(process, libc::SIGCONT);
+            }
+            self.stage = Stage::Grace(Instant::now() + grace);
+        }
+    }
+
+    fn advance(&mut self) {
+        if matches!(self.stage, Stage::Grace(until) if Instant::now() >= until) {
+            self.stage = Stage::Killing;
+        }
+        if matches!(self.stage, Stage::Killing) {
+            procs::kill_tree(own_pid(), &HashSet::new());
+        }
+    }
+
+    fn reap(&mut self) {
+        let mut leader = None;
+        let left = loop {
+            match sys::reap() {
+                sys::Reaped::Child(pid, status) if pid == self.leader => leader = Some(status),
+                sys::Reaped::Child(..) => {}
+                sys::Reaped::NoneEnded => break true,
+                sys::Reaped::NoChildren => break false,
+            }
+        };
+        if let Some(status) = leader {
+            Report::LeaderEnded { status, tree_dead: !left }.send(&self.control);
+            // Its number may be somebody else's from now on. What is left of the tree ends when the supervisor, who
+            // knows the grace, says so.
+            self.leader = i32::MAX;
+        }
+        if !left {
+            if leader.is_none() {
+                Report::TreeDead.send(&self.control);
+            }
+            sys::exit(0);
+        }
+    }
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_and_reports_round_trip() {
+        for order in [Order::End(200), Order::Signal(-1)] {
+            assert_eq!(Order::decode(order.encode()), Some(order));
+        }
+        for report in [
+            Report::Ready { leader: 7 },
+            Report::LeaderEnded { status: 9, tree_dead: true },
+            Report::LeaderEnded { status: 256, tree_dead: false },
+            Report::TreeDead,
+        ] {
+            assert_eq!(Report::decode(report.encode()), Some(report));
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The leader: becomes the exec's user, then its program (or does a file operation as that user).
+//!
+//! It is forked before anybody asks for it and does then what can be done in advance, so that an exec costs no fork and
+//! starts even when the sandbox has no process to spare. Until it has dropped its identity it does nothing that a
+//! workload could influence but read its job; what the job names (working directory, program, files) is looked at only
+//! afterwards, with the user's own rights.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{self, CapabilitySet};
+use serde::{Deserialize, Serialize};
+use skillhost_protocol::{FileDone, FileError, FileOp, Program, User};
+
+use crate::{files, sys};
+
+/// Why a leader could not become its program: an exit code and the reason.
+type Refusal = (u8, String);
+
+/// Could not be started, although there may be such a program.
+const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program.
+const NO_PROGRAM: u8 = 127;
+
+/// Where programs are looked for when nobody says.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static FILES: OnceLock<Rlimit> = OnceLock::new();
+
+/// The limit on descriptors that the sandbox has and the supervisor raises: every leader gets it back.
+pub fn remember_limit(files: Rlimit) {
+    let _ = FILES.set(files);
+}
+
+/// What a leader is told to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub user: User,
+    pub workspace: String,
+    pub task: Task,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Task {
+    Exec {
+        program: Program,
+        cwd: String,
+        env: BTreeMap<String, String>,
+        /// Whether standard input is the supervisor's pipe.
+        stdin: bool,
+    },
+    File(FileOp),
+}
+
+/// What a leader says on its status pipe, which an exec that succeeds closes.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Status {
+    /// This is about to be executed.
+    Argv(Vec<String>),
+    NotStarted(Refusal),
+    FileDone(Result<FileDone, FileError>),
+}
+
+/// The child's ends of an exec's pipes.
+pub struct Ends {
+    pub job: OwnedFd,
+    pub status: OwnedFd,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// Waits for a job and does it.
+pub fn run(ends: Ends) -> ! {
+    let Ends { job, status, stdin, stdout, stderr } = ends;
+    let prepared = prepare(&[(&stdin, 0), (&stdout, 1), (&stderr, 2)]);
+    sys::close_all_but(&[job.as_fd(), status.as_fd()]);
+    // The numbers of these are closed already, and another's by the time that a destructor would run.
+    std::mem::forget((stdin, stdout, stderr));
+    let mut status = File::from(status);
+    let Some(job) = read_job(job) else { sys::exit(0) };
+    let refusal = match prepared.and_then(|()| become_user(&job.user)) {
+        Ok(()) => match job.task {
+            Task::Exec { program, cwd, env, stdin } => execute(&job.workspace, program, &cwd, env, stdin, &mut status),
+            Task::File(op) => {
+                let done = files::perform(op, &job.workspace, job.user.uid);
+                say(&mut status, &Status::FileDone(done));
+                sys::exit(0);
+            }
+        },
+        Err(error) => (NOT_EXECUTABLE, format!("cannot become uid {}: {error}", job.user.uid)),
+    };
+    let code = refusal.0;
+    say(&mut status, &Status::NotStarted(refusal));
+    sys::exit(code.into())
+}
+
+/// What needs no job: the pipes in place, a session of its own, and less.
+fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
+    for (fd, to) in pipes {
+        sys::dup_to(fd.as_fd(), *to)?;
+    }
+    rustix::process::setsid()?;
+    // The workload is what the kernel should end for memory, never its keeper. Refused where /proc is read-only.
+    let _ = fs::write("/proc/self/oom_score_adj", "500");
+    thread::set_no_new_privs(true)?;
+    if let Some(files) = FILES.get() {
+        let _ = setrlimit(Resource::Nofile, *files);
+    }
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
+    for number in 0..64 {
+        match thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            // The kernel knows no such capability.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn read_job(job: OwnedFd) -> Option<Job> {
+    let mut job = File::from(job);
+    let mut len = [0; 4];
+    job.read_exact(&mut len).ok()?;
+    let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+    job.read_exact(&mut bytes).ok()?;
+    postcard::from_bytes(&bytes).ok()
+}
+
+fn say(status: &mut File, what: &Status) {
+    if let Ok(bytes) = postcard::to_allocvec(what) {
+        let _ = status.write_all(&u32::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
+        let _ = status.write_all(&bytes);
+    }
+}
+
+/// Gives up everything that the supervisor may do.
+fn become_user(user: &User) -> io::Result<()> {
+    use rustix::process::{Gid, Uid};
+    if user.uid == 0 || user.uid == u32::MAX || user.gid == u32::MAX || user.groups.contains(&u32::MAX) {
+        return Err(io::Error::other("a command may not have that uid or gid; 0 is the supervisor's alone"));
+    }
+    let groups: Vec<Gid> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    thread::set_thread_groups(&groups)?;
+    thread::set_thread_res_gid(gid, gid, gid)?;
+    // A kernel before 4.3 has no ambient set to clear.
+    let _ = thread::clear_ambient_capability_set();
+    thread::set_thread_res_uid(uid, uid, uid)?;
+    let none = CapabilitySet::empty();
+    thread::set_capabilities(None, thread::CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    Ok(())
+}
+
+/// Becomes the program; returns only why that failed.
+fn execute(
+    workspace: &str,
+    program: Program,
+    cwd: &str,
+    mut env: BTreeMap<String, String>,
+    stdin: bool,
+    status: &mut File,
+) -> Refusal {
+    let cwd = Path::new(workspace).join(cwd);
+    if let Err(error) = std::env::set_current_dir(&cwd) {
+        return (NOT_EXECUTABLE, format!("cannot enter the working directory {}: {}", cwd.display(), plain(&error)));
+    }
+    if !stdin {
+        // The null device and no closed pipe: some programs take a pipe for input that they are to search.
+        match File::open("/dev/null").and_then(|null| sys::dup_to(null.as_fd(), 0)) {
+            Ok(()) => {}
+            Err(error) => return (NOT_EXECUTABLE, format!("cannot open /dev/null: {}", plain(&error))),
+        }
+    }
+    let search = env.get("PATH").map_or_else(|| DEFAULT_PATH.to_owned(), Clone::clone);
+    let home = env.get("HOME").filter(|home| is_usable(Path::new(home))).cloned();
+    env.insert("HOME".into(), home.unwrap_or_else(|| "/tmp".into()));
+    let argv = match program {
+        Program::Argv(argv) => argv,
+        Program::Shell(line) => {
+            let bash = candidates("bash", &search)
+                .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
+            vec![if bash { "bash" } else { "sh" }.to_owned(), "-lc".into(), line]
+        }
+    };
+    let Some(name) = argv.first().filter(|name| !name.is_empty()).cloned() else {
+        return (NO_PROGRAM, "the program's name is empty".into());
+    };
+    let strings = |strings: Vec<String>| -> Result<Vec<CString>, Refusal> {
+        strings
+            .into_iter()
+            .map(|string| CString::new(string).map_err(|_| (NOT_EXECUTABLE, "an argument holds a NUL byte".into())))
+            .collect()
+    };
+    say(status, &Status::Argv(argv.clone()));
+    let (argv, env) = match strings(argv)
+        .and_then(|argv| Ok((argv, strings(env.iter().map(|(k, v)| format!("{k}={v}")).collect())?)))
+    {
+        Ok(both) => both,
+        Err(refusal) => return refusal,
+    };
+    sys::reset_signals();
+    let mut worst: Option<(PathBuf, io::Error)> = None;
+    for path in candidates(&name, &search) {
+        let Ok(bytes) = CString::new(path.as_os_str().as_bytes()) else { continue };
+        let error = sys::execve(&bytes, &argv, &env);
+        match error.raw_os_error() {
+            // Not there: the next place may have it. But a file that is there and lacks its interpreter is told.
+            Some(libc::ENOENT | libc::ENOTDIR) if !path.exists() => {}
+            // As a shell does: go on looking, and tell if there is nothing better.
+            Some(libc::EACCES) => worst = worst.or(Some((path, error))),
+            _ => {
+                worst = Some((path, error));
+                break;
+            }
+        }
+    }
+    match worst {
+        None if name.contains('/') => (NO_PROGRAM, format!("cannot run {name}: no such file")),
+        None => (NO_PROGRAM, format!("cannot run {name}: no such program in the sandbox's PATH ({search})")),
+        Some((path, error)) => {
+            let why = match error.raw_os_error() {
+                Some(libc::ENOENT) => "the interpreter or loader that it names is missing".into(),
+                Some(libc::EACCES) if path.is_dir() => "it is a directory".into(),
+                Some(libc::EACCES) => "the sandbox's user may not execute it".into(),
+                Some(libc::ENOEXEC) => {
+                    "it is neither a program for this machine nor a script that names its shell".into()
+                }
+                Some(libc::E2BIG) => "its arguments and environment are larger than the kernel allows".into(),
+                _ => plain(&error),
+            };
+            (NOT_EXECUTABLE, format!("cannot run {}: {why}", path.display()))
+        }
+    }
+}
+
+/// Where `name` may be: itself when it is a path, otherwise in each directory of `search`.
+fn candidates<'a>(name: &'a str, search: &'a str) -> Box<dyn Iterator<Item = PathBuf> + 'a> {
+    if name.contains('/') {
+        return Box::new(std::iter::once(PathBuf::from(name)));
+    }
+    // An empty part is the working directory, as ever.
+    Box::new(search.split(':').map(move |dir| Path::new(if dir.is_empty() { "." } else { dir }).join(name)))
+}
+
+/// Whether the user, who we are by now, can write here.
+fn is_usable(home: &Path) -> bool {
+    home.is_absolute() && accessat(CWD, home, Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()).is_ok()
+}
+
+/// An error's text without Rust's "(os error 2)".
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_lowercase(),
+        None => text,
+    }
+}
+
+/// The image's environment and ours, under what the host and the exec say.
+///
+/// PID 1's own environment is the image's and nothing of the host's, so it is passed on whole; what a variable may say is
+/// for the image's makers. `HOME` is the image's root's, as a rule: [`execute`] replaces it where it cannot be used.
+pub fn base_env() -> BTreeMap<String, String> {
+    let mut env: BTreeMap<String, String> =
+        [("PATH", DEFAULT_PATH), ("PYTHONUNBUFFERED", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat")]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+    let text = |text: &OsStr| text.to_str().map(ToOwned::to_owned);
+    env.extend(std::env::vars_os().filter_map(|(name, value)| Some((text(&name)?, text(&value)?))));
+    env
+}

@@ -1,0 +1,111 @@
+//! Seeing and ending processes through `/proc`.
+//!
+//! A process is named by its number and start time, and signalled through its directory's descriptor, so a number that
+//! was reused between looking and signalling hits nobody.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+
+use crate::sys;
+
+/// A process as one look at `/proc` saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Process {
+    pub pid: i32,
+    start: u64,
+}
+
+struct Seen {
+    process: Process,
+    parent: i32,
+    zombie: bool,
+}
+
+fn look(pid: i32) -> Option<(OwnedFd, Seen)> {
+    use rustix::fs::{Mode, OFlags, open, openat};
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let dir = open(format!("/proc/{pid}"), flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
+    let mut text = String::new();
+    fs::File::from(openat(&dir, "stat", flags, Mode::empty()).ok()?).read_to_string(&mut text).ok()?;
+    // The name comes second, in parentheses, and may hold anything, parentheses too.
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let zombie = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    let start = fields.nth(17)?.parse().ok()?;
+    Some((dir, Seen { process: Process { pid, start }, parent, zombie }))
+}
+
+fn all() -> Vec<Seen> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| look(pid).map(|(_, seen)| seen))
+        .collect()
+}
+
+/// Every living descendant of `root`, except `spared` and what descends from them.
+pub fn descendants(root: i32, spared: &HashSet<i32>) -> Vec<Process> {
+    let all = all();
+    let mut tree = HashSet::from([root]);
+    loop {
+        let before = tree.len();
+        tree.extend(
+            all.iter()
+                .filter(|seen| tree.contains(&seen.parent) && !spared.contains(&seen.process.pid))
+                .map(|seen| seen.process.pid)
+                .collect::<Vec<_>>(),
+        );
+        if tree.len() == before {
+            break;
+        }
+    }
+    tree.remove(&root);
+    all.iter().filter(|seen| tree.contains(&seen.process.pid) && !seen.zombie).map(|seen| seen.process).collect()
+}
+
+/// Sends a signal to `process`, unless it is gone.
+pub fn signal(process: Process, number: i32) {
+    let Some((dir, seen)) = look(process.pid) else { return };
+    if seen.process != process {
+        return;
+    }
+    if let Err(error) = sys::signal_by_directory(&dir, number)
+        && error.raw_os_error() != Some(libc::ESRCH)
+    {
+        // Refused by an old kernel or a seccomp profile: by number, right after having looked.
+        let _ = sys::kill(process.pid, number);
+    }
+}
+
+/// Kills every descendant of `root` but `spared`: stops them all first, in passes until none is new, so that nothing
+/// can fork faster than it is killed.
+pub fn kill_tree(root: i32, spared: &HashSet<i32>) {
+    let mut stopped = HashSet::new();
+    for _ in 0..32 {
+        let fresh: Vec<_> =
+            descendants(root, spared).into_iter().filter(|process| !stopped.contains(process)).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for process in fresh {
+            signal(process, libc::SIGSTOP);
+            stopped.insert(process);
+        }
+    }
+    for process in descendants(root, spared) {
+        signal(process, libc::SIGKILL);
+    }
+}
+
+/// How many processes of this sandbox the kernel has ended for memory, where that can be known.
+pub fn oom_kills() -> u64 {
+    // Version 2, then version 1; inside a container both show the container's own group.
+    ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .find_map(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()))
+        .unwrap_or(0)
+}

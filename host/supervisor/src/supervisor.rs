@@ -1,0 +1,498 @@
+//! The supervisor: one thread, one loop, one connection at a time.
+//!
+//! - It connects to the host's socket and takes orders from nobody inside the sandbox.
+//! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor
+//!   connects again until its lease is over; a host that starts again finds its sandbox.
+//! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
+//! - PID 1's children are keepers. Whatever else turns up below it (the orphans of a keeper that was killed, of
+//!   a process that the engine put here) is killed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use skillhost_protocol::frame::decode_control;
+use skillhost_protocol::{
+    ByeReason, Ending, ExecStart, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW,
+    ProtocolError, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION,
+};
+
+use crate::buffers::{Input, Output, Read};
+use crate::exec::{Exec, Part, Setup, span};
+use crate::leader::{self, Job, Task};
+use crate::reserve::Reserve;
+use crate::{procs, sys};
+
+/// How long a supervisor waits for its first host.
+const FIRST_LEASE: Duration = Duration::from_secs(60);
+/// Between attempts to connect.
+const RECONNECT: Duration = Duration::from_millis(200);
+/// How often somebody who does not belong here is looked for.
+const SWEEP: Duration = Duration::from_secs(2);
+/// What a first loss of the host, before any hello, leaves to a tree.
+const DEFAULT_GRACE: u32 = 200;
+/// The reserve is refilled when nothing has happened for this long.
+const QUIET: Duration = Duration::from_millis(5);
+
+struct Connection {
+    socket: OwnedFd,
+    input: Input,
+    output: Output,
+    greeted: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Token {
+    Signals,
+    Socket,
+    Exec(u32, Part),
+    Dying(usize),
+}
+
+pub struct Supervisor {
+    path: PathBuf,
+    signals: OwnedFd,
+    reserve: Reserve,
+    connection: Option<Connection>,
+    execs: BTreeMap<u32, Exec>,
+    last_id: u32,
+    turn: usize,
+    /// Of connections that are over; nobody is told of their end.
+    dying: Vec<Exec>,
+    config: Option<SandboxConfig>,
+    /// The image's environment and our own defaults.
+    env: BTreeMap<String, String>,
+    started: Instant,
+    lease_until: Instant,
+    idle_since: Instant,
+    connect_at: Instant,
+    sweep_at: Instant,
+    /// Why everything ends, and when it ends at the latest.
+    ending: Option<(ByeReason, Instant)>,
+}
+
+impl Supervisor {
+    pub fn new(path: PathBuf, signals: OwnedFd) -> Self {
+        let now = Instant::now();
+        Self {
+            path,
+            signals,
+            reserve: Reserve::default(),
+            connection: None,
+            execs: BTreeMap::new(),
+            last_id: 0,
+            turn: 0,
+            dying: Vec::new(),
+            config: None,
+            env: leader::base_env(),
+            started: now,
+            lease_until: now + FIRST_LEASE,
+            idle_since: now,
+            connect_at: now,
+            sweep_at: now + SWEEP,
+            ending: None,
+        }
+    }
+
+    /// Serves until there is nobody and nothing left to serve.
+    pub fn run(mut self) {
+        while !self.is_over() {
+            self.on_time();
+            let (ready, quiet) = self.wait();
+            self.turn = self.turn.wrapping_add(1);
+            for token in ready {
+                self.on_ready(token);
+            }
+            self.settle();
+            self.flush();
+            if quiet && self.reserve.wants_more() {
+                self.reserve.refill();
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let flushed = self.connection.as_ref().is_none_or(|connection| connection.output.is_empty());
+        self.ending.is_some_and(|(_, until)| Instant::now() >= until || (self.dying.is_empty() && flushed))
+    }
+
+    fn grace(&self) -> u32 {
+        self.config.as_ref().map_or(DEFAULT_GRACE, |config| config.grace_ms)
+    }
+
+    // --- time
+
+    /// When something is due next.
+    fn due(&self) -> Instant {
+        let config = self.config.as_ref();
+        let wall = config.and_then(|config| Some(self.started + span(config.wall_ms)?));
+        let idle =
+            config.filter(|_| self.execs.is_empty()).and_then(|config| Some(self.idle_since + span(config.idle_ms)?));
+        let connect = Some(self.connect_at).filter(|_| self.connection.is_none());
+        if let Some((_, until)) = self.ending {
+            return until;
+        }
+        [wall, idle, connect]
+            .into_iter()
+            .flatten()
+            .chain(self.execs.values().filter_map(Exec::deadline))
+            .chain([self.lease_until, self.sweep_at])
+            .min()
+            .unwrap_or(self.lease_until)
+    }
+
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        if self.ending.is_some() {
+            return;
+        }
+        let over = |ms: u64, since: Instant| span(ms).is_some_and(|time| now >= since + time);
+        let (wall, idle) = self.config.as_ref().map_or((0, 0), |config| (config.wall_ms, config.idle_ms));
+        if now >= self.lease_until {
+            return self.end(ByeReason::Lease);
+        }
+        if over(wall, self.started) {
+            return self.end(ByeReason::WallTime);
+        }
+        if self.execs.is_empty() && over(idle, self.idle_since) {
+            return self.end(ByeReason::Idle);
+        }
+        let grace = self.grace();
+        for exec in self.execs.values_mut() {
+            if exec.deadline().is_some_and(|deadline| now >= deadline) {
+                exec.end(Ending::TimedOut, grace);
+            }
+        }
+        if self.connection.is_none() && now >= self.connect_at {
+            self.connect_at = now + RECONNECT;
+            self.connect();
+        }
+        if now >= self.sweep_at {
+            self.sweep();
+        }
+    }
+
+    /// Ends everything, and then this process.
+    fn end(&mut self, reason: ByeReason) {
+        if self.ending.is_some() {
+            return;
+        }
+        let grace = Duration::from_millis(self.grace().into());
+        self.ending = Some((reason, Instant::now() + grace + Duration::from_secs(1)));
+        self.abandon_all();
+        if let Some(connection) = &mut self.connection {
+            connection.output.control(0, &ToHost::Bye(reason));
+        }
+    }
+
+    // --- waiting
+
+    fn wait(&self) -> (Vec<Token>, bool) {
+        let mut tokens = vec![Token::Signals];
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        let mut room = true;
+        if let Some(Connection { socket, output, .. }) = &self.connection {
+            room = output.has_room();
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, !output.is_empty());
+            tokens.push(Token::Socket);
+            fds.push(PollFd::new(socket, flags));
+        }
+        for (id, exec) in &self.execs {
+            for (part, fd, flags) in exec.interests(room) {
+                tokens.push(Token::Exec(*id, part));
+                fds.push(PollFd::new(fd, flags));
+            }
+        }
+        for (index, exec) in self.dying.iter().enumerate() {
+            for (_, fd, flags) in exec.interests(false).filter(|(part, ..)| *part == Part::Control) {
+                tokens.push(Token::Dying(index));
+                fds.push(PollFd::new(fd, flags));
+            }
+        }
+        let mut timeout = self.due().saturating_duration_since(Instant::now());
+        if self.reserve.wants_more() {
+            timeout = timeout.min(QUIET);
+        }
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
+        let mut ready: Vec<_> =
+            tokens.into_iter().zip(fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(token, _)| token).collect();
+        // Whoever came first last time comes later now, so that the one buffer serves all alike.
+        let turn = self.turn.checked_rem(ready.len()).unwrap_or(0);
+        ready.rotate_left(turn);
+        (ready, count == 0)
+    }
+
+    fn on_ready(&mut self, token: Token) {
+        let grace = self.grace();
+        match token {
+            Token::Signals => {
+                if sys::end_was_asked(&self.signals) {
+                    self.end(ByeReason::Terminated);
+                }
+                self.reap();
+            }
+            Token::Socket => self.on_socket(),
+            Token::Exec(id, part) => {
+                if let (Some(exec), Some(connection)) = (self.execs.get_mut(&id), &mut self.connection)
+                    && (connection.output.has_room() || !matches!(part, Part::Stdout | Part::Stderr))
+                {
+                    exec.service(part, grace, &mut connection.output);
+                }
+            }
+            Token::Dying(index) => {
+                if let Some(exec) = self.dying.get_mut(index) {
+                    exec.service(Part::Control, grace, &mut Output::unheard());
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        self.dying.retain(|exec| !exec.is_dead());
+        let Some(connection) = &mut self.connection else { return };
+        let before = self.execs.len();
+        self.execs.retain(|_, exec| !exec.settle(&mut connection.output));
+        if self.execs.len() < before {
+            self.idle_since = Instant::now();
+            self.flush();
+            if self.reserve.wants_more() {
+                self.reserve.refill();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(connection) = &mut self.connection
+            && !connection.output.is_empty()
+            && !connection.output.flush(&connection.socket)
+        {
+            self.disconnect();
+        }
+    }
+
+    // --- children
+
+    fn reap(&mut self) {
+        let mut stranger = false;
+        while let sys::Reaped::Child(pid, _) = sys::reap() {
+            // A process has ended, so another may be had.
+            self.reserve.exhausted = false;
+            stranger |= !self.reserve.forget(pid) && !self.keepers().contains(&pid);
+        }
+        if stranger {
+            self.sweep();
+        }
+    }
+
+    fn keepers(&self) -> HashSet<i32> {
+        let execs = self.execs.values().chain(&self.dying).map(|exec| exec.keeper);
+        self.reserve.keepers().chain(execs).collect()
+    }
+
+    /// Kills whatever is below PID 1 and below no keeper.
+    fn sweep(&mut self) {
+        self.sweep_at = Instant::now() + SWEEP;
+        procs::kill_tree(1, &self.keepers());
+    }
+
+    // --- the connection
+
+    fn connect(&mut self) {
+        let Ok(socket) = self.try_connect() else { return };
+        let mut output = Output::new();
+        let uid = rustix::process::getuid().as_raw();
+        let build = env!("CARGO_PKG_VERSION").into();
+        output.control(0, &ToHost::Hello(SupervisorHello { magic: MAGIC, version: VERSION, build, uid }));
+        self.connection = Some(Connection { socket, input: Input::new(), output, greeted: false });
+        self.last_id = 0;
+        self.flush();
+    }
+
+    fn try_connect(&self) -> std::io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        // Only the host is outside of our pid namespace. Whoever is inside has no business with us.
+        match sys::peer_pid(&socket)? {
+            0 => Ok(socket),
+            pid => Err(std::io::Error::other(format!("process {pid} of the sandbox listens on the host's socket"))),
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.connection = None;
+        self.abandon_all();
+        self.connect_at = Instant::now() + RECONNECT;
+    }
+
+    fn abandon_all(&mut self) {
+        let grace = self.grace();
+        if !self.execs.is_empty() {
+            self.idle_since = Instant::now();
+        }
+        for (_, mut exec) in std::mem::take(&mut self.execs) {
+            exec.abandon(grace);
+            self.dying.push(exec);
+        }
+    }
+
+    fn on_socket(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        let read = connection.input.fill(&connection.socket);
+        let taken = self.take_frames();
+        if let Err(ProtocolError(message)) = taken {
+            if let Some(connection) = &mut self.connection {
+                connection.output.control(0, &ToHost::Error { message });
+            }
+            self.flush();
+            self.disconnect();
+        } else if read == Read::End {
+            self.disconnect();
+        }
+    }
+
+    fn take_frames(&mut self) -> Result<(), ProtocolError> {
+        loop {
+            let Some(connection) = &mut self.connection else { return Ok(()) };
+            let Some((header, payload)) = connection.input.frame()? else { return Ok(()) };
+            match header.kind {
+                Kind::Control => {
+                    let message = decode_control(payload)?;
+                    self.on_message(header, message)?;
+                }
+                Kind::Stdin if connection.greeted => {
+                    // An exec that has ended meanwhile does not miss it.
+                    if let Some(exec) = self.execs.get_mut(&header.exec) {
+                        exec.take_stdin(payload, &mut connection.output)?;
+                    }
+                }
+                _ => return Err(ProtocolError("data that a host does not send".into())),
+            }
+        }
+    }
+
+    fn on_message(&mut self, header: Header, message: ToSupervisor) -> Result<(), ProtocolError> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if !connection.greeted {
+            return match message {
+                ToSupervisor::Hello(hello) => self.greet(hello),
+                _ => Err(ProtocolError("no hello".into())),
+            };
+        }
+        match message {
+            ToSupervisor::Hello(_) => return Err(ProtocolError("a second hello".into())),
+            ToSupervisor::Lease { ms } => self.lease_until = later(Instant::now(), ms),
+            ToSupervisor::Shutdown => self.end(ByeReason::Shutdown),
+            ToSupervisor::Exec(start) => self.start_exec(header.exec, start)?,
+            ToSupervisor::File(start) => self.start_file(header.exec, start)?,
+            about_one => {
+                let grace = self.config.as_ref().map_or(DEFAULT_GRACE, |config| config.grace_ms);
+                // It may have ended while the message was under way.
+                let Some(exec) = self.execs.get_mut(&header.exec) else { return Ok(()) };
+                match about_one {
+                    ToSupervisor::Credit { bytes } => exec.add_credit(bytes, MAX_WINDOW)?,
+                    ToSupervisor::StdinEof => exec.end_stdin(&mut connection.output),
+                    ToSupervisor::Signal { number } => exec.signal(number),
+                    ToSupervisor::Kill => exec.end(Ending::Cancelled, grace),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, hello: HostHello) -> Result<(), ProtocolError> {
+        if hello.magic != MAGIC || hello.version != VERSION {
+            return Err(ProtocolError(format!(
+                "the host speaks version {} ({}), this supervisor version {VERSION}",
+                hello.version, hello.build
+            )));
+        }
+        self.lease_until = later(Instant::now(), hello.config.lease_ms);
+        self.config = Some(hello.config);
+        self.idle_since = Instant::now();
+        if let Some(connection) = &mut self.connection {
+            connection.greeted = true;
+        }
+        while self.reserve.wants_more() {
+            self.reserve.refill();
+        }
+        Ok(())
+    }
+
+    // --- execs
+
+    fn start_exec(&mut self, id: u32, start: ExecStart) -> Result<(), ProtocolError> {
+        let ExecStart { program, cwd, env, user, timeout_ms, stdin, window } = start;
+        let mut all = self.env.clone();
+        all.extend(self.config.iter().flat_map(|config| config.env.iter().cloned()));
+        all.extend(env);
+        let task = Task::Exec { program, cwd, env: all, stdin };
+        self.start(id, false, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task })
+    }
+
+    fn start_file(&mut self, id: u32, start: FileStart) -> Result<(), ProtocolError> {
+        let FileStart { op, user, timeout_ms, window } = start;
+        let stdin = matches!(op, FileOp::Write { .. } | FileOp::TreeIn { .. });
+        self.start(id, true, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task: Task::File(op) })
+    }
+
+    fn workspace(&self) -> String {
+        self.config.as_ref().map_or_else(|| "/".to_owned(), |config| config.workspace.clone())
+    }
+
+    fn start(
+        &mut self,
+        id: u32,
+        is_file: bool,
+        stdin: bool,
+        window: u32,
+        timeout_ms: u64,
+        job: Job,
+    ) -> Result<(), ProtocolError> {
+        if id <= self.last_id {
+            return Err(ProtocolError(format!("exec id {id} after {}", self.last_id)));
+        }
+        if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
+            return Err(ProtocolError(format!("a window of {window} bytes")));
+        }
+        self.last_id = id;
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let mut refuse = |reason: String| {
+            connection.output.control(id, &ToHost::NotStarted { code: 126, reason });
+            connection.output.control(id, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 });
+        };
+        if self.ending.is_some() {
+            refuse("the sandbox is being stopped".into());
+        } else if self.execs.len() + self.dying.len() >= MAX_EXECS {
+            refuse(format!("the sandbox runs {MAX_EXECS} commands already; wait for one to end"));
+        } else {
+            let oom_before = procs::oom_kills();
+            let deadline = span(timeout_ms).map(|time| Instant::now() + time);
+            match self.reserve.start(&job) {
+                Ok((pair, leader)) => {
+                    let setup = Setup { id, leader, is_file, stdin, window, deadline, oom_before };
+                    self.execs.insert(id, Exec::new(setup, pair));
+                }
+                Err(error) => refuse(format!(
+                    "the sandbox cannot start another process ({}); end some that run in it",
+                    leader::plain(&error)
+                )),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn later(now: Instant, ms: u64) -> Instant {
+    // Longer than any lease is meant to be, and far from where instants end.
+    now + Duration::from_millis(ms.min(365 * 24 * 3600 * 1000))
+}

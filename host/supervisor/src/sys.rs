@@ -1,0 +1,184 @@
+//! The few system calls that have no safe wrapper: fork, execve, signal masks, closing what was inherited.
+//!
+//! The supervisor is single-threaded and stays so; that is what makes fork sound here (no lock can be held by a thread
+//! that the child does not have).
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::ptr;
+
+/// The signals that are read from a descriptor instead of interrupting.
+const WATCHED: [i32; 3] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT];
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Forks: the child's pid in the parent, `None` in the child.
+pub fn fork() -> io::Result<Option<i32>> {
+    // SAFETY: there is one thread, so the child is a whole copy of the process.
+    let pid = check(unsafe { libc::fork() })?;
+    Ok((pid > 0).then_some(pid))
+}
+
+/// Ends this process at once: no destructor, no buffer of the parent's runs twice.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: `_exit` takes any code and has no precondition.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces this process; returns only why that failed.
+pub fn execve(path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: both arrays end with a null pointer and point at C strings that outlive the call.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+fn watched() -> libc::sigset_t {
+    // SAFETY: a `sigset_t` is plain bits; `sigemptyset` makes any of them a valid set before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in WATCHED {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+/// Blocks the watched signals, in this process and in what it forks, and gives a descriptor that tells of them.
+pub fn signal_fd() -> io::Result<OwnedFd> {
+    let set = watched();
+    // SAFETY: `set` is an initialised set; the descriptor is new and nobody else's.
+    unsafe {
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()))?;
+        let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Whether one of the signals that [`signal_fd`] tells of asks for this process's end. Takes all that are pending.
+pub fn end_was_asked(fd: &OwnedFd) -> bool {
+    let mut asked = false;
+    let mut buffer = [0u8; size_of::<libc::signalfd_siginfo>() * 8];
+    while let Ok(len) = rustix::io::read(fd, &mut buffer) {
+        if len == 0 {
+            break;
+        }
+        for info in buffer.get(..len).unwrap_or_default().chunks_exact(size_of::<libc::signalfd_siginfo>()) {
+            // The signal's number is the structure's first field.
+            let number = info.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
+            asked |= [Some(libc::SIGTERM as u32), Some(libc::SIGINT as u32)].contains(&number);
+        }
+    }
+    asked
+}
+
+/// Gives every signal its default meaning and blocks none, as a program expects to start.
+pub fn reset_signals() {
+    // SAFETY: SIG_DFL is a valid disposition for every signal; those that refuse it (KILL, STOP, the C library's own)
+    // refuse harmlessly. `set` is made a valid set before it is used.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());
+    }
+}
+
+/// Makes `fd` this process's descriptor `to`, which stays open across execve.
+pub fn dup_to(fd: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
+    // SAFETY: `dup2` takes any numbers. Nothing in this program owns descriptors 0 to 2 as an `OwnedFd`.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), to) }).map(drop)
+}
+
+/// Closes every descriptor but standard ones and `keep`. For a child that was just forked and leaves its
+/// parent's objects behind without ever dropping them.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    keep.sort_unstable();
+    let mut from = 3u32;
+    for fd in keep.into_iter().chain([u32::MAX]) {
+        if fd > from {
+            close_range(from, if fd == u32::MAX { fd } else { fd - 1 });
+        }
+        from = from.max(fd.saturating_add(1));
+    }
+}
+
+fn close_range(from: u32, to: u32) {
+    // SAFETY: the caller has given up every object that owns a descriptor in this range.
+    if unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } == 0 {
+        return;
+    }
+    // Refused (an old kernel, or a seccomp profile that does not know it): one by one, as many as there can be.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(65_536);
+    for fd in from..=to.min(u32::try_from(limit).unwrap_or(65_536)) {
+        // SAFETY: as above.
+        unsafe { libc::close(RawFd::try_from(fd).unwrap_or(-1)) };
+    }
+}
+
+/// Sends a signal to the process that `dir`, its directory in `/proc`, stands for, even if its number was reused.
+pub fn signal_by_directory(dir: &OwnedFd, signal: i32) -> io::Result<()> {
+    // SAFETY: takes numbers and a null pointer, which stands for "as kill() would send it".
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, dir.as_raw_fd(), signal, ptr::null::<libc::siginfo_t>(), 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends a signal to a process, or to a process group when `pid` is negative.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes any numbers.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// A child that has ended, with its raw wait status.
+pub enum Reaped {
+    Child(i32, i32),
+    /// There are children, none of them has ended.
+    NoneEnded,
+    NoChildren,
+}
+
+/// Takes one child that has ended.
+pub fn reap() -> Reaped {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is a valid place to write to.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => return Reaped::NoneEnded,
+            pid if pid > 0 => return Reaped::Child(pid, status),
+            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+            _ => return Reaped::NoChildren,
+        }
+    }
+}
+
+/// The descriptor `fd` for a borrow that lasts as long as the process: standard input, output and error only.
+pub fn standard(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: descriptors 0 to 2 are open from the start (the leader puts its pipes there) and never closed.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// The process id of a socket's peer as this process sees it: 0 when the peer lives outside our pid namespace.
+pub fn peer_pid(socket: &OwnedFd) -> io::Result<i32> {
+    let mut peer = libc::ucred { pid: -1, uid: u32::MAX, gid: u32::MAX };
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
+    // SAFETY: `peer` has room for the `len` bytes that the kernel writes at most. (A wrapper whose pid cannot be 0
+    // cannot be used here, since 0 is just what we look for.)
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    })?;
+    Ok(peer.pid)
+}

@@ -1,0 +1,151 @@
+//! A supervisor as PID 1 of a pid namespace of its own, with no container engine: just enough of a sandbox for what the
+//! supervisor itself promises.
+
+#![allow(dead_code)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use skillhost::sandbox::link::{Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME, User};
+use skillhost::sandbox::supervisor::SUPERVISOR;
+
+pub struct Sandbox {
+    pub dir: tempfile::TempDir,
+    pub link: Link,
+    pub unshare: Child,
+    /// PID 1, as seen from outside.
+    pub init: i32,
+}
+
+/// Why this test cannot run here, unless that counts as a failure (`SKILLHOST_REQUIRE_DOCKER=1`: there, everything is
+/// to be tested).
+pub fn skip() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    assert!(
+        std::env::var_os("SKILLHOST_REQUIRE_DOCKER").is_none_or(|value| value != "1"),
+        "a pid namespace of its own needs root, and SKILLHOST_REQUIRE_DOCKER=1 forbids to skip"
+    );
+    eprintln!("skipped: a pid namespace of its own needs root");
+    true
+}
+
+pub fn user() -> User {
+    User { uid: 1000, gid: 1000, groups: vec![] }
+}
+
+pub fn spawn(dir: &Path) -> Child {
+    // Outside of the directory that only the supervisor may enter.
+    let program = dir.join("supervisor");
+    if !program.exists() {
+        fs::write(&program, SUPERVISOR).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+        .arg(program)
+        .arg("connect")
+        .arg(dir.join("run").join(SOCKET_NAME))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", "/root")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The only child of a process.
+pub fn child_of(pid: u32) -> i32 {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        if let Some(child) = children.split_whitespace().next() {
+            return child.parse().unwrap();
+        }
+        assert!(Instant::now() < deadline, "process {pid} has no child");
+        std::thread::yield_now();
+    }
+}
+
+impl Sandbox {
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(&mut HelloConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let workspace = dir.path().join("workspace");
+        fs::create_dir(&workspace).unwrap();
+        std::os::unix::fs::chown(&workspace, Some(1000), Some(1000)).unwrap();
+        let mut config =
+            HelloConfig { workspace: workspace.to_str().unwrap().into(), wall_time: None, ..HelloConfig::default() };
+        change(&mut config);
+        fs::create_dir(dir.path().join("run")).unwrap();
+        let listener = Listener::bind(&dir.path().join("run")).unwrap();
+        let unshare = spawn(dir.path());
+        let init = child_of(unshare.id());
+        let link = listener.accept(Some(init), config).await.unwrap();
+        Self { dir, link, unshare, init }
+    }
+
+    pub async fn sh(&self, line: &str) -> Exec {
+        self.link.exec(ExecSpec::argv(["sh", "-c", line], user())).await.unwrap()
+    }
+
+    pub async fn run(&self, spec: ExecSpec) -> Vec<ExecEvent> {
+        events(&mut self.link.exec(spec).await.unwrap()).await
+    }
+
+    /// Processes of the sandbox, as seen from outside: pid and command line, without the supervisor's own.
+    pub fn processes(&self) -> Vec<(i32, String)> {
+        let namespace = fs::read_link(format!("/proc/{}/ns/pid", self.init)).unwrap();
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace))
+            .filter_map(|pid| Some((pid, fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?.replace('\0', " "))))
+            .filter(|(_, line)| !line.is_empty() && !line.contains("/supervisor connect"))
+            .collect()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+pub async fn events(exec: &mut Exec) -> Vec<ExecEvent> {
+    let mut events = Vec::new();
+    while let Some(event) = exec.next().await.unwrap() {
+        events.push(event);
+    }
+    events
+}
+
+/// Standard output of `events`.
+pub fn stdout(events: &[ExecEvent]) -> String {
+    let mut bytes = Vec::new();
+    for event in events {
+        if let ExecEvent::Stdout(chunk) = event {
+            bytes.extend_from_slice(chunk);
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Waits until `condition` holds; what it is about is said when it never does.
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "still not so: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
