@@ -16,7 +16,7 @@ use wasmtime::component::{HasData, Linker, ResourceTable};
 use crate::broker::{Actor, Broker};
 use crate::error::{Error, ErrorKind, Result};
 use bindings::skillhost::skill::types::Error as WitError;
-pub use log::{EventSink, Log};
+pub use log::Log;
 pub use sandbox::{Container, Process};
 
 mod bindings {

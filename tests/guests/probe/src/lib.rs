@@ -172,10 +172,9 @@ impl Guest for Probe {
                 seen.push(format!("file {path}"));
             }
         }
-        if std::net::TcpStream::connect("127.0.0.1:22").map_err(|error| error.kind())
-            != Err(std::io::ErrorKind::PermissionDenied)
-        {
-            seen.push("a socket that is not refused".into());
+        match std::net::TcpStream::connect("127.0.0.1:22") {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            other => seen.push(format!("a socket that is not refused: {other:?}")),
         }
         let mut input = String::new();
         if std::io::stdin().read_line(&mut input).unwrap_or(0) > 0 {
