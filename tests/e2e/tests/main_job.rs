@@ -1,0 +1,56 @@
+//! The main job: a skill is found, granted, run, works in a container, and its result comes back typed.
+
+use serde_json::json;
+use skillhost_e2e::{User, eventually, has_container, needs_engine, write};
+
+#[test]
+fn code_stats_counts_a_tree_in_a_container() {
+    needs_engine!();
+    let user = User::with_skills(&["code-stats"]);
+    let tree = user.project().join("tree");
+    write(&tree.join("a.rs"), "fn a() {}\nfn b() {}\n");
+    write(&tree.join("deep/er/b.rs"), "fn c() {}\n");
+    write(&tree.join("c.py"), "print(1)\n\n\n");
+    // Names that a shell or a line-wise reader would trip over.
+    write(&tree.join("a b\n$(touch x);'\".py"), "x\n");
+    write(&tree.join("blob.bin"), [0u8, 1, 2, 255]);
+
+    let answer = user.run(["run", "code-stats", "--arg", "path=tree", "--output", "json"]).ok().json();
+    let report = &answer["result"];
+    assert_eq!(report["files"], 5, "{answer}");
+    assert_eq!(report["lines"], 7, "{answer}");
+    assert_eq!(report["bytes"], 20 + 10 + 11 + 2 + 4, "{answer}");
+    let languages = report["languages"].as_array().unwrap();
+    let of = |name: &str| languages.iter().find(|language| language["name"] == name).unwrap();
+    assert_eq!((&of("Rust")["files"], &of("Rust")["lines"]), (&json!(2), &json!(3)));
+    assert_eq!((&of("Python")["files"], &of("Python")["lines"]), (&json!(2), &json!(4)));
+    assert_eq!(report["largest"][0]["path"], "a.rs");
+    assert_eq!(report["sandbox"]["backend"], "docker");
+
+    let key = report["summary-key"].as_str().unwrap();
+    let entry = user.run(["blackboard", "get", key, "--output", "json"]).ok().json();
+    assert_eq!(entry["value"]["files"], 5, "{entry}");
+
+    let effects: Vec<String> = user.audit().iter().map(|record| record["effect"].as_str().unwrap().to_owned()).collect();
+    for effect in ["sandbox.launch", "files.copy-in", "sandbox.exec", "blackboard.publish"] {
+        assert!(effects.contains(&effect.to_owned()), "{effect} is not in {effects:?}");
+    }
+    let id = report["sandbox"]["container-id"].as_str().unwrap().to_owned();
+    eventually("the skill's container is removed", || (!has_container(&id)).then_some(()));
+}
+
+#[test]
+fn a_pure_skill_leaves_nothing_in_the_audit_log() {
+    let user = User::with_skills(&["hello"]);
+    assert_eq!(user.run(["run", "hello", "--arg", "name=World"]).ok().text(), "Hello, World!\n");
+    assert_eq!(user.audit().len(), 0);
+}
+
+#[test]
+fn a_second_call_finds_the_host_that_the_first_started() {
+    let user = User::with_skills(&["hello"]);
+    user.run(["run", "hello", "--arg", "name=a"]).ok();
+    let pid = user.host_pid();
+    user.run(["run", "hello", "--arg", "name=b"]).ok();
+    assert_eq!(user.host_pid(), pid);
+}

@@ -1,0 +1,196 @@
+//! Whatever ends an exec, none of its processes is left: seen from outside the container, and seen alive there first.
+//!
+//! The processes are the worst kind: in sessions of their own, forked twice, ignoring TERM, holding standard output.
+
+use std::io::{BufRead as _, BufReader};
+
+use rustix::process::Signal;
+use serde_json::json;
+use skillhost_e2e::{User, eventually, has_container, hostile, mark, needs_engine, processes, signal};
+
+fn alive(mark: &str) {
+    eventually("the hostile process is seen alive", || (!processes(mark).is_empty()).then_some(()));
+}
+
+fn gone(mark: &str) {
+    eventually("the hostile process is gone", || processes(mark).is_empty().then_some(()));
+}
+
+#[test]
+fn after_a_timeout() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let line = format!("{} echo started; sleep 86399; echo never", hostile(&mark));
+    let child = user.spawn(["sandbox", "exec", &id, "--timeout", "2s", "--output", "json", "--shell", &line]);
+    alive(&mark);
+    let done: skillhost_e2e::Done = child.wait_with_output().unwrap().into();
+    let answer = done.code(4).json();
+    assert_eq!(answer["outcome"], "timed-out", "{answer}");
+    assert_eq!(answer["exit_code"], 124);
+    assert_eq!(answer["timed_out"], true);
+    let stdout = answer["stdout"].as_str().unwrap();
+    assert!(stdout.contains("started") && !stdout.contains("never"), "partial output is kept: {answer}");
+    gone(&mark);
+}
+
+#[test]
+fn after_ctrl_c() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let line = format!("{} sleep 86399", hostile(&mark));
+    let mut child = user.spawn(["sandbox", "exec", &id, "--stream", "--shell", &line]);
+    alive(&mark);
+    signal(i32::try_from(child.id()).unwrap(), Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    gone(&mark);
+    let audited = eventually("the audit log says so", || {
+        user.audit().into_iter().find(|record| record["effect"] == "sandbox.exec")
+    });
+    assert_eq!(audited["outcome"], "cancelled", "{audited}");
+}
+
+#[test]
+fn after_the_caller_is_killed() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let line = format!("{} sleep 86399", hostile(&mark));
+    let mut child = user.spawn(["sandbox", "exec", &id, "--shell", &line]);
+    alive(&mark);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    gone(&mark);
+}
+
+#[test]
+fn after_a_stop() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let line = format!("{} sleep 86399", hostile(&mark));
+    let child = user.spawn(["sandbox", "exec", &id, "--output", "json", "--shell", &line]);
+    alive(&mark);
+    user.run(["sandbox", "stop", &id]).ok();
+    assert!(processes(&mark).is_empty(), "a stop returns when nothing is left");
+    assert!(!has_container(&id));
+    let done: skillhost_e2e::Done = child.wait_with_output().unwrap().into();
+    assert_eq!(done.code(5).json()["error"]["kind"], "sandbox-died");
+    // And it is said again to who asks later.
+    let again = user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).code(5).json();
+    assert_eq!(again["error"]["kind"], "sandbox-died", "{again}");
+    assert!(user.run(["sandbox", "stop", &id]).ok().text().contains("already gone"));
+}
+
+#[test]
+fn after_the_leader_exits() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    // What holds standard output neither delays the result nor outlives it.
+    let line = format!("{} while ! pgrep -f 'sleep {mark}' >/dev/null; do :; done; echo done", hostile(&mark));
+    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--timeout", "60s", "--shell", &line]).ok().json();
+    assert_eq!(answer["outcome"], json!({"exited": 0}), "{answer}");
+    assert!(answer["stdout"].as_str().unwrap().contains("done"));
+    gone(&mark);
+}
+
+#[test]
+fn after_a_guest_traps_or_is_out_of_time_or_returns() {
+    needs_engine!();
+    for (then, kind) in [("trap", Some("other")), ("spin", Some("timed-out")), ("return", None)] {
+        let (user, mark) = (User::with_skills(&["probe"]), mark());
+        let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": then}).to_string();
+        let mut child = user.spawn(["run", "probe.start", "--deadline", "20s", "--json", &args, "--output", "json"]);
+        if kind.is_some() {
+            // The guest said its container's id when it had seen the process's first words.
+            let mut said = String::new();
+            BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+            assert!(said.contains("started in sbx_"), "{said}");
+        }
+        let done: skillhost_e2e::Done = child.wait_with_output().unwrap().into();
+        match kind {
+            Some(kind) => assert_eq!(done.json()["error"]["kind"], kind, "{done:?}"),
+            None => assert_eq!(done.code, 0, "{done:?}"),
+        }
+        gone(&mark);
+        eventually("its sandbox is gone", || {
+            let listed = user.run(["sandbox", "list", "--output", "json"]).ok().json();
+            (listed["count"] == 0).then_some(())
+        });
+    }
+}
+
+#[test]
+fn after_a_call_of_a_skill_is_interrupted() {
+    needs_engine!();
+    for then in ["wait", "spin"] {
+        let (user, mark) = (User::with_skills(&["probe"]), mark());
+        let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": then}).to_string();
+        let mut child = user.spawn(["run", "probe.start", "--json", &args]);
+        alive(&mark);
+        signal(i32::try_from(child.id()).unwrap(), Signal::INT);
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        gone(&mark);
+        eventually("its sandbox is gone", || {
+            let listed = user.run(["sandbox", "list", "--output", "json"]).ok().json();
+            (listed["count"] == 0).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_skill_can_end_a_process_and_hears_of_it() {
+    needs_engine!();
+    let (user, mark) = (User::with_skills(&["probe"]), mark());
+    let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": "kill"});
+    let answer = user.call("probe.start", &args).ok().json();
+    assert_eq!(answer["result"], "Outcome::Cancelled", "{answer}");
+    gone(&mark);
+}
+
+#[test]
+fn after_the_host_is_killed_and_the_lease_is_over() {
+    needs_engine!();
+    let (user, mark) = (User::new("[sandbox]\nlease = \"2s\"\n"), mark());
+    let id = user.launch([]);
+    let line = format!("{} sleep 86399", hostile(&mark));
+    let mut child = user.spawn(["sandbox", "exec", &id, "--shell", &line]);
+    alive(&mark);
+    signal(user.host_pid(), Signal::KILL);
+    child.wait().unwrap();
+    // No skillhost runs now: what ends it is inside the container.
+    gone(&mark);
+    eventually("the container is gone", || (!has_container(&id)).then_some(()));
+}
+
+#[test]
+fn a_host_that_starts_again_within_the_lease_finds_its_sandbox() {
+    needs_engine!();
+    let user = User::new("[sandbox]\nlease = \"60s\"\n");
+    let id = user.launch([]);
+    user.shell(&id, "echo kept > /tmp/note");
+    let before = user.host_pid();
+    signal(before, Signal::KILL);
+    eventually("the host is gone", || (!std::path::Path::new(&format!("/proc/{before}")).exists()).then_some(()));
+    assert_eq!(user.shell(&id, "cat /tmp/note")["stdout"], "kept\n");
+    assert_ne!(user.host_pid(), before);
+    assert_eq!(user.run(["sandbox", "list", "--output", "json"]).ok().json()["count"], 1);
+}
+
+#[test]
+fn the_wall_time_ends_a_sandbox_and_says_so() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch(["--wall-time", "1s"]);
+    eventually("the container is gone", || (!has_container(&id)).then_some(()));
+    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).code(5).json();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("wall time"), "{answer}");
+    let status = user.run(["sandbox", "status", &id, "--output", "json"]).ok().json();
+    assert_eq!((&status["known"], &status["running"]), (&json!(true), &json!(false)), "{status}");
+    // Its quota came back.
+    for _ in 0..4 {
+        user.launch([]);
+    }
+}
