@@ -23,7 +23,6 @@ pub struct User {
 }
 
 /// What one command did.
-#[derive(Debug)]
 pub struct Done {
     /// Its exit code.
     pub code: i32,
@@ -31,6 +30,13 @@ pub struct Done {
     pub stdout: Vec<u8>,
     /// Its standard error.
     pub stderr: String,
+}
+
+impl std::fmt::Debug for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let clip = |text: &str| text.chars().take(2_000).collect::<String>();
+        write!(f, "exit {}\nstdout: {}\nstderr: {}", self.code, clip(&self.text()), clip(&self.stderr))
+    }
 }
 
 impl Done {
@@ -242,9 +248,9 @@ pub fn mark() -> String {
 }
 
 /// A line that leaves the worst kind of process behind it: in a session of its own, forked twice, ignoring TERM and HUP,
-/// and holding standard output. It says `up` when that runs.
+/// and holding standard output. It says `up`, and there is `/tmp/MARK`, when that runs.
 pub fn hostile(mark: &str) -> String {
-    format!("(setsid sh -c '(trap \"\" TERM HUP INT; echo up; sleep {mark}; sleep {mark}) &' &) ; ")
+    format!("(setsid sh -c '(trap \"\" TERM HUP INT; echo up; : > /tmp/{mark}; sleep {mark}; sleep {mark}) &' &) ; ")
 }
 
 /// Whether there is a container engine. Without one the test is counted as skipped, and that is a failure where

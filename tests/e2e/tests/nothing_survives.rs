@@ -80,7 +80,9 @@ fn after_a_stop() {
     // And it is said again to who asks later.
     let again = user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).code(5).json();
     assert_eq!(again["error"]["kind"], "sandbox-died", "{again}");
-    assert!(user.run(["sandbox", "stop", &id]).ok().text().contains("already gone"));
+    let stopped = user.run(["sandbox", "stop", &id, "--output", "json"]).ok().json();
+    assert_eq!(stopped["stopped"], true);
+    assert!(stopped["message"].as_str().unwrap().contains("already gone"), "{stopped}");
 }
 
 #[test]
@@ -89,7 +91,7 @@ fn after_the_leader_exits() {
     let (user, mark) = (User::new(""), mark());
     let id = user.launch([]);
     // What holds standard output neither delays the result nor outlives it.
-    let line = format!("{} while ! pgrep -f 'sleep {mark}' >/dev/null; do :; done; echo done", hostile(&mark));
+    let line = format!("{} while [ ! -e /tmp/{mark} ]; do :; done; echo done", hostile(&mark));
     let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--timeout", "60s", "--shell", &line]).ok().json();
     assert_eq!(answer["outcome"], json!({"exited": 0}), "{answer}");
     assert!(answer["stdout"].as_str().unwrap().contains("done"));
@@ -102,7 +104,7 @@ fn after_a_guest_traps_or_is_out_of_time_or_returns() {
     for (then, kind) in [("trap", Some("other")), ("spin", Some("timed-out")), ("return", None)] {
         let (user, mark) = (User::with_skills(&["probe"]), mark());
         let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": then}).to_string();
-        let mut child = user.spawn(["run", "probe.start", "--deadline", "20s", "--json", &args, "--output", "json"]);
+        let mut child = user.spawn(["run", "probe.start", "--deadline", "10s", "--json", &args, "--output", "json"]);
         if kind.is_some() {
             // The guest said its container's id when it had seen the process's first words.
             let mut said = String::new();
