@@ -16,8 +16,3 @@ pub(crate) fn exec() -> String {
 pub(crate) fn invocation() -> String {
     format!("inv_{}", random())
 }
-
-/// A name for what is not yet whole.
-pub(crate) fn temporary() -> String {
-    random()
-}

@@ -92,7 +92,7 @@ impl Broker {
             ok: true,
             files: copied.files,
             bytes: copied.bytes,
-            message: copied.message,
+            message: copied.notes.join("; "),
         })
     }
 }

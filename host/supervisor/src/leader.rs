@@ -109,6 +109,7 @@ fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
         sys::dup_to(fd.as_fd(), *to)?;
     }
     rustix::process::setsid()?;
+    sys::default_signals();
     // The workload is what the kernel should end for memory, never its keeper. Refused where /proc is read-only.
     let _ = fs::write("/proc/self/oom_score_adj", "500");
     thread::set_no_new_privs(true)?;
@@ -208,7 +209,7 @@ fn execute(
         Ok(both) => both,
         Err(refusal) => return refusal,
     };
-    sys::reset_signals();
+    sys::unblock_signals();
     let mut worst: Option<(PathBuf, io::Error)> = None;
     for path in candidates(&name, &search) {
         let Ok(bytes) = CString::new(path.as_os_str().as_bytes()) else { continue };
@@ -216,8 +217,10 @@ fn execute(
         match error.raw_os_error() {
             // Not there: the next place may have it. But a file that is there and lacks its interpreter is told.
             Some(libc::ENOENT | libc::ENOTDIR) if !path.exists() => {}
-            // As a shell does: go on looking, and tell if there is nothing better.
-            Some(libc::EACCES) => worst = worst.or(Some((path, error))),
+            // As a shell does: go on looking, and tell if there is nothing better. A directory of PATH that may not be
+            // entered has nothing to tell.
+            Some(libc::EACCES) if name.contains('/') || path.is_file() => worst = worst.or(Some((path, error))),
+            Some(libc::EACCES) => {}
             _ => {
                 worst = Some((path, error));
                 break;

@@ -81,14 +81,21 @@ pub fn end_was_asked(fd: &OwnedFd) -> bool {
     asked
 }
 
-/// Gives every signal its default meaning and blocks none, as a program expects to start.
-pub fn reset_signals() {
-    // SAFETY: SIG_DFL is a valid disposition for every signal; those that refuse it (KILL, STOP, the C library's own)
-    // refuse harmlessly. `set` is made a valid set before it is used.
+/// Gives every signal its default meaning, as a program expects to start.
+pub fn default_signals() {
+    // The kernel's structure with SIG_DFL, no flags and an empty mask. The C library's call would leave the two signals
+    // out that it uses itself, and an ignored one is inherited by every program.
+    let default = [0usize; 4];
+    for signal in 1..=64 {
+        // SAFETY: `default` is as long as the kernel's `sigaction`, whose mask has 8 bytes. KILL and STOP are refused.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<usize>(), 8) };
+    }
+}
+
+/// Blocks no signal.
+pub fn unblock_signals() {
+    // SAFETY: `set` is made a valid set before it is used.
     unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());

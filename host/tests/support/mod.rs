@@ -51,7 +51,7 @@ pub fn spawn(dir: &Path) -> Child {
         .arg("connect")
         .arg(dir.join("run").join(SOCKET_NAME))
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("PATH", "/nowhere:/root:/usr/local/bin:/usr/bin:/bin:/usr/sbin")
         .env("HOME", "/root")
         .stdin(Stdio::null())
         .spawn()
@@ -71,26 +71,52 @@ pub fn child_of(pid: u32) -> i32 {
     }
 }
 
+/// How a sandbox in `dir` behaves.
+pub fn config(dir: &Path) -> HelloConfig {
+    let workspace = dir.join("workspace").to_str().unwrap().into();
+    HelloConfig { workspace, wall_time: None, ..HelloConfig::default() }
+}
+
+/// A place for a sandbox, and its supervisor on the way.
+fn prepare() -> (tempfile::TempDir, Listener, Child, i32) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let workspace = dir.path().join("workspace");
+    fs::create_dir(&workspace).unwrap();
+    std::os::unix::fs::chown(&workspace, Some(1000), Some(1000)).unwrap();
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+    let listener = Listener::bind(&run).unwrap();
+    let unshare = spawn(dir.path());
+    let init = child_of(unshare.id());
+    (dir, listener, unshare, init)
+}
+
 impl Sandbox {
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     pub async fn start_with(change: impl FnOnce(&mut HelloConfig)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let workspace = dir.path().join("workspace");
-        fs::create_dir(&workspace).unwrap();
-        std::os::unix::fs::chown(&workspace, Some(1000), Some(1000)).unwrap();
-        let mut config =
-            HelloConfig { workspace: workspace.to_str().unwrap().into(), wall_time: None, ..HelloConfig::default() };
+        let (dir, listener, unshare, init) = prepare();
+        let mut config = config(dir.path());
         change(&mut config);
-        fs::create_dir(dir.path().join("run")).unwrap();
-        let listener = Listener::bind(&dir.path().join("run")).unwrap();
-        let unshare = spawn(dir.path());
-        let init = child_of(unshare.id());
         let link = listener.accept(Some(init), config).await.unwrap();
         Self { dir, link, unshare, init }
+    }
+
+    /// A sandbox with a lease of a second, whose host's end lives in the runtime that comes with it and dies with that:
+    /// as when a host is killed, with no word.
+    pub async fn start_in_a_runtime_of_its_own() -> (Self, tokio::runtime::Runtime) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let sandbox = runtime.spawn(async {
+            let (dir, listener, unshare, init) = prepare();
+            let config = HelloConfig { lease: Duration::from_secs(1), ..config(dir.path()) };
+            let link = listener.accept(Some(init), config).await.unwrap();
+            Self { dir, link, unshare, init }
+        });
+        (sandbox.await.unwrap(), runtime)
     }
 
     pub async fn sh(&self, line: &str) -> Exec {
@@ -148,4 +174,15 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "still not so: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Whether a process is gone (a zombie is).
+pub fn is_gone(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+        || !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+pub fn parent_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

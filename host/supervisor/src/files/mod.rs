@@ -148,7 +148,7 @@ fn read(who: Who, path: &Path, max: Option<u64>) -> Result<FileDone> {
     if u64::try_from(stat.st_size).is_ok_and(|size| size > max) {
         return Err(too_large());
     }
-    sys::reset_signals();
+    sys::unblock_signals();
     let mut file = File::from(fd);
     let bytes = io::copy(&mut (&mut file).take(max), &mut output()?)
         .map_err(|error| who.error("read", path.display(), error))?;

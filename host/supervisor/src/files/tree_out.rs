@@ -48,7 +48,7 @@ pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
     };
     let failed = |error| who.error("read", root.display(), error);
     let stat = statat(rustix::fs::CWD, root, AtFlags::empty()).map_err(failed)?;
-    sys::reset_signals();
+    sys::unblock_signals();
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

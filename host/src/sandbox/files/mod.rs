@@ -1,0 +1,238 @@
+//! Copying between a directory of the host and a sandbox.
+//!
+//! The sandbox's side is done in the sandbox, by a process with the exec's uid ([`super::link`]). The host's side stays
+//! beneath a directory that the caller was granted and holds open (cap-std): no path, no symbolic link, and nothing
+//! that somebody swaps meanwhile leads out of it.
+//!
+//! - A symbolic link is copied as a link when it plainly leads to something in the same tree, otherwise left out and
+//!   noted: on the host it would be a trap for whoever follows it later.
+//! - Every file appears whole or not at all. A tree is not atomic: files that were done when it failed stay.
+//! - What a sandbox sends is bounded ([`MAX_BYTES`], [`MAX_ENTRIES`]), and gets no more permissions than a file of the
+//!   host's user would have (nobody else may write, no set-user-id).
+
+mod read;
+mod write;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+
+use cap_std::fs::Dir;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use super::link::{FileKind, Link, TreeItem, User};
+use crate::error::{Error, Result};
+
+/// The most bytes that one copy moves.
+pub const MAX_BYTES: u64 = 4 << 30;
+/// The most files, directories and links that one copy moves.
+pub const MAX_ENTRIES: u64 = 200_000;
+/// The most notes that a copy gives; what it left out beyond is counted.
+const MAX_NOTES: usize = 20;
+
+/// What was copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Regular files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// Copies the file or directory `from`, beneath `host`, to `dest` in the sandbox. A file that is copied to a directory, or
+/// to what ends in `/`, keeps its name.
+pub async fn copy_in(link: &Link, user: User, host: Dir, from: &Path, dest: &str) -> Result<Copied> {
+    let dest = &match from.file_name().and_then(OsStr::to_str) {
+        Some(name)
+            if host.metadata(from).is_ok_and(|meta| meta.is_file())
+                && (dest.ends_with('/') || is_dir(link, &user, dest).await) =>
+        {
+            format!("{}/{name}", dest.trim_end_matches('/'))
+        }
+        _ => dest.to_owned(),
+    };
+    // A few items ahead, so that disk and sandbox work at the same time.
+    let (items, mut queue) = mpsc::channel(8);
+    let from = from.to_owned();
+    let walk = spawn_blocking(move || read::walk(&host, &from, &items));
+    let done = link
+        .tree_in(user, dest, async |mut tree| {
+            while let Some(item) = queue.recv().await {
+                match item? {
+                    TreeItem::Entry(entry) => tree.entry(&entry).await?,
+                    TreeItem::Data(data) => tree.data(&data).await?,
+                }
+            }
+            Ok(tree)
+        })
+        .await;
+    let walked = walk.await.map_err(|error| Error::other(format!("reading the host's files failed: {error}")));
+    let done = done?;
+    let mut notes = walked?;
+    for note in done.notes {
+        notes.add(note);
+    }
+    Ok(Copied { files: done.files, bytes: done.bytes, notes: notes.finish() })
+}
+
+/// Copies the file or directory `src` in the sandbox to `to`, beneath `host`. A file that is copied to a directory keeps
+/// its name.
+pub async fn copy_out(link: &Link, user: User, src: &str, host: Dir, to: &Path) -> Result<Copied> {
+    let to = match Path::new(src).file_name() {
+        Some(name) if host.metadata(here(to)).is_ok_and(|meta| meta.is_dir()) && !is_dir(link, &user, src).await => {
+            &to.join(name)
+        }
+        _ => to,
+    };
+    let mut tree = link.tree_out(user, src).await?;
+    let (items, queue) = mpsc::channel(8);
+    let to = to.to_owned();
+    let build = spawn_blocking(move || write::build(&host, &to, queue));
+    let read: Result<()> = async {
+        while let Some(item) = tree.next().await? {
+            if items.send(write::Step::Item(item)).await.is_err() {
+                break; // The writer's own error says why.
+            }
+        }
+        let _ = items.send(write::Step::End).await;
+        Ok(())
+    }
+    .await;
+    // Without the end the writer does not finish the file that it is at.
+    drop(items);
+    let built = build.await.map_err(|error| Error::other(format!("writing the host's files failed: {error}")))?;
+    read?;
+    let (mut copied, mut notes) = built?;
+    for note in tree.done().map(|done| done.notes.clone()).unwrap_or_default() {
+        notes.add(note);
+    }
+    copied.notes = notes.finish();
+    Ok(copied)
+}
+
+/// Whether the sandbox has a directory there. What cannot be looked at is left to the copy itself to complain of.
+async fn is_dir(link: &Link, user: &User, path: &str) -> bool {
+    link.stat(user.clone(), path).await.is_ok_and(|stat| stat.kind == FileKind::Dir)
+}
+
+/// A relative path that may be empty, for the directory itself.
+fn here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+/// What was left out.
+#[derive(Debug, Default)]
+struct Notes {
+    kept: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    fn add(&mut self, note: String) {
+        if self.kept.len() < MAX_NOTES { self.kept.push(note) } else { self.more += 1 }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.kept.push(format!("and {} more", self.more));
+        }
+        self.kept
+    }
+}
+
+/// What one copy has moved so far.
+#[derive(Debug, Default)]
+struct Budget {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Budget {
+    fn entry(&mut self) -> Result<()> {
+        self.entries += 1;
+        if self.entries > MAX_ENTRIES {
+            return Err(Error::too_large(format!("there are more than {MAX_ENTRIES} files; copy fewer at a time")));
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<()> {
+        self.bytes += len as u64;
+        if self.bytes > MAX_BYTES {
+            return Err(Error::too_large(format!("there are more than {MAX_BYTES} bytes; copy fewer at a time")));
+        }
+        Ok(())
+    }
+}
+
+/// What an error of the host's file system means.
+fn host_error(verb: &str, path: &Path, error: &io::Error) -> Error {
+    let path = here(path);
+    // cap-std's own refusal comes with no number of the kernel's.
+    if error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none() {
+        return Error::denied(format!(
+            "cannot {verb} {} on the host: it leads outside of the directory that was granted",
+            path.display()
+        ));
+    }
+    let kind = match error.kind() {
+        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => crate::error::ErrorKind::InvalidArgument,
+        // The sandbox's own permissions are another thing, and have their kind to themselves.
+        io::ErrorKind::PermissionDenied => crate::error::ErrorKind::Denied,
+        io::ErrorKind::NotFound => crate::error::ErrorKind::NotFound,
+        _ => crate::error::ErrorKind::Other,
+    };
+    Error::new(kind, format!("cannot {verb} {} on the host: {error}", path.display()))
+}
+
+/// Whether a link at `path` (in a tree) that says `target` plainly leads to something in the tree.
+///
+/// Only leading `..` are let through, and fewer than there are directories above: a `..` after a name would depend on
+/// where that name leads.
+fn stays_inside(path: &[u8], target: &[u8]) -> bool {
+    let mut above = path.iter().filter(|&&byte| byte == b'/').count();
+    let mut named = false;
+    if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
+        return false;
+    }
+    target.split(|&byte| byte == b'/').all(|part| match part {
+        b"" | b"." => true,
+        b".." if named || above == 0 => false,
+        b".." => {
+            above -= 1;
+            true
+        }
+        _ => {
+            named = true;
+            true
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stays_inside;
+
+    #[test]
+    fn only_links_that_plainly_stay_are_kept() {
+        for (path, target, stays) in [
+            ("a", "b", true),
+            ("a", "b/c", true),
+            ("d/a", "../b", true),
+            ("d/e/a", "../../b", true),
+            ("a", "..", false),
+            ("a", "../b", false),
+            ("d/a", "../../b", false),
+            ("d/e/a", "x/../../../b", false),
+            ("d/e/a", "x/..", false),
+            ("a", "/etc/passwd", false),
+            ("a", "", false),
+            ("a", "./b", true),
+        ] {
+            assert_eq!(stays_inside(path.as_bytes(), target.as_bytes()), stays, "{path} -> {target}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Writing a tree on the host, in a thread that may block. What it is told comes from a sandbox.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt as _, Permissions, PermissionsExt as _};
+use tokio::sync::mpsc::Receiver;
+
+use super::super::link::{Entry, EntryKind, TreeItem};
+use super::{Budget, Copied, Notes, here, host_error, stays_inside};
+use crate::error::{Error, Result};
+
+/// What the writer is told.
+pub(super) enum Step {
+    /// The tree's next item.
+    Item(TreeItem),
+    /// The tree is whole. Without it the last file is not.
+    End,
+}
+
+struct Builder<'a> {
+    host: &'a Dir,
+    to: &'a Path,
+    root: Option<Dir>,
+    file: Option<Pending>,
+    began: bool,
+    budget: Budget,
+    copied: Copied,
+    notes: Notes,
+}
+
+/// A file that is not yet in its place.
+struct Pending {
+    file: File,
+    dir: Dir,
+    temporary: OsString,
+    name: OsString,
+    mode: u32,
+    path: PathBuf,
+    done: bool,
+}
+
+/// Makes the tree at `to`.
+pub(super) fn build(host: &Dir, to: &Path, mut steps: Receiver<Step>) -> Result<(Copied, Notes)> {
+    let (budget, copied, notes) = Default::default();
+    let mut builder = Builder { host, to, root: None, file: None, began: false, budget, copied, notes };
+    while let Some(step) = steps.blocking_recv() {
+        match step {
+            Step::Item(TreeItem::Entry(entry)) => builder.entry(entry)?,
+            Step::Item(TreeItem::Data(data)) => builder.data(&data)?,
+            Step::End => {
+                builder.finish_file()?;
+                return Ok((builder.copied, builder.notes));
+            }
+        }
+    }
+    Err(Error::sandbox_died("the tree that the sandbox sent was cut off"))
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| host_error("write", path, &error)
+}
+
+fn broken(what: &str) -> Error {
+    Error::sandbox_died(format!("what the sandbox sent as a tree is none: {what}"))
+}
+
+impl Builder<'_> {
+    fn entry(&mut self, entry: Entry) -> Result<()> {
+        self.finish_file()?;
+        self.budget.entry()?;
+        let components = entry.components().map_err(|error| broken(&error.0))?;
+        let Some((name, above)) = components.split_last() else {
+            return self.begin(&entry);
+        };
+        let root = self.root.as_ref().ok_or_else(|| broken("entries beneath no directory"))?;
+        let path = self.to.join(OsStr::from_bytes(&entry.path));
+        let mut dir = root.try_clone().map_err(failed(&path))?;
+        for part in above {
+            // Beneath the directory above, link or not: that is what cap-std opens.
+            dir = dir.open_dir(OsStr::from_bytes(part)).map_err(failed(&path))?;
+        }
+        let name = OsStr::from_bytes(name);
+        match &entry.kind {
+            EntryKind::Dir => make_dir(&dir, Path::new(name)).map_err(failed(&path))?,
+            EntryKind::File => self.file = Some(Pending::new(dir, name, entry.mode, path)?),
+            EntryKind::Symlink { target } if stays_inside(&entry.path, target) => {
+                link(&dir, name, OsStr::from_bytes(target), &path)?;
+            }
+            EntryKind::Symlink { .. } => {
+                let path = String::from_utf8_lossy(&entry.path);
+                self.notes.add(format!("left out {path}: it is a symbolic link that leads elsewhere"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The root: a directory, or one file.
+    fn begin(&mut self, entry: &Entry) -> Result<()> {
+        if std::mem::replace(&mut self.began, true) {
+            return Err(broken("a second root"));
+        }
+        let to = here(self.to);
+        let failed = failed(to);
+        match &entry.kind {
+            EntryKind::Dir => {
+                self.root = Some(open_or_make(self.host, to).map_err(&failed)?);
+            }
+            EntryKind::File => {
+                let Some(name) = to.file_name() else {
+                    return Err(is_directory(to));
+                };
+                let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let dir = open_or_make(self.host, above).map_err(&failed)?;
+                self.file = Some(Pending::new(dir, name, entry.mode, to.to_owned())?);
+            }
+            EntryKind::Symlink { .. } => return Err(broken("a link for a root")),
+        }
+        Ok(())
+    }
+
+    fn data(&mut self, data: &[u8]) -> Result<()> {
+        self.budget.bytes(data.len())?;
+        let pending = self.file.as_mut().ok_or_else(|| broken("bytes of no file"))?;
+        pending.file.write_all(data).map_err(failed(&pending.path))?;
+        self.copied.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn finish_file(&mut self) -> Result<()> {
+        if let Some(mut pending) = self.file.take() {
+            pending.commit()?;
+            self.copied.files += 1;
+        }
+        Ok(())
+    }
+}
+
+fn is_directory(path: &Path) -> Error {
+    Error::invalid_argument(format!("{} on the host is a directory, where a file is meant", path.display()))
+}
+
+fn open_or_make(host: &Dir, path: &Path) -> io::Result<Dir> {
+    // First as it is, so that what a link in the way does is said by what opens it.
+    match host.open_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            host.create_dir_all(path)?;
+            host.open_dir(path)
+        }
+        other => other,
+    }
+}
+
+fn make_dir(dir: &Dir, name: &Path) -> io::Result<()> {
+    match dir.create_dir(name) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(name).map(drop),
+        other => other,
+    }
+}
+
+fn link(dir: &Dir, name: &OsStr, target: &OsStr, path: &Path) -> Result<()> {
+    if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(is_directory(path));
+    }
+    let temporary = temporary_name();
+    dir.symlink(target, &temporary).map_err(failed(path))?;
+    dir.rename(&temporary, dir, name).map_err(|error| {
+        let _ = dir.remove_file(&temporary);
+        host_error("write", path, &error)
+    })
+}
+
+fn temporary_name() -> OsString {
+    let mut random = [0u8; 8];
+    // Not for secrecy, just not to meet another's: O_EXCL sees to the rest.
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    format!(".skillhost-{:016x}", u64::from_le_bytes(random)).into()
+}
+
+impl Pending {
+    fn new(dir: Dir, name: &OsStr, mode: u32, path: PathBuf) -> Result<Self> {
+        if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(is_directory(&path));
+        }
+        let temporary = temporary_name();
+        let file = dir
+            .open_with(&temporary, OpenOptions::new().write(true).create_new(true).mode(0o600))
+            .map_err(failed(&path))?;
+        // Whatever the sandbox says, only the owner writes, and can.
+        let mode = mode & 0o755 | 0o600;
+        Ok(Self { file, dir, temporary, name: name.to_owned(), mode, path, done: false })
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.file.set_permissions(Permissions::from_mode(self.mode)).map_err(failed(&self.path))?;
+        self.dir.rename(&self.temporary, &self.dir, &self.name).map_err(failed(&self.path))?;
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = self.dir.remove_file(&self.temporary);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Output is exact, however much of it there is and however slowly it is read.
+
+#![allow(missing_docs)]
+
+mod support;
+
+use sha2::{Digest as _, Sha256};
+use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec};
+use support::{Sandbox, events, skip, stdout, user};
+
+#[tokio::test]
+async fn much_random_output_arrives_whole() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let line = "head -c 268435456 /dev/urandom > data; sha256sum < data >&2; cat data";
+    let mut exec = sandbox.sh(line).await;
+    let (mut hash, mut count, mut expected) = (Sha256::new(), 0, Vec::new());
+    let mut ending = None;
+    while let Some(event) = exec.next().await.unwrap() {
+        match event {
+            ExecEvent::Stdout(bytes) => {
+                hash.update(&bytes);
+                count += bytes.len();
+            }
+            ExecEvent::Stderr(bytes) => expected.extend_from_slice(&bytes),
+            ExecEvent::Exited(end) => ending = Some(end),
+            _ => {}
+        }
+    }
+    let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((count, ending), (268_435_456, Some(Ending::Code(0))));
+    assert_eq!(String::from_utf8(expected).unwrap(), format!("{hash}  -\n"));
+}
+
+#[tokio::test]
+async fn a_slow_reader_holds_up_itself_and_loses_nothing() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    // Eight that nobody reads, each with more to say than all buffers hold.
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        slow.push(sandbox.sh("head -c 20000000 /dev/zero | tr '\\0' x; echo end").await);
+    }
+    for _ in 0..20 {
+        assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "quick"], user())).await), "quick\n");
+    }
+    let big = events(&mut sandbox.sh("head -c 20000000 /dev/zero").await).await;
+    assert_eq!(stdout(&big).len(), 20_000_000);
+    for mut exec in slow {
+        let text = stdout(&events(&mut exec).await);
+        assert_eq!((text.len(), text.ends_with("xend\n")), (20_000_004, true));
+    }
+}
+
+#[tokio::test]
+async fn both_streams_keep_their_order_and_their_bytes() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let line = "i=0; while [ $i -lt 2000 ]; do echo out$i; echo err$i >&2; i=$((i+1)); done; printf 'caf\\303'; printf '\\251'";
+    let captured = capture(&mut sandbox.sh(line).await, 1 << 20).await.unwrap();
+    let lines = |name: &str| (0..2000).map(|n| format!("{name}{n}\n")).collect::<String>();
+    assert_eq!(String::from_utf8(captured.stdout).unwrap(), lines("out") + "café");
+    assert_eq!(String::from_utf8(captured.stderr).unwrap(), lines("err"));
+}
+
+#[tokio::test]
+async fn output_that_nobody_takes_does_not_hinder_the_end() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = sandbox.sh("yes").await;
+    assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    exec.kill();
+    // Its tree is dead though its output still waits.
+    support::until("it is dead", || sandbox.processes().is_empty()).await;
+    assert_eq!(events(&mut exec).await.last(), Some(&ExecEvent::Exited(Ending::Cancelled)));
+}
+
+#[tokio::test]
+async fn output_to_a_reader_that_was_dropped_flows_off() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    for _ in 0..50 {
+        let mut exec = sandbox.sh("yes").await;
+        while !matches!(exec.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
+        drop(exec);
+    }
+    support::until("all are dead", || sandbox.processes().is_empty()).await;
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+}
