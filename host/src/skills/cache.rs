@@ -114,7 +114,7 @@ impl DescriptorCache for DirCache {
 
     fn keep(&self, file: &FileKey, descriptor: &Descriptor) {
         let Some(path) = self.descriptor_entry(&descriptor.digest) else { return };
-        if !path.exists()
+        if self.descriptor(&descriptor.digest).is_none()
             && let Ok(bytes) = serde_json::to_vec(descriptor)
         {
             self.prune();

@@ -24,7 +24,8 @@ use super::manifest::{self, Manifest};
 use super::name::{SkillName, check_part, is_part};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most directories that one scan looks at.
+/// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
+/// cannot use up what the user's own skills need.
 pub const MAX_DIRS: usize = 2_000;
 
 /// Where a skill comes from.
@@ -196,11 +197,13 @@ struct Scan {
     seen: BTreeSet<PathBuf>,
     /// The owner of each plugin's name.
     plugins: BTreeMap<String, PathBuf>,
+    /// Directories looked at for this root.
     looked_at: usize,
 }
 
 impl Scan {
     fn root(&mut self, root: &Root) {
+        self.looked_at = 0;
         self.skills_dir(&root.dir, root.source, None);
         let plugins = root.dir.with_file_name("plugins");
         let Some(dir) = self.open_root(&plugins) else { return };

@@ -17,8 +17,15 @@ struct Own {
     interface: &'static str,
     /// What it lets the skill do.
     lets: &'static str,
-    /// The capability, whether it is asked for, and the line that asks for it. None: it needs nothing.
-    needs: Option<(fn(&Capabilities) -> bool, &'static str)>,
+    /// None: it needs nothing.
+    needs: Option<Need>,
+}
+
+/// A capability that an import needs.
+struct Need {
+    is_asked: fn(&Capabilities) -> bool,
+    /// The line that asks for it.
+    line: &'static str,
 }
 
 const OWN: &[Own] = &[
@@ -27,20 +34,20 @@ const OWN: &[Own] = &[
     Own {
         interface: "sandbox",
         lets: "launch sandboxes and run commands in them",
-        needs: Some((|asked| asked.sandbox.is_some(), "sandbox = { roles = [\"default\"] }")),
+        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
     },
     Own {
         interface: "files",
         lets: "copy files between host roots and its sandboxes",
-        needs: Some((|asked| asked.files.is_some(), "files = { copy-in = [\"project\"] }")),
+        needs: Some(Need { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" }),
     },
     Own {
         interface: "blackboard",
         lets: "read and publish values that the agents of the session share",
-        needs: Some((
-            |asked| asked.blackboard.is_some(),
-            "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
-        )),
+        needs: Some(Need {
+            is_asked: |asked| asked.blackboard.is_some(),
+            line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
+        }),
     },
 ];
 
@@ -92,8 +99,8 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
                 name.version
             ));
         }
-        return match own.needs {
-            Some((is_asked, line)) if !is_asked(asked) => {
+        return match &own.needs {
+            Some(Need { is_asked, line }) if !is_asked(asked) => {
                 refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
             }
             _ => Ok(()),
@@ -153,7 +160,7 @@ mod tests {
             let import = format!("{PACKAGE}/{}@{VERSION}", own.interface);
             check(&import, &all).unwrap();
             let bare = check(&import, &Capabilities::default());
-            let Some((_, line)) = own.needs else {
+            let Some(Need { line, .. }) = own.needs else {
                 bare.unwrap();
                 continue;
             };

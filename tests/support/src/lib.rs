@@ -1,17 +1,21 @@
 //! What the tests need to be built first.
 //!
-//! Guests are compiled by the test that uses them, into a target directory of their own: cargo holds a lock on the one
-//! that the tests themselves are built in. Whatever cannot be built ends the test with the reason; nothing is skipped.
+//! Guests are compiled by the test that uses them, into directories of their own beneath `target/`: cargo holds a lock
+//! on the one that the tests themselves are built in. Whatever cannot be built ends the test with the reason; nothing
+//! is skipped.
 
 #![allow(clippy::panic)]
 
 use std::ffi::OsString;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 /// The target that guests are built for.
 pub const GUEST_TARGET: &str = "wasm32-wasip2";
+/// The version that makes components of Python programs.
+const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 
 /// The workspace's root.
 pub fn workspace() -> PathBuf {
@@ -31,6 +35,38 @@ pub fn guest(name: &str) -> PathBuf {
     command.args(["--package", &format!("guest-{name}")]).arg("--target-dir").arg(&target);
     run(&mut command, "if the target is missing, `cargo xtask setup` adds it");
     target.join(GUEST_TARGET).join("release").join(format!("guest_{}.wasm", name.replace('-', "_")))
+}
+
+/// Builds the component of the Python program in `tests/guests/python`, once for every content of its sources.
+pub fn python_guest() -> PathBuf {
+    let source = workspace().join("tests/guests/python");
+    let dir = workspace().join("target/guests/python");
+    must(fs::create_dir_all(&dir), &dir);
+    // Several test processes may want it at once.
+    let lock = must(File::create(dir.join("lock")), &dir);
+    must(lock.lock(), &dir);
+    let (component, made_from) = (dir.join("greeter.wasm"), dir.join("made-from"));
+    let mut sources = COMPONENTIZE_PY.to_owned();
+    for file in ["app.py", "wit/greeter.wit"] {
+        sources.push_str(&must(fs::read_to_string(source.join(file)), &source));
+    }
+    if component.exists() && fs::read_to_string(&made_from).is_ok_and(|from| from == sources) {
+        return component;
+    }
+    let venv = dir.join("venv");
+    let remedy = "Python 3.10 or newer with `venv`, and a package index for pip, are needed";
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy);
+    run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", COMPONENTIZE_PY]), remedy);
+    let mut command = Command::new(venv.join("bin/componentize-py"));
+    command.current_dir(&source).env("PYTHONDONTWRITEBYTECODE", "1");
+    command.args(["-d", "wit", "-w", "greeter", "componentize", "app", "-o"]).arg(&component);
+    run(&mut command, remedy);
+    must(fs::write(&made_from, sources), &made_from);
+    component
+}
+
+fn must<T>(result: std::io::Result<T>, path: &Path) -> T {
+    result.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Runs `command` to its end; what went wrong, with `remedy`, ends the test.

@@ -1,0 +1,226 @@
+//! The published schema accepts what the host accepts and refuses what it refuses: for any type, and for JSON that is
+//! right, nearly right, and anything at all.
+
+mod common;
+
+use common::{any_json, nearly_valid, valid};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use skillhost::skills::ty::{Case, Field, Int, Label, Labels, Record, ResultTy, Ty, Variant};
+use skillhost::skills::{Action, ExportPath, Param, schema};
+
+fn action(ty: Ty) -> Action {
+    let params = vec![Param { name: "value".into(), docs: "Any.".into(), ty: ty.clone() }];
+    Action {
+        name: "any".into(),
+        export: ExportPath { interface: None, function: "any".into() },
+        input_schema: schema::input(&params),
+        output_schema: schema::output(Some(&ty)),
+        params,
+        result: Some(ty),
+        docs: String::new(),
+        signature: String::new(),
+    }
+}
+
+fn ints() -> impl Strategy<Value = Int> {
+    proptest::sample::select(vec![Int::U8, Int::U16, Int::U32, Int::U64, Int::S8, Int::S16, Int::S32, Int::S64])
+}
+
+fn names() -> impl Strategy<Value = Vec<String>> {
+    let names = ["x", "y", "ok", "some", "tag", "val", "value", "run-it"];
+    proptest::sample::subsequence(names.map(str::to_owned).to_vec(), 1..=4)
+}
+
+fn labels() -> impl Strategy<Value = Labels> {
+    names().prop_map(|names| Labels {
+        name: "labels".into(),
+        docs: "Some.".into(),
+        labels: names.into_iter().map(|name| Label { name, docs: "One.".into() }).collect(),
+    })
+}
+
+/// Any type.
+fn types() -> BoxedStrategy<Ty> {
+    let leaf = prop_oneof![
+        Just(Ty::Bool),
+        ints().prop_map(Ty::Int),
+        Just(Ty::F32),
+        Just(Ty::F64),
+        Just(Ty::Char),
+        Just(Ty::String),
+        Just(Ty::Bytes),
+        labels().prop_map(Ty::Enum),
+        labels().prop_map(Ty::Flags),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        let boxed = inner.clone().prop_map(Box::new);
+        let fields = (names(), vec(inner.clone(), 4)).prop_map(|(names, types)| {
+            let fields = names.into_iter().zip(types);
+            let fields = fields.map(|(name, ty)| Field { name, docs: String::new(), ty });
+            Ty::Record(Record { name: "record".into(), docs: String::new(), fields: fields.collect() })
+        });
+        let cases = (names(), vec(proptest::option::of(inner.clone()), 4)).prop_map(|(names, types)| {
+            let cases = names.into_iter().zip(types).map(|(name, ty)| Case { name, docs: String::new(), ty });
+            Ty::Variant(Variant { name: "variant".into(), docs: String::new(), cases: cases.collect() })
+        });
+        let side = proptest::option::of(boxed.clone());
+        prop_oneof![
+            boxed.clone().prop_map(|item| if *item == Ty::Int(Int::U8) { Ty::Bytes } else { Ty::List(item) }),
+            vec(inner, 1..4).prop_map(Ty::Tuple),
+            fields,
+            cases,
+            boxed.prop_map(Ty::Option),
+            (side.clone(), side).prop_map(|(ok, err)| Ty::Result(ResultTy { ok, err })),
+        ]
+    })
+    .boxed()
+}
+
+fn with_json(of: fn(&Ty) -> BoxedStrategy<Value>) -> impl Strategy<Value = (Ty, Value)> {
+    types().prop_flat_map(move |ty| {
+        let json = of(&ty);
+        (Just(ty), json)
+    })
+}
+
+fn agree(action: &Action, args: &Map<String, Value>) -> Result<bool, TestCaseError> {
+    let validator = jsonschema::draft202012::new(&action.input_schema).unwrap();
+    let lowered = action.lower(args);
+    prop_assert_eq!(
+        validator.is_valid(&args.clone().into()),
+        lowered.is_ok(),
+        "{:?}\n{}\n{}",
+        lowered.err(),
+        Value::from(args.clone()),
+        action.input_schema
+    );
+    Ok(lowered.is_ok())
+}
+
+fn args(value: Value) -> Map<String, Value> {
+    Map::from_iter([("value".to_owned(), value)])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_accept_what_is_valid((ty, value) in with_json(valid)) {
+        let action = action(ty);
+        prop_assert!(jsonschema::meta::is_valid(&action.input_schema));
+        prop_assert!(agree(&action, &args(value))?);
+    }
+
+    #[test]
+    fn both_judge_alike_what_is_nearly_valid((ty, value) in with_json(nearly_valid)) {
+        agree(&action(ty), &args(value))?;
+    }
+
+    #[test]
+    fn both_judge_alike_whatever_it_is((ty, value) in with_json(|_| any_json())) {
+        agree(&action(ty), &args(value))?;
+    }
+}
+
+#[test]
+fn an_option_may_be_absent_and_nothing_else_may() {
+    for (ty, absent) in
+        [(Ty::Option(Box::new(Ty::Bool)), true), (Ty::Bool, false), (Ty::List(Box::new(Ty::Bool)), false)]
+    {
+        assert_eq!(agree(&action(ty), &Map::new()).unwrap(), absent);
+    }
+}
+
+#[test]
+fn an_unknown_argument_is_refused_by_both() {
+    let mut args = args(json!(true));
+    args.insert("valu".into(), json!(true));
+    assert!(!agree(&action(Ty::Bool), &args).unwrap());
+    let message = action(Ty::Bool).lower(&args).unwrap_err().message;
+    assert_eq!(message, "args: there is no \"valu\" here; known are value");
+}
+
+/// Every whole number around the bounds, as a string: what the pattern says is what the parser does.
+#[test]
+fn wide_integers_as_text_have_exactly_their_range() {
+    for int in [Int::U64, Int::S64] {
+        let action = action(Ty::Int(int));
+        let (min, max) = int.range();
+        for bound in [min, max, 0, 10i128.pow(18), 10i128.pow(19), 5 * 10i128.pow(18)] {
+            for offset in [-11i128, -10, -9, -2, -1, 0, 1, 2, 9, 10, 11] {
+                let number = bound + offset;
+                let taken = agree(&action, &args(number.to_string().into())).unwrap();
+                assert_eq!(taken, (min..=max).contains(&number), "{number}");
+            }
+        }
+        for place in 0..19 {
+            let number = max - 10i128.pow(place);
+            assert!(agree(&action, &args(number.to_string().into())).unwrap(), "{number}");
+            assert!(!agree(&action, &args((max + 10i128.pow(place)).to_string().into())).unwrap());
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_place_what_is_wanted_and_what_is_there() {
+    let item = Ty::Record(Record {
+        name: "item".into(),
+        docs: String::new(),
+        fields: vec![Field { name: "size".into(), docs: String::new(), ty: Ty::Int(Int::U8) }],
+    });
+    let action = action(Ty::List(Box::new(item)));
+    for (value, message) in [
+        (json!([{"size": 1}, {"size": "x"}]), "args.value[1].size: expected an integer 0…255, got \"x\""),
+        (json!([{"size": 256}]), "args.value[0].size: expected an integer 0…255, got 256"),
+        (json!([{}]), "args.value[0].size: missing: expected an integer 0…255"),
+        (json!([{"sise": 1}]), "args.value[0]: there is no \"sise\" here; known are size"),
+        (json!([3]), "args.value[0]: expected an object with the fields size, got 3"),
+        (json!({"a": 1}), "args.value: expected an array of item, got an object with a"),
+    ] {
+        assert_eq!(action.lower(&args(value)).unwrap_err().message, message);
+    }
+    assert_eq!(action.lower(&Map::new()).unwrap_err().message, "args.value: missing: expected an array of item");
+}
+
+#[test]
+fn arguments_are_bounded() {
+    let long = args(vec![true; 1_000_001].into());
+    assert_eq!(action(Ty::List(Box::new(Ty::Bool))).lower(&long).unwrap_err().kind.name(), "too-large");
+    let bytes = args(common::base64(&vec![0; 16 * 1024 * 1024 + 1]).into());
+    assert_eq!(action(Ty::Bytes).lower(&bytes).unwrap_err().kind.name(), "too-large");
+}
+
+#[test]
+fn text_is_read_by_the_type() {
+    let cases = [
+        (Ty::String, "3", json!("3")),
+        (Ty::String, "", json!("")),
+        (Ty::Option(Box::new(Ty::String)), "null", json!("null")),
+        (Ty::Option(Box::new(Ty::Int(Int::U8))), "null", json!(null)),
+        (Ty::Option(Box::new(Ty::Int(Int::U8))), "3", json!(3)),
+        (Ty::Int(Int::U64), "18446744073709551615", json!("18446744073709551615")),
+        (Ty::Bool, "true", json!(true)),
+        (Ty::F64, "NaN", json!("NaN")),
+        (Ty::F64, "1.5", json!(1.5)),
+        (Ty::Bytes, "AAEC", json!("AAEC")),
+        (Ty::List(Box::new(Ty::String)), "[\"a\"]", json!(["a"])),
+    ];
+    for (ty, text, value) in cases {
+        let action = action(ty);
+        let read = action.with_text(Map::new(), &[("value".into(), text.into())]).unwrap();
+        assert_eq!(read["value"], value, "{text:?}");
+        assert!(agree(&action, &read).unwrap());
+    }
+    let bool = action(Ty::Bool);
+    let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    for (given, said) in [
+        (vec![text("value", "yes")], "argument value: expected true or false: \"yes\" is not JSON"),
+        (vec![text("valu", "true")], "there is no argument \"valu\": any takes value"),
+        (vec![text("value", "true"), text("value", "true")], "argument value is given twice"),
+    ] {
+        let message = bool.with_text(Map::new(), &given).unwrap_err().message;
+        assert!(message.starts_with(said), "{message}");
+    }
+}
