@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use bollard::query_parameters::{InspectContainerOptions, ListContainersOptions, RemoveContainerOptions};
+use cap_std::fs::Dir;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use skillhost::api::types::{Command, Network};
@@ -42,13 +44,23 @@ async fn engine() -> Option<bollard::Docker> {
     };
     match looked.await {
         Ok(api) => Some(api),
-        Err(why) if std::env::var_os("SKILLHOST_REQUIRE_DOCKER").is_some_and(|value| value == "1") => {
-            panic!("SKILLHOST_REQUIRE_DOCKER=1 and no engine: {why}")
-        }
         Err(why) => {
-            eprintln!("SKIPPED: this test needs a container engine: {why}");
+            skip(&format!("no container engine: {why}"));
             None
         }
+    }
+}
+
+/// Counts this test as skipped, or fails it where `SKILLHOST_REQUIRE_DOCKER=1` says that nothing may be.
+fn skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("sandbox_docker::{}: {why}", thread.name().unwrap_or_default());
+    let required = std::env::var_os("SKILLHOST_REQUIRE_DOCKER").is_some_and(|value| value == "1");
+    assert!(!required, "{line}, and SKILLHOST_REQUIRE_DOCKER=1");
+    eprintln!("skipped: {line}");
+    if let Some(skips) = std::env::var_os("SKILLHOST_SKIPS") {
+        let mut skips = std::fs::OpenOptions::new().append(true).create(true).open(skips).unwrap();
+        writeln!(skips, "{line}").unwrap();
     }
 }
 
@@ -297,6 +309,48 @@ async fn a_sandbox_lives_until_it_is_stopped() {
 }
 
 #[tokio::test]
+async fn files_move_both_ways_as_the_owners_user() {
+    if engine().await.is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let sandboxes = open(state.path()).await;
+    let info = launch(&sandboxes).await;
+    let id = info.id.as_str();
+
+    let written = sandboxes.write_file(id, "deep/er/note", &b"one\0two"[..]).await.unwrap();
+    assert_eq!((written.path.as_str(), written.bytes), ("/workspace/deep/er/note", 7));
+    let mut file = sandboxes.read_file(id, "deep/er/note", None).await.unwrap();
+    let mut read = Vec::new();
+    while let Some(bytes) = file.next().await.unwrap() {
+        read.extend_from_slice(&bytes);
+    }
+    assert_eq!(read, b"one\0two");
+    assert_eq!(sandboxes.stat(id, "/workspace/deep/er/note").await.unwrap().uid, info.identity.uid);
+    let refused = sandboxes.write_file(id, "/etc/passwd", &b""[..]).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Permission, "{refused}");
+
+    // A link in the workspace that points at the host's file is resolved in the sandbox, where there is none.
+    let secret = state.path().join("secret");
+    std::fs::write(&secret, "the host's").unwrap();
+    std::os::unix::fs::symlink(&secret, info.workspace.join("link")).unwrap();
+    let mut file = sandboxes.read_file(id, "link", None).await.unwrap();
+    assert_eq!(file.next().await.unwrap_err().kind, ErrorKind::NotFound);
+
+    let host = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(host.path().join("in/a")).unwrap();
+    std::fs::write(host.path().join("in/a/b"), "content").unwrap();
+    let root = || Dir::open_ambient_dir(host.path(), cap_std::ambient_authority()).unwrap();
+    let copied = sandboxes.copy_in(id, root(), Path::new("in"), "tree").await.unwrap();
+    assert_eq!((copied.files, copied.bytes), (1, 7));
+    output(&sandboxes, id, "echo more >>tree/a/b").await;
+    let copied = sandboxes.copy_out(id, "tree", root(), Path::new("out")).await.unwrap();
+    assert_eq!(copied.files, 1);
+    assert_eq!(std::fs::read_to_string(host.path().join("out/a/b")).unwrap(), "contentmore\n");
+    sandboxes.stop(id).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_container_that_is_removed_behind_our_back_is_noticed() {
     let Some(api) = engine().await else { return };
     let state = tempfile::tempdir().unwrap();
@@ -333,6 +387,37 @@ async fn wall_time_ends_a_sandbox_and_is_given_as_the_reason() {
     assert!(error.message.contains("wall time of 4s"), "{error}");
     assert!(token.is_free());
     assert_eq!(containers(&api, state.path()).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_sandbox_that_nobody_uses_ends_when_it_is_told_to() {
+    if engine().await.is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let config = Config { idle: Some(Duration::from_secs(2)), ..config(state.path()) };
+    let sandboxes = Sandboxes::open(config).await.unwrap();
+    let mut told = sandboxes.ended();
+    let info = launch(&sandboxes).await;
+    // Longer than it may be idle: what is used does not end.
+    output(&sandboxes, &info.id, "sleep 3").await;
+    let ended = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
+    assert_eq!((ended.info.id, ended.cause), (info.id, CloseReason::Bye(ByeReason::Idle)));
+}
+
+#[tokio::test]
+async fn what_the_engine_cannot_give_is_an_invalid_argument_in_its_words() {
+    if engine().await.is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let sandboxes = open(state.path()).await;
+    let (mut token, held) = Token::new();
+    let error = sandboxes.launch(LaunchSpec { cpus: 1000.0, ..spec() }, held).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidArgument);
+    assert!(error.message.to_lowercase().contains("cpus"), "{error}");
+    assert!(token.is_free());
+    assert_eq!(places(state.path()), Vec::<PathBuf>::new());
 }
 
 #[tokio::test]

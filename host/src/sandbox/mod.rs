@@ -13,10 +13,12 @@
 //!   within the lease listens in the same place, and the supervisor comes back to it; what does not come back is
 //!   removed.
 
+mod adopt;
 pub mod backend;
 pub mod files;
 pub mod image_build;
 pub mod images;
+mod launch;
 mod life;
 pub mod link;
 mod place;

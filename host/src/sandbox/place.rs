@@ -39,7 +39,7 @@ impl Places {
         let root = state_dir.join("sandboxes");
         private_dir(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
-        let supervisor = root.join(format!("supervisor-{}", DIGEST.get(..16).unwrap_or(&DIGEST)));
+        let supervisor = root.join(format!("supervisor-{}", *DIGEST));
         let places = Self { root, supervisor };
         places.write_supervisor().map_err(|error| at(&places.supervisor, error))?;
         Ok(places)

@@ -142,7 +142,9 @@ impl User {
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.project()).args(args);
-        command.env("SKILLHOST_STATE_DIR", self.state()).env("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml"));
+        command
+            .env("SKILLHOST_STATE_DIR", self.state())
+            .env("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml"));
         command.env("HOME", self.home.path()).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null());
         command
@@ -286,7 +288,10 @@ macro_rules! needs_engine {
 
 /// What the engine says of a sandbox's container.
 pub fn inspect(id: &str) -> Value {
-    let output = Command::new("docker").args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")]).output().unwrap();
+    let output = Command::new("docker")
+        .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])
+        .output()
+        .unwrap();
     let engine_id = String::from_utf8(output.stdout).unwrap();
     let output = Command::new("docker").args(["inspect", engine_id.trim()]).output().unwrap();
     let all: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -295,7 +300,10 @@ pub fn inspect(id: &str) -> Value {
 
 /// Whether the engine has a container for a sandbox.
 pub fn has_container(id: &str) -> bool {
-    let output = Command::new("docker").args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")]).output().unwrap();
+    let output = Command::new("docker")
+        .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])
+        .output()
+        .unwrap();
     !output.stdout.is_empty()
 }
 

@@ -6,7 +6,8 @@
 //!
 //! The supervisor talks over a socket in a bind-mounted directory, so the engine must be on this machine and share its
 //! kernel. One that is not (TCP, SSH, a virtual machine) is refused here; carrying the same frames over one engine exec
-//! per sandbox is a second transport, which would begin at [`Client::local`].
+//! per sandbox is a second transport, which would begin where `Client::local`
+//! refuses.
 
 mod body;
 

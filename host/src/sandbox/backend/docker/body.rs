@@ -13,10 +13,9 @@ use bollard::models::{
 
 use crate::api::types::Network;
 use crate::error::{Error, Result};
+use crate::sandbox::WORKSPACE;
 use crate::sandbox::spec::SandboxSpec;
 
-/// Where a sandbox sees its workspace.
-pub const WORKSPACE: &str = "/workspace";
 /// Where a sandbox sees its control directory.
 pub const CONTROL: &str = "/.skillhost";
 /// The label that every container bears: our id for the sandbox.

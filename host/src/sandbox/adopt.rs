@@ -1,0 +1,82 @@
+//! How sandboxes of an earlier host are found again.
+//!
+//! The engine says which containers bear this deployment's label, the records say what they are. A container that runs
+//! and has its record is listened for in its old place, and its supervisor comes back by itself; everything else, on
+//! either side, is removed. Only whoever owns the state directory may do this: its lock is what makes an "earlier" host
+//! one that is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::backend::Found;
+use super::life::{Inner, forget, now_ms};
+use super::link::{Link, Listener};
+use super::place::Place;
+use super::spec::SandboxInfo;
+use crate::error::{Error, Result};
+
+/// For a supervisor to come back; it tries several times a second.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Whether an earlier host left anything.
+    pub fn has_records(&self) -> Result<bool> {
+        Ok(!self.places.all()?.is_empty())
+    }
+
+    /// Adopts what can be adopted, and removes the rest. Done once; when the engine does not answer it is left for the
+    /// next time.
+    pub async fn find_again(self: &Arc<Self>) -> Result<()> {
+        let find = || async {
+            let found = self.backend.list(&self.deployment).await?;
+            let places = self.places.all()?.into_iter();
+            let mut records: HashMap<_, _> = places.map(|(place, info)| (place.id.clone(), (place, info))).collect();
+            let adoptions: Vec<_> = found
+                .into_iter()
+                .map(|found| {
+                    let record = records.remove(&found.id);
+                    self.adopt(found, record)
+                })
+                .collect();
+            join_all(adoptions).await;
+            records.values().for_each(|(place, _)| forget(place));
+            Ok(())
+        };
+        self.found_again.get_or_try_init(find).await.copied()
+    }
+
+    async fn adopt(self: &Arc<Self>, found: Found, record: Option<(Place, Result<SandboxInfo>)>) {
+        let (place, why) = match record {
+            None => (None, Error::not_found("it has no record")),
+            Some((place, Err(error))) => (Some(place), error),
+            Some((place, Ok(info))) => match self.join(&place, &found, &info).await {
+                Ok(link) => {
+                    tracing::info!("found the sandbox {} again", info.id);
+                    self.keep(info, place, link, Vec::new());
+                    return;
+                }
+                Err(error) => (Some(place), error),
+            },
+        };
+        tracing::info!("the sandbox {} of an earlier host is removed: {why}", found.id);
+        if let Err(error) = self.backend.remove(&found.engine_id, Duration::ZERO).await {
+            tracing::warn!("the container of {} could not be removed: {error}", found.id);
+        }
+        place.iter().for_each(forget);
+    }
+
+    async fn join(&self, place: &Place, found: &Found, info: &SandboxInfo) -> Result<Link> {
+        let ended = || Error::sandbox_died("it has ended");
+        if info.engine_id != found.engine_id || !found.running || info.expires_at_ms <= now_ms() {
+            return Err(ended());
+        }
+        let listener = Listener::bind(&place.control())?;
+        let init_pid = self.backend.init_pid(&found.engine_id).await?.ok_or_else(ended)?;
+        let link = self.connect(listener, init_pid, info, COME_BACK).await?;
+        self.backend.verify(init_pid)?;
+        Ok(link)
+    }
+}
