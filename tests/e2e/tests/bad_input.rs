@@ -1,0 +1,163 @@
+//! Bad input gets an error that names the place and the remedy, the documented exit code, and hides nothing else.
+
+use std::fs;
+
+use serde_json::json;
+use skillhost_e2e::{User, write};
+
+/// A project with `hello` and one skill that `break_it` has broken; gives what is said of that.
+fn broken(break_it: impl Fn(&std::path::Path)) -> (String, i32) {
+    let user = User::with_skills(&["hello", "probe"]);
+    break_it(&user.project().join("skills/probe"));
+    let listed = user.run(["list", "--output", "json"]).ok().json();
+    let of = |name: &str| listed["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == name).cloned();
+    assert_eq!(of("hello").unwrap()["state"], "ready", "the other skill is still there: {listed}");
+    user.run(["run", "hello", "--arg", "name=x"]).ok();
+    let probe = of("probe").unwrap();
+    assert_eq!(probe["state"], "broken", "{listed}");
+    let run = user.run(["run", "probe.trap", "--arg", "why=x", "--output", "json"]);
+    let problem = probe["problem"].as_str().unwrap().to_owned();
+    let message = run.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&problem) || problem.contains(&message), "{problem}\n{message}");
+    (problem, run.code)
+}
+
+fn edit(from: &'static str, to: &'static str) -> impl Fn(&std::path::Path) {
+    move |dir| {
+        let file = dir.join("skill.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "the test's own premise");
+        fs::write(file, text.replace(from, to)).unwrap();
+    }
+}
+
+#[test]
+fn manifests() {
+    for (from, to, expected) in [
+        ("[skill]", "[skill", vec!["skill.toml", "line 1"]),
+        ("[limits]", "[limits]\nmemory = 3", vec!["skill.toml", "memory"]),
+        ("[capabilities]", "[capabilities]\nshell = true", vec!["skill.toml", "shell"]),
+        ("deadline = \"60s\"", "deadline = 60", vec!["skill.toml", "deadline"]),
+        ("name = \"probe\"", "name = \"other\"", vec!["other", "probe"]),
+        ("guest_probe.wasm", "../../../etc/passwd", vec!["component"]),
+        ("guest_probe.wasm", "gone.wasm", vec!["gone.wasm"]),
+        // What is imported and not asked for: the import, and the line to add.
+        ("blackboard = {", "# {", vec!["skillhost:skill/blackboard@0.1.0", "blackboard = {"]),
+        ("sandbox    = {", "# {", vec!["skillhost:skill/sandbox@0.1.0", "sandbox = {"]),
+    ] {
+        let (problem, code) = broken(edit(from, to));
+        for part in expected {
+            assert!(problem.contains(part), "{part} is not in: {problem}");
+        }
+        assert_eq!(code, 2, "{problem}");
+    }
+}
+
+#[test]
+fn components() {
+    let replace = |bytes: Vec<u8>| move |dir: &std::path::Path| fs::write(dir.join("guest_probe.wasm"), &bytes).unwrap();
+    let (problem, code) = broken(replace(b"\0asm\x01\0\0\0".to_vec()));
+    assert!(problem.contains("core module") && code == 2, "{problem}");
+    let (problem, code) = broken(replace(b"hello".to_vec()));
+    assert!(problem.contains("guest_probe.wasm") && code == 2, "{problem}");
+    let (problem, code) = broken(|dir: &std::path::Path| {
+        let file = dir.join("guest_probe.wasm");
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    });
+    assert!(problem.contains("guest_probe.wasm") && code == 2, "{problem}");
+    // Another version of our package, of the same length so that the component stays well formed.
+    let (problem, code) = broken(|dir: &std::path::Path| {
+        let file = dir.join("guest_probe.wasm");
+        let mut bytes = fs::read(&file).unwrap();
+        let from = b"skillhost:skill/sandbox@0.1.0";
+        let at: Vec<usize> = (0..bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
+        assert!(!at.is_empty());
+        for at in at {
+            bytes[at + from.len() - 3] = b'9';
+        }
+        fs::write(&file, bytes).unwrap();
+    });
+    assert!(problem.contains("0.1.0") && problem.contains("0.9.0") && code == 2, "{problem}");
+}
+
+#[test]
+fn a_pinned_component_that_changed() {
+    let (problem, code) = broken(edit("component = ", "sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\ncomponent = "));
+    assert!(problem.contains("pins") && code == 2, "{problem}");
+}
+
+#[test]
+fn calls() {
+    let user = User::with_skills(&["hello", "probe"]);
+    let said = |args: &[&str]| {
+        let mut all = args.to_vec();
+        all.extend(["--output", "json"]);
+        let done = user.run(all);
+        assert_eq!(done.code, 2, "{done:?}");
+        done.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    assert!(said(&["run", "nothing"]).contains("`skillhost list`"));
+    assert!(said(&["run", "hello.wave"]).contains("greet"), "names the actions there are");
+    assert!(said(&["run", "probe"]).contains("publish"), "names the actions to choose from");
+    assert!(said(&["run", "hello"]).contains("name"), "names the missing argument");
+    assert!(said(&["run", "hello", "--arg", "nmae=x"]).contains("nmae"));
+    assert!(said(&["run", "probe.chatter", "--arg", "lines=many"]).contains("lines"));
+    assert!(said(&["run", "probe.chatter", "--json", "{\"lines\": -1}"]).contains("lines"));
+    assert!(said(&["run", "probe.chatter", "--json", "{\"lines\": "]).contains("line 1"));
+    assert!(said(&["run", "../hello"]).contains("cannot name"));
+    assert!(said(&["inspect", "Hello"]).contains("a-z"));
+    user.run(["run"]).code(2);
+    user.run(["no-such-verb"]).code(2);
+    user.run(["--backend", "dokcer", "list"]).code(2);
+}
+
+#[test]
+fn configurations() {
+    for (config, expected) in [
+        ("[quota\n", "line 1"),
+        ("[quota]\nsandboxs = 1\n", "sandboxs"),
+        ("backend = \"dokcer\"\n", "dokcer"),
+        ("[sandbox]\nlease = \"soon\"\n", "soon"),
+    ] {
+        let user = User::new(config);
+        let done = user.run(["list", "--output", "json"]).code(2);
+        let message = done.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(expected), "{config}: {message}");
+    }
+    // A broken role is skipped and reported; the others are there.
+    let user = User::new("images = \"roles.toml\"\n");
+    let roles = "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n\n[[images]]\nrole = \"bad\"\nimagee = \"x\"\n";
+    write(&user.project().parent().unwrap().join("roles.toml"), roles);
+    let refused = user.run(["sandbox", "launch", "--role", "default", "--output", "json"]).code(2).json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("good"), "{refused}");
+}
+
+#[test]
+fn a_role_without_an_image_names_the_remedy() {
+    skillhost_e2e::needs_engine!();
+    let user = User::new("images = \"roles.toml\"\n");
+    write(&user.project().parent().unwrap().join("roles.toml"), "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n");
+    let refused = user.run(["sandbox", "launch", "--role", "good", "--output", "json"]).code(5).json();
+    assert_eq!(refused["error"]["kind"], "unavailable");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("skillhost images build"), "{refused}");
+}
+
+#[test]
+fn guests_that_fail_are_told_apart_and_the_next_call_works() {
+    let user = User::with_skills(&["probe"]);
+    let error = |action: &str, args: serde_json::Value, code: i32| {
+        user.call(action, &args).code(code).json()["error"].clone()
+    };
+    let trap = error("probe.trap", json!({"why": "the reason"}), 1);
+    assert!(trap["message"].as_str().unwrap().contains("the reason"), "what it said is told: {trap}");
+    let done = user.run(["run", "probe.spin", "--deadline", "300ms", "--output", "json"]).code(4).json();
+    assert_eq!(done["error"]["kind"], "timed-out", "{done}");
+    let chatter = user.run(["run", "probe.chatter", "--arg", "lines=3"]).ok();
+    assert!(chatter.stderr.contains("line 2") && chatter.stderr.contains("log 2"), "{chatter:?}");
+    assert!(chatter.stdout.is_empty());
+    // What is over the log's bound is dropped and counted.
+    let flood = user.run(["run", "probe.chatter", "--arg", "lines=50000"]).ok();
+    assert!(flood.stderr.contains("log were dropped"), "the count is said");
+    assert!(flood.stderr.len() < 3 << 20, "{}", flood.stderr.len());
+}

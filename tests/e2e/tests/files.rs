@@ -1,0 +1,154 @@
+//! Files go in and out whole, and no link leads out of where they belong.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use serde_json::json;
+use skillhost_e2e::{User, needs_engine, write};
+
+#[test]
+fn bytes_come_back_as_they_went() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let big: Vec<u8> = (0..=255u8).cycle().take(50 << 20).collect();
+    user.run_with(["sandbox", "write", &id, "deep/er/big"], &big).ok();
+    assert!(user.run(["sandbox", "read", &id, "deep/er/big"]).ok().stdout == big);
+    // Whatever the name holds, no shell sees it.
+    let name = "a '$(touch pwned)' \";\\ b";
+    user.run_with(["sandbox", "write", &id, name], b"x").ok();
+    assert_eq!(user.run(["sandbox", "read", &id, name]).ok().stdout, b"x");
+    assert_eq!(user.shell(&id, "ls")["stdout"].as_str().unwrap().lines().count(), 2);
+    user.run_with(["sandbox", "write", &id, "/tmp/t"], b"tmp").ok();
+    assert_eq!(user.shell(&id, "cat /tmp/t; stat -c %u /tmp/t; id -u")["stdout"].as_str().unwrap().lines().collect::<Vec<_>>().len(), 2);
+}
+
+#[test]
+fn what_is_no_file_and_what_may_not_be_written_is_told_apart() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    user.shell(&id, "mkdir d; echo 1 > fixed; chmod 444 fixed");
+    let error = |args: &[&str], code: i32| {
+        let mut all = vec!["sandbox"];
+        all.extend(args);
+        all.extend(["--output", "json"]);
+        user.run_with(all, b"new").code(code).json()["error"].clone()
+    };
+    let directory = error(&["read", &id, "d"], 2);
+    assert_eq!(directory["kind"], "invalid-argument");
+    assert!(directory["message"].as_str().unwrap().contains("directory"), "{directory}");
+    assert_eq!(error(&["write", &id, "d"], 2)["kind"], "invalid-argument");
+    assert_eq!(error(&["read", &id, "nothing"], 2)["kind"], "not-found");
+    assert_eq!(error(&["read", &id, "/etc/shadow"], 3)["kind"], "permission");
+    assert_eq!(error(&["write", &id, "/etc/passwd"], 3)["kind"], "permission");
+    // A rename could replace it, and must not.
+    assert_eq!(error(&["write", &id, "fixed"], 3)["kind"], "permission");
+    assert_eq!(user.shell(&id, "cat fixed")["stdout"], "1\n");
+}
+
+#[test]
+fn trees_are_copied_both_ways() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let from = user.elsewhere().join("tree");
+    write(&from.join("a/b.txt"), "b");
+    write(&from.join("run.sh"), "#!/bin/sh\necho ran\n");
+    fs::set_permissions(from.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a/b.txt", from.join("inside")).unwrap();
+    symlink("/etc/passwd", from.join("outside")).unwrap();
+    let copied = user.run(["sandbox", "copy-in", &id, from.to_str().unwrap(), "tree", "--output", "json"]).ok().json();
+    assert_eq!(copied["files"], 2, "{copied}");
+    assert_eq!(user.shell(&id, "cat tree/a/b.txt tree/inside; tree/run.sh")["stdout"], "bbran\n");
+
+    let to = user.elsewhere().join("back");
+    let copied = user.run(["sandbox", "copy-out", &id, "tree", to.to_str().unwrap(), "--output", "json"]).ok().json();
+    assert_eq!(copied["files"], 2, "{copied}");
+    assert_eq!(fs::read_to_string(to.join("a/b.txt")).unwrap(), "b");
+    assert_ne!(fs::metadata(to.join("run.sh")).unwrap().permissions().mode() & 0o111, 0);
+    // One file, into a directory.
+    user.run(["sandbox", "copy-in", &id, from.join("run.sh").to_str().unwrap(), "."]).ok();
+    assert_eq!(user.shell(&id, "./run.sh")["stdout"], "ran\n");
+    user.run(["sandbox", "copy-out", &id, "run.sh", user.elsewhere().to_str().unwrap()]).ok();
+    assert!(user.elsewhere().join("run.sh").exists());
+}
+
+#[test]
+fn no_link_in_a_workspace_leads_to_a_host_file() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let secret = user.elsewhere().join("secret");
+    write(&secret, "of the host");
+    let workspace = user.run(["sandbox", "status", &id, "--output", "json"]).ok().json();
+    let workspace = std::path::PathBuf::from(workspace["sandbox"]["workspace_path"].as_str().unwrap());
+    // As a workload would make it, and as something on the host would.
+    user.shell(&id, &format!("ln -s {0} link; ln -s {1} dir", secret.display(), user.elsewhere().display()));
+    symlink(&secret, workspace.join("link2")).unwrap();
+    for link in ["link", "link2", "dir/secret"] {
+        let read = user.run(["sandbox", "read", &id, link, "--output", "json"]);
+        assert_ne!(read.code, 0, "{read:?}");
+        let written = user.run_with(["sandbox", "write", &id, link], b"owned");
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "of the host", "{written:?}");
+        user.run(["sandbox", "copy-in", &id, user.project().join("..").join("skillhost.toml").to_str().unwrap(), link]);
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "of the host");
+        let out = user.elsewhere().join("out");
+        user.run(["sandbox", "copy-out", &id, link, out.to_str().unwrap()]);
+        assert!(!fs::read_to_string(&out).is_ok_and(|text| text.contains("of the host")));
+    }
+    // A link that a sandbox made does not become one of the host's.
+    user.shell(&id, "mkdir t; ln -s /etc/passwd t/evil; ln -s ../../../../etc t/up; echo 1 > t/ok");
+    let to = user.elsewhere().join("t");
+    user.run(["sandbox", "copy-out", &id, "t", to.to_str().unwrap()]).ok();
+    assert!(to.join("ok").exists() && fs::symlink_metadata(to.join("evil")).is_err() && fs::symlink_metadata(to.join("up")).is_err());
+}
+
+#[test]
+fn a_link_that_is_swapped_during_the_call_leads_nowhere_either() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let secret = user.elsewhere().join("secret");
+    write(&secret, "of the host");
+    // A directory that is, by turns, a link to the host's and the sandbox's own, as fast as it goes.
+    let line = format!(
+        "mkdir own; echo mine > own/secret; echo up; while :; do ln -sfn {} x; ln -sfn own x; done",
+        user.elsewhere().display()
+    );
+    let mut swap = user.spawn(["sandbox", "exec", &id, "--stream", "--shell", &line]);
+    let mut up = [0u8; 3];
+    std::io::Read::read_exact(swap.stdout.as_mut().unwrap(), &mut up).unwrap();
+    let mut mine = 0;
+    for _ in 0..60 {
+        let read = user.run(["sandbox", "read", &id, "x/secret"]);
+        assert!(!read.text().contains("of the host"));
+        mine += u32::from(read.text() == "mine\n" || read.text() == "new");
+        user.run_with(["sandbox", "write", &id, "x/secret"], b"new");
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "of the host");
+    }
+    assert!(mine > 0, "it was never the sandbox's own, so nothing was swapped");
+    swap.kill().unwrap();
+    swap.wait().unwrap();
+}
+
+#[test]
+fn a_skill_stays_beneath_its_roots() {
+    needs_engine!();
+    let user = User::new("[policy]\ncopy-out = [\"project\"]\n");
+    user.add_skill("probe");
+    user.run(["trust"]).ok();
+    write(&user.elsewhere().join("secret"), "of the host");
+    symlink(user.elsewhere(), user.project().join("out")).unwrap();
+    for path in ["../elsewhere/secret", "/etc/passwd", "out/secret", "skills/../../elsewhere/secret"] {
+        let answer = user.call("probe.copy-in", &json!({"root": "project", "path": path, "dest": "x", "then": "cat x"}));
+        let answer = answer.code(1).json();
+        assert!(answer["failure"].is_string(), "{path}: {answer}");
+    }
+    for path in ["../elsewhere/new", "out/new", "/tmp/new-of-a-test"] {
+        let args = json!({"first": "echo 1 > f", "src": "f", "root": "project", "path": path});
+        let answer = user.call("probe.copy-out", &args).code(1).json();
+        assert!(answer["failure"].is_string(), "{path}: {answer}");
+        assert!(!user.elsewhere().join("new").exists());
+    }
+}

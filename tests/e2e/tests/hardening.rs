@@ -1,0 +1,144 @@
+//! Containers are hardened: read from inside an exec, and from what the engine says.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use skillhost_e2e::{User, inspect, needs_engine};
+
+fn status(user: &User, id: &str, path: &str) -> BTreeMap<String, String> {
+    let read = user.shell(id, &format!("cat {path}"));
+    assert_eq!(read["exit_code"], 0, "{read}");
+    let lines = read["stdout"].as_str().unwrap().lines();
+    lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+}
+
+#[test]
+fn seen_from_inside() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let own = status(&user, &id, "/proc/self/status");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(own[set], "0000000000000000", "{set} of an exec");
+    }
+    assert_eq!(own["NoNewPrivs"], "1");
+    assert_eq!(own["Seccomp"], "2");
+    let uid = own["Uid"].split_whitespace().next().unwrap();
+    let expected = if rustix::process::geteuid().is_root() { 1000 } else { rustix::process::geteuid().as_raw() };
+    assert_eq!(uid, expected.to_string());
+    // The supervisor: SETGID, SETUID, SETPCAP and KILL, and nothing else.
+    let supervisor = status(&user, &id, "/proc/1/status");
+    let few = (1u64 << 5) | (1 << 6) | (1 << 7) | (1 << 8);
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        assert_eq!(u64::from_str_radix(&supervisor[set], 16).unwrap(), few, "{set} of the supervisor");
+    }
+    assert_eq!(supervisor["NoNewPrivs"], "1");
+
+    let fails = |line: &str| {
+        let answer = user.shell(&id, line);
+        assert_ne!(answer["exit_code"], 0, "{line}: {answer}");
+    };
+    fails("touch /etc/x");
+    fails("touch /x");
+    fails("mount -t tmpfs none /mnt");
+    fails("unshare -Ur true");
+    fails("ls /var/run/docker.sock");
+    fails("find / -name docker.sock 2>/dev/null | grep .");
+    assert_eq!(user.shell(&id, "ls /sys/class/net")["stdout"], "lo\n");
+    assert_eq!(user.shell(&id, "touch /tmp/x && touch /workspace/x && echo both")["stdout"], "both\n");
+}
+
+#[test]
+fn seen_by_the_engine() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch(["--cpus", "0.5", "--memory-mib", "256"]);
+    let seen = inspect(&id);
+    let host = &seen["HostConfig"];
+    assert_eq!(host["CapDrop"], json!(["ALL"]));
+    let mut added: Vec<&str> = host["CapAdd"].as_array().unwrap().iter().map(|cap| cap.as_str().unwrap().trim_start_matches("CAP_")).collect();
+    added.sort_unstable();
+    assert_eq!(added, ["KILL", "SETGID", "SETPCAP", "SETUID"]);
+    assert!(host["SecurityOpt"].as_array().unwrap().iter().any(|option| option.as_str().unwrap().starts_with("no-new-privileges")));
+    assert_eq!(host["ReadonlyRootfs"], true);
+    assert_eq!(host["Privileged"], false);
+    assert_eq!(host["NetworkMode"], "none");
+    assert_eq!(host["Memory"], 256 << 20);
+    assert_eq!(host["MemorySwap"], 256 << 20);
+    assert_eq!(host["NanoCpus"], 500_000_000);
+    let pids = host["PidsLimit"].as_i64().unwrap();
+    assert!((257..=320).contains(&pids), "256 and a few for the supervisor: {pids}");
+    assert_eq!(host["LogConfig"]["Type"], "none");
+    for mount in seen["Mounts"].as_array().unwrap() {
+        let (source, to) = (mount["Source"].as_str().unwrap(), mount["Destination"].as_str().unwrap());
+        let state = user.state();
+        assert!(source.starts_with(state.to_str().unwrap()), "only what is the host's own: {mount}");
+        assert_eq!(mount["RW"], json!(to == "/workspace"), "{mount}");
+    }
+    assert_eq!(seen["Config"]["Labels"]["skillhost.sandbox"], Value::String(id));
+}
+
+#[test]
+fn bridge_needs_the_operators_word() {
+    needs_engine!();
+    let user = User::new("");
+    let refused = user.run(["sandbox", "launch", "--role", "default", "--network", "bridge", "--output", "json"]).code(3).json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("[policy]"), "{refused}");
+    let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n");
+    let id = user.launch(["--network", "bridge"]);
+    assert_eq!(inspect(&id)["HostConfig"]["NetworkMode"], "bridge");
+    assert!(user.shell(&id, "ls /sys/class/net")["stdout"].as_str().unwrap().contains("eth0"));
+}
+
+#[test]
+fn a_workload_that_attacks_changes_nothing_for_others() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let supervisor = inspect(&id)["State"]["Pid"].clone();
+    for attack in [
+        // Ends the attacker, at most its own user's processes; never the supervisor or a keeper.
+        "kill -9 -1",
+        "kill -9 1; for p in /proc/[0-9]*; do [ \"$(stat -c %u $p)\" = 0 ] && kill -9 ${p#/proc/}; done",
+        "prlimit --pid 1 --nproc=1:1 --nofile=1:1 --cpu=1:1",
+        "python3 -c 'import ctypes; l = ctypes.CDLL(None); exit(0 if l.ptrace(16, 1, 0, 0) == 0 else 9)'",
+        "cat /proc/1/environ /proc/1/mem /proc/1/maps",
+        "rm -f /.skillhost/*; mv /.skillhost/host.sock /.skillhost/x; echo > /.skillhost/supervisor",
+        "python3 -c '
+import socket, time
+s = socket.socket(socket.AF_UNIX); s.connect(\"/.skillhost/host.sock\"); s.send(b\"x\" * 100)
+exit(0 if s.recv(1) else 9)'",
+        ":(){ :|:& };:",
+    ] {
+        let answer = user.run(["sandbox", "exec", &id, "--timeout", "3s", "--output", "json", "--shell", attack]).json();
+        assert!(answer["error"].is_null(), "{attack}: {answer}");
+        let after = user.shell(&id, "echo alive");
+        assert_eq!(after["stdout"], "alive\n", "after {attack}: {after}");
+        assert_eq!(inspect(&id)["State"]["Pid"], supervisor, "after {attack}");
+    }
+}
+
+#[test]
+fn an_exec_starts_while_the_workload_has_used_up_its_processes() {
+    needs_engine!();
+    let user = User::new("[sandbox]\npids = 64\n");
+    let id = user.launch([]);
+    let mut hog = user.spawn(["sandbox", "exec", &id, "--stream", "--", "python3", "-c", "
+import os, time
+n = 0
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(86400)
+        n += 1
+    except OSError:
+        print('full', n, flush=True)
+        time.sleep(86400)
+"]);
+    let mut first = [0u8; 4];
+    std::io::Read::read_exact(hog.stdout.as_mut().unwrap(), &mut first).unwrap();
+    assert_eq!(&first, b"full");
+    assert_eq!(user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).ok().json()["exit_code"], 0);
+    hog.kill().unwrap();
+    hog.wait().unwrap();
+}

@@ -1,0 +1,149 @@
+//! Output is exact: whole by streaming, counted truly by capture, byte for byte, whoever reads slowly.
+
+use std::io::Read as _;
+use std::process::Stdio;
+
+use serde_json::json;
+use skillhost_e2e::{Done, User, needs_engine};
+
+const SIZE: u64 = 256 << 20;
+
+/// The SHA-256 that the sandbox itself computes of its file.
+fn digest(user: &User, id: &str, path: &str) -> String {
+    let line = format!("sha256sum < {path} | cut -d' ' -f1");
+    user.shell(id, &line)["stdout"].as_str().unwrap().trim().to_owned()
+}
+
+#[test]
+fn random_bytes_arrive_whole_by_streaming_and_counted_by_capture() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let made = user.shell(&id, &format!("head -c {SIZE} /dev/urandom > big"));
+    assert_eq!(made["exit_code"], 0, "{made}");
+
+    let mut child = user.spawn(["sandbox", "exec", &id, "--stream", "--", "cat", "big"]);
+    // The digest of what arrives is computed by another program, as it arrives.
+    let mut sum = std::process::Command::new("sha256sum");
+    let sum = sum.stdin(Stdio::from(child.stdout.take().unwrap())).stdout(Stdio::piped()).spawn().unwrap();
+    let sum = sum.wait_with_output().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let arrived = String::from_utf8(sum.stdout).unwrap();
+    assert_eq!(arrived.split_whitespace().next().unwrap(), digest(&user, &id, "big"));
+
+    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--max-output", "1000", "--", "cat", "big"]).ok().json();
+    assert_eq!(answer["stdout_bytes"], SIZE, "the true count");
+    assert_eq!(answer["truncated"], true);
+    assert_eq!(answer["stdout_encoding"], "base64");
+}
+
+#[test]
+fn a_slow_reader_loses_nothing_and_holds_up_nobody_else() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let mut slow = user.spawn(["sandbox", "exec", &id, "--stream", "--", "sh", "-c", "seq 1 5000000"]);
+    let mut first = [0u8; 2];
+    let stdout = slow.stdout.as_mut().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    // It is held up now, for nobody reads on; others of the same sandbox run.
+    for _ in 0..5 {
+        assert_eq!(user.shell(&id, "echo quick")["stdout"], "quick\n");
+    }
+    let listed = user.run(["sandbox", "status", &id, "--output", "json"]).ok().json();
+    assert_eq!(listed["execs"], 1, "the slow one still runs: {listed}");
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    assert_eq!(slow.wait().unwrap().code(), Some(0));
+    let expected: usize = (1..=5_000_000u32).map(|n| n.to_string().len() + 1).sum();
+    assert_eq!(rest.len() + first.len(), expected);
+    assert!(rest.ends_with(b"4999999\n5000000\n"));
+}
+
+#[test]
+fn characters_that_are_split_survive() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    // Three bytes of a character of four, a pause that the reader can see, and the rest.
+    let line = "printf 'a\\360\\237\\230'; sleep 0.3; printf '\\200b'";
+    assert_eq!(user.shell(&id, line)["stdout"], "a\u{1f600}b");
+    let streamed = user.run(["sandbox", "exec", &id, "--stream", "--shell", line]).ok();
+    assert_eq!(streamed.text(), "a\u{1f600}b");
+    // A cut falls between characters, and the count is of bytes.
+    let cut = user.run(["sandbox", "exec", &id, "--max-output", "4", "--output", "json", "--", "printf", "a😀b"]).ok().json();
+    assert_eq!((&cut["stdout"], &cut["stdout_bytes"], &cut["truncated"]), (&json!("a"), &json!(6), &json!(true)));
+}
+
+#[test]
+fn both_streams_stay_apart_and_bytes_stay_bytes() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let done: Done = user.run(["sandbox", "exec", &id, "--", "sh", "-c", "printf out; printf '\\377\\000err' >&2; exit 3"]);
+    assert_eq!((done.code, done.text().as_str()), (1, "out"), "{done:?}");
+    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "sh", "-c", "printf '\\377\\000'; exit 3"]).code(1).json();
+    assert_eq!((&answer["stdout"], &answer["stdout_encoding"], &answer["exit_code"]), (&json!("/wA="), &json!("base64"), &json!(3)));
+}
+
+#[test]
+fn input_of_every_kind_arrives() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let all: Vec<u8> = (0..=255).cycle().take(5 << 20).collect();
+    let echoed = user.run_with(["sandbox", "exec", &id, "--stdin", "-", "--stream", "--", "cat"], &all).ok();
+    assert_eq!(echoed.stdout, all);
+    // Empty input is valid, and no input at all is empty too.
+    assert_eq!(user.run_with(["sandbox", "exec", &id, "--stdin", "-", "--", "wc", "-c"], b"").ok().text().trim(), "0");
+    assert_eq!(user.run(["sandbox", "exec", &id, "--", "wc", "-c"]).ok().text().trim(), "0");
+    // A command that reads none of a large input ends all the same.
+    user.run_with(["sandbox", "exec", &id, "--stdin", "-", "--", "true"], &all).ok();
+}
+
+#[test]
+fn a_skill_reads_and_feeds_a_process_in_pieces() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    let input = "line\n".repeat(100_000);
+    let answer = user.call("probe.pipe", &json!({"line": "wc -l; exit 7", "input": input})).ok().json();
+    assert_eq!(answer["result"], "7 7 100000\n", "{answer}");
+}
+
+#[test]
+fn what_cannot_run_says_so() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let exec = |args: &[&str]| {
+        let mut all = vec!["sandbox", "exec", &id, "--output", "json"];
+        all.extend(args);
+        user.run(all).json()
+    };
+    let missing = exec(&["--", "no-such-program"]);
+    assert_eq!(missing["exit_code"], 127, "{missing}");
+    assert!(missing["outcome"]["not-started"].as_str().unwrap().contains("no-such-program"));
+    let not_executable = exec(&["--", "/etc/passwd"]);
+    assert_eq!(not_executable["exit_code"], 126, "{not_executable}");
+    let killed = exec(&["--shell", "kill -9 $$"]);
+    assert_eq!((&killed["exit_code"], &killed["outcome"]), (&json!(137), &json!({"signaled": 9})), "{killed}");
+    let no_dir = exec(&["--cwd", "/no/such/dir", "--", "true"]);
+    assert!(no_dir["outcome"]["not-started"].as_str().unwrap().contains("/no/such/dir"), "{no_dir}");
+    let memory = exec(&["--", "python3", "-c", "x = bytearray(3 << 30)"]);
+    assert_eq!(memory["outcome"], "out-of-memory", "{memory}");
+    assert!(memory["message"].as_str().unwrap().contains("MiB"), "{memory}");
+    let clamped = exec(&["--timeout", "20m", "--", "true"]);
+    assert!(clamped["message"].as_str().unwrap().contains("clamped"), "{clamped}");
+}
+
+#[test]
+fn the_environment_and_the_working_directory_are_as_asked() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch(["--env", "FROM_LAUNCH=1"]);
+    user.shell(&id, "mkdir -p sub");
+    let args = ["sandbox", "exec", &id, "--cwd", "sub", "--env", "A=x y", "--env", "LD_PRELOAD=", "--", "sh", "-c"];
+    let shown = user.run(args.into_iter().chain(["pwd; echo \"$A|$FROM_LAUNCH|$PAGER|$PYTHONUNBUFFERED|$SKILLHOST_STATE_DIR\""])).ok().text();
+    assert_eq!(shown, "/workspace/sub\nx y|1|cat|1|\n");
+    assert_eq!(user.run(["sandbox", "exec", &id, "--shell", "echo $0; shopt -q login_shell && echo login"]).ok().text(), "bash\nlogin\n");
+}
