@@ -1,13 +1,14 @@
 //! A command runs as who it should, and everything that happens to it is told.
 
-#![allow(missing_docs)]
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 
 use std::time::Duration;
 
 use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, User};
-use support::{Sandbox, events, skip, stdout, user};
+use support::{Sandbox, ending, events, skip, stdout, user};
 
 #[tokio::test]
 async fn a_command_runs_as_its_user_with_nothing_else() {
@@ -35,7 +36,7 @@ async fn a_command_runs_as_its_user_with_nothing_else() {
     assert_eq!(lines[15].rsplit(' ').next(), Some(lines[16]), "{text}");
     let Some(ExecEvent::Started { pid, argv }) = events.first() else { panic!("{events:?}") };
     assert_eq!((pid.to_string().as_str(), argv.len()), (lines[16], 3));
-    assert_eq!(events.last(), Some(&ExecEvent::Exited(Ending::Code(0))));
+    assert_eq!(ending(&events), Some(Ending::Code(0)));
 }
 
 #[tokio::test]
@@ -52,7 +53,7 @@ async fn endings_are_told_apart() {
         ("kill -KILL $$", Ending::Signal(9)),
     ] {
         let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user())).await;
-        assert_eq!(events.last(), Some(&ExecEvent::Exited(ending)), "{line}");
+        assert_eq!(support::ending(&events), Some(ending), "{line}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Files move whole or not at all, and only where the sandbox's user may.
 
-#![allow(missing_docs)]
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 

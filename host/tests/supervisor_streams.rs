@@ -1,12 +1,13 @@
 //! Output is exact, however much of it there is and however slowly it is read.
 
-#![allow(missing_docs)]
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 
 use sha2::{Digest as _, Sha256};
 use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec};
-use support::{Sandbox, events, skip, stdout, user};
+use support::{Sandbox, ending, events, skip, stdout, user};
 
 #[tokio::test]
 async fn much_random_output_arrives_whole() {
@@ -80,7 +81,7 @@ async fn output_that_nobody_takes_does_not_hinder_the_end() {
     exec.kill();
     // Its tree is dead though its output still waits.
     support::until("it is dead", || sandbox.processes().is_empty()).await;
-    assert_eq!(events(&mut exec).await.last(), Some(&ExecEvent::Exited(Ending::Cancelled)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Cancelled));
 }
 
 #[tokio::test]

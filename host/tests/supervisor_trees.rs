@@ -1,6 +1,7 @@
 //! Nothing of an exec survives its end, however it was ended and whatever it did to stay.
 
-#![allow(missing_docs)]
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use skillhost::error::ErrorKind;
 use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, Exec, ExecEvent, ExecSpec, Listener, User};
-use support::{Sandbox, events, skip, stdout, user};
+use support::{Sandbox, ending, events, skip, stdout, user};
 
 /// Forks twice into a session of its own, ignores TERM and HUP, and keeps standard output; so does the leader.
 const SURVIVOR: &str = "trap '' TERM HUP INT; \
@@ -36,7 +37,7 @@ async fn a_deadline_ends_all_of_a_tree() {
     let sandbox = Sandbox::start().await;
     let mut exec = survivor(&sandbox, Some(Duration::from_secs(1))).await;
     let events = events(&mut exec).await;
-    assert_eq!(events.last(), Some(&ExecEvent::Exited(Ending::TimedOut)));
+    assert_eq!(ending(&events), Some(Ending::TimedOut));
     // At once, not soon: the exec is over only when its tree is.
     assert_eq!(sandbox.processes(), []);
 }
@@ -50,7 +51,7 @@ async fn a_kill_ends_all_of_a_tree() {
     let mut exec = survivor(&sandbox, None).await;
     exec.kill();
     let events = events(&mut exec).await;
-    assert_eq!(events.last(), Some(&ExecEvent::Exited(Ending::Cancelled)));
+    assert_eq!(ending(&events), Some(Ending::Cancelled));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -173,7 +174,7 @@ async fn a_child_in_the_background_does_not_delay_the_end() {
     let events =
         sandbox.run(ExecSpec::argv(["sh", "-c", "sleep 98765 & setsid sleep 98764 & echo done"], user())).await;
     assert_eq!(stdout(&events), "done\n");
-    assert_eq!(events.last(), Some(&ExecEvent::Exited(Ending::Code(0))));
+    assert_eq!(ending(&events), Some(Ending::Code(0)));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -191,7 +192,7 @@ async fn a_fork_bomb_is_ended() {
     let mut exec = sandbox.link.exec(spec).await.unwrap();
     while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
     support::until("it has forked a lot", || sandbox.processes().len() > 100).await;
-    assert_eq!(events(&mut exec).await.last(), Some(&ExecEvent::Exited(Ending::TimedOut)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Ending::TimedOut));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -233,7 +234,7 @@ async fn a_killed_keeper_takes_its_tree_with_it() {
     let keeper = support::parent_of(leader.0);
     let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(events(&mut exec).await.last(), Some(&ExecEvent::Exited(Ending::Signal(9))));
+    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Signal(9)));
     support::until("its orphans are gone", || sandbox.processes().is_empty()).await;
     assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
 }

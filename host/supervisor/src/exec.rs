@@ -9,7 +9,7 @@ use skillhost_protocol::{Ending, FileError, FileErrorKind, Kind, ProtocolError, 
 use crate::buffers::{Output, Read};
 use crate::keeper::{Order, Report};
 use crate::leader::Status;
-use crate::procs;
+use crate::procs::OomCounter;
 use crate::reserve::Pair;
 
 /// The least credit that a data frame can be sent against.
@@ -35,6 +35,7 @@ pub struct Exec {
     control: Option<OwnedFd>,
     status: Option<OwnedFd>,
     status_bytes: Vec<u8>,
+    /// What is executed; of a line, only the leader knows that.
     argv: Option<Vec<String>>,
     /// The host knows whether it started, or how the file operation went.
     answered: bool,
@@ -76,13 +77,14 @@ pub struct Setup {
     pub is_file: bool,
     pub stdin: bool,
     pub window: u32,
+    pub argv: Option<Vec<String>>,
     pub deadline: Option<Instant>,
     pub oom_before: u64,
 }
 
 impl Exec {
     pub fn new(setup: Setup, pair: Pair) -> Self {
-        let Setup { id, leader, is_file, stdin, window, deadline, oom_before } = setup;
+        let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before } = setup;
         let Pair { keeper, control, status, stdin: stdin_fd, stdout, stderr, .. } = pair;
         let stream = |kind, fd| Stream { kind, fd: Some(fd), count: 0 };
         Self {
@@ -93,7 +95,7 @@ impl Exec {
             control: Some(control),
             status: Some(status),
             status_bytes: Vec::new(),
-            argv: None,
+            argv,
             answered: false,
             started: false,
             exited: false,
@@ -237,13 +239,13 @@ impl Exec {
     }
 
     /// Goes as far as it can without waiting; `true` when the exec is over and the host knows.
-    pub fn settle(&mut self, out: &mut Output) -> bool {
+    pub fn settle(&mut self, oom: &OomCounter, out: &mut Output) -> bool {
         if let Some(status) = self.leader_status
             && self.started
             && !self.exited
         {
             self.exited = true;
-            out.control(self.id, &ToHost::Exited(self.ending(status)));
+            out.control(self.id, &ToHost::Exited(self.ending(status, oom)));
         }
         if !self.tree_dead {
             return false;
@@ -275,7 +277,7 @@ impl Exec {
         true
     }
 
-    fn ending(&self, status: i32) -> Ending {
+    fn ending(&self, status: i32, oom: &OomCounter) -> Ending {
         if let Some(ended_by) = self.ended_by {
             return ended_by;
         }
@@ -286,7 +288,7 @@ impl Exec {
         };
         // 137 is what a shell makes of a child that was killed.
         let killed = matches!(ending, Ending::Code(137) | Ending::Signal(libc::SIGKILL));
-        if killed && !self.kill_was_asked && procs::oom_kills() > self.oom_before {
+        if killed && !self.kill_was_asked && oom.kills() > self.oom_before {
             return Ending::OutOfMemory;
         }
         ending

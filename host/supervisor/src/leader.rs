@@ -63,7 +63,7 @@ pub enum Task {
 /// What a leader says on its status pipe, which an exec that succeeds closes.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Status {
-    /// This is about to be executed.
+    /// A line is about to be executed like this.
     Argv(Vec<String>),
     NotStarted(Refusal),
     FileDone(Result<FileDone, FileError>),
@@ -138,8 +138,12 @@ fn read_job(job: OwnedFd) -> Option<Job> {
 }
 
 fn say(status: &mut File, what: &Status) {
-    if let Ok(bytes) = postcard::to_allocvec(what) {
-        let _ = status.write_all(&u32::try_from(bytes.len()).unwrap_or(0).to_le_bytes());
+    // One record, one write: each wakes the supervisor.
+    if let Ok(mut bytes) = postcard::to_extend(what, vec![0; 4]) {
+        let len = u32::try_from(bytes.len().saturating_sub(4)).unwrap_or(0);
+        if let Some(head) = bytes.first_chunk_mut::<4>() {
+            *head = len.to_le_bytes();
+        }
         let _ = status.write_all(&bytes);
     }
 }
@@ -190,7 +194,10 @@ fn execute(
         Program::Shell(line) => {
             let bash = candidates("bash", &search)
                 .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
-            vec![if bash { "bash" } else { "sh" }.to_owned(), "-lc".into(), line]
+            let argv = vec![if bash { "bash" } else { "sh" }.to_owned(), "-lc".into(), line];
+            // A list is known already to who gave it.
+            say(status, &Status::Argv(argv.clone()));
+            argv
         }
     };
     let Some(name) = argv.first().filter(|name| !name.is_empty()).cloned() else {
@@ -202,7 +209,6 @@ fn execute(
             .map(|string| CString::new(string).map_err(|_| (NOT_EXECUTABLE, "an argument holds a NUL byte".into())))
             .collect()
     };
-    say(status, &Status::Argv(argv.clone()));
     let (argv, env) = match strings(argv)
         .and_then(|argv| Ok((argv, strings(env.iter().map(|(k, v)| format!("{k}={v}")).collect())?)))
     {

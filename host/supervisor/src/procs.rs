@@ -4,9 +4,10 @@
 //! was reused between looking and signalling hits nobody.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 
 use crate::sys;
 
@@ -101,11 +102,21 @@ pub fn kill_tree(root: i32, spared: &HashSet<i32>) {
 }
 
 /// How many processes of this sandbox the kernel has ended for memory, where that can be known.
-pub fn oom_kills() -> u64 {
-    // Version 2, then version 1; inside a container both show the container's own group.
-    ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|text| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()))
-        .unwrap_or(0)
+///
+/// Held open: it is asked at the beginning of every exec.
+pub struct OomCounter(Option<File>);
+
+impl OomCounter {
+    pub fn open() -> Self {
+        // Version 2, then version 1; inside a container both show the container's own group.
+        let paths = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
+        Self(paths.iter().find_map(|path| File::open(path).ok()))
+    }
+
+    pub fn kills(&self) -> u64 {
+        let mut bytes = [0; 1024];
+        let len = self.0.as_ref().and_then(|file| file.read_at(&mut bytes, 0).ok()).unwrap_or(0);
+        let text = std::str::from_utf8(bytes.get(..len).unwrap_or_default()).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+    }
 }

@@ -4,8 +4,7 @@
 //! sandbox's processes. A pair that was taken is replaced when nothing else is to be done.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -90,7 +89,11 @@ fn give(pair: &Pair, job: &Job) -> io::Result<i32> {
         *head = len.to_le_bytes();
     }
     // The leader reads and does nothing else, so this does not block for longer than it takes.
-    File::from(pair.job.try_clone()?).write_all(&bytes)?;
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        let len = rustix::io::retry_on_intr(|| rustix::io::write(&pair.job, rest))?;
+        rest = rest.get(len..).unwrap_or_default();
+    }
     Ok(leader)
 }
 

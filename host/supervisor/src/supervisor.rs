@@ -17,12 +17,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use skillhost_protocol::frame::decode_control;
 use skillhost_protocol::{
     ByeReason, Ending, ExecStart, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW,
-    ProtocolError, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION,
+    Program, ProtocolError, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION,
 };
 
 use crate::buffers::{Input, Output, Read};
 use crate::exec::{Exec, Part, Setup, span};
 use crate::leader::{self, Job, Task};
+use crate::procs::OomCounter;
 use crate::reserve::Reserve;
 use crate::{procs, sys};
 
@@ -55,6 +56,7 @@ enum Token {
 pub struct Supervisor {
     path: PathBuf,
     signals: OwnedFd,
+    oom: OomCounter,
     reserve: Reserve,
     connection: Option<Connection>,
     execs: BTreeMap<u32, Exec>,
@@ -80,6 +82,7 @@ impl Supervisor {
         Self {
             path,
             signals,
+            oom: OomCounter::open(),
             reserve: Reserve::default(),
             connection: None,
             execs: BTreeMap::new(),
@@ -259,7 +262,7 @@ impl Supervisor {
         self.dying.retain(|exec| !exec.is_dead());
         let Some(connection) = &mut self.connection else { return };
         let before = self.execs.len();
-        self.execs.retain(|_, exec| !exec.settle(&mut connection.output));
+        self.execs.retain(|_, exec| !exec.settle(&self.oom, &mut connection.output));
         if self.execs.len() < before {
             self.idle_since = Instant::now();
             self.flush();
@@ -475,11 +478,15 @@ impl Supervisor {
         } else if self.execs.len() + self.dying.len() >= MAX_EXECS {
             refuse(format!("the sandbox runs {MAX_EXECS} commands already; wait for one to end"));
         } else {
-            let oom_before = procs::oom_kills();
+            let argv = match &job.task {
+                Task::Exec { program: Program::Argv(argv), .. } => Some(argv.clone()),
+                _ => None,
+            };
+            let oom_before = self.oom.kills();
             let deadline = span(timeout_ms).map(|time| Instant::now() + time);
             match self.reserve.start(&job) {
                 Ok((pair, leader)) => {
-                    let setup = Setup { id, leader, is_file, stdin, window, deadline, oom_before };
+                    let setup = Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before };
                     self.execs.insert(id, Exec::new(setup, pair));
                 }
                 Err(error) => refuse(format!(

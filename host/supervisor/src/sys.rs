@@ -77,6 +77,9 @@ pub fn end_was_asked(fd: &OwnedFd) -> bool {
             let number = info.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
             asked |= [Some(libc::SIGTERM as u32), Some(libc::SIGINT as u32)].contains(&number);
         }
+        if len < buffer.len() {
+            break;
+        }
     }
     asked
 }

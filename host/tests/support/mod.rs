@@ -1,7 +1,9 @@
 //! A supervisor as PID 1 of a pid namespace of its own, with no container engine: just enough of a sandbox for what the
 //! supervisor itself promises.
 
+// Each test file uses a part of it; helpers of tests are tests, too.
 #![allow(dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skillhost::sandbox::link::{Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME, User};
+use skillhost::sandbox::link::{Ending, Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME, User};
 use skillhost::sandbox::supervisor::SUPERVISOR;
 
 pub struct Sandbox {
@@ -38,12 +40,16 @@ pub fn user() -> User {
     User { uid: 1000, gid: 1000, groups: vec![] }
 }
 
+pub fn install(program: &Path) {
+    fs::write(program, SUPERVISOR).unwrap();
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 pub fn spawn(dir: &Path) -> Child {
     // Outside of the directory that only the supervisor may enter.
     let program = dir.join("supervisor");
     if !program.exists() {
-        fs::write(&program, SUPERVISOR).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        install(&program);
     }
     Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
@@ -51,8 +57,9 @@ pub fn spawn(dir: &Path) -> Child {
         .arg("connect")
         .arg(dir.join("run").join(SOCKET_NAME))
         .env_clear()
-        .env("PATH", "/nowhere:/root:/usr/local/bin:/usr/bin:/bin:/usr/sbin")
-        .env("HOME", "/root")
+        .env("PATH", format!("/nowhere:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", dir.join("run").display()))
+        // As an image's root's: no place for anybody else.
+        .env("HOME", dir.join("run"))
         .stdin(Stdio::null())
         .spawn()
         .unwrap()
@@ -78,7 +85,7 @@ pub fn config(dir: &Path) -> HelloConfig {
 }
 
 /// A place for a sandbox, and its supervisor on the way.
-fn prepare() -> (tempfile::TempDir, Listener, Child, i32) {
+pub fn prepare() -> (tempfile::TempDir, Listener, Child, i32) {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let workspace = dir.path().join("workspace");
@@ -154,6 +161,14 @@ pub async fn events(exec: &mut Exec) -> Vec<ExecEvent> {
         events.push(event);
     }
     events
+}
+
+/// How `events` end. Output may come after it.
+pub fn ending(events: &[ExecEvent]) -> Option<Ending> {
+    events.iter().find_map(|event| match event {
+        ExecEvent::Exited(ending) => Some(*ending),
+        _ => None,
+    })
 }
 
 /// Standard output of `events`.

@@ -13,7 +13,6 @@ use skillhost_protocol::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -34,11 +33,37 @@ pub(super) enum Item {
     Closed,
 }
 
-/// What is to be sent.
-#[derive(Debug)]
-pub(super) enum Out {
-    Frame(Vec<u8>),
-    Data(Header, Bytes),
+/// What is to be sent and did not fit into the socket.
+///
+/// Bounded by the windows of standard input; control messages are few. Whoever has something to send tries the socket
+/// first: a task of its own for that would cost every command a switch to it.
+#[derive(Debug, Default)]
+struct Outgoing {
+    waiting: Vec<u8>,
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Sends what fits; whether that was all.
+    fn flush(&mut self, stream: &UnixStream) -> bool {
+        while let Some(rest) = self.waiting.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match stream.try_write(rest) {
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.sent > READ_BUFFER {
+                        self.waiting.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return false;
+                }
+                // The reader will see it, too.
+                Err(_) => break,
+            }
+        }
+        self.waiting.clear();
+        self.sent = 0;
+        true
+    }
 }
 
 /// How far an exec is, as the messages about it tell.
@@ -81,7 +106,10 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    out: mpsc::UnboundedSender<Out>,
+    stream: UnixStream,
+    outgoing: Mutex<Outgoing>,
+    /// The socket is full, and the writer is to wait for it.
+    blocked: Notify,
     closed: watch::Sender<Option<CloseReason>>,
 }
 
@@ -115,8 +143,11 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<L
     encode(0, &ToSupervisor::Hello(hello), &mut frame)?;
     let mut buffer = BytesMut::with_capacity(READ_BUFFER);
     let greeting = async {
-        stream.write_all(&frame).await.map_err(|error| disconnected(&error))?;
-        read_hello(&mut stream, &mut buffer).await
+        let written = stream.write_all(&frame).await;
+        // A supervisor that cannot go on says why before it hangs up.
+        let theirs = read_hello(&mut stream, &mut buffer).await?;
+        written.map_err(|error| disconnected(&error))?;
+        Ok::<_, CloseReason>(theirs)
     };
     let theirs = tokio::time::timeout(HELLO_TIMEOUT, greeting)
         .await
@@ -124,12 +155,16 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<L
         .map_err(|reason| Error::sandbox_died(format!("the sandbox could not be reached: {reason}")))?;
     tracing::debug!(build = theirs.build, uid = theirs.uid, "a sandbox's supervisor is connected");
 
-    let (reader, writer) = stream.into_split();
-    let (out, queue) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared { state: Mutex::default(), out, closed: watch::Sender::new(None) });
+    let shared = Arc::new(Shared {
+        state: Mutex::default(),
+        stream,
+        outgoing: Mutex::default(),
+        blocked: Notify::new(),
+        closed: watch::Sender::new(None),
+    });
     let tasks = vec![
-        tokio::spawn(read(Arc::clone(&shared), reader, buffer)),
-        tokio::spawn(write(queue, writer)),
+        tokio::spawn(read(Reader(Arc::clone(&shared)), buffer)),
+        tokio::spawn(write(Arc::clone(&shared))),
         tokio::spawn(renew(Arc::clone(&shared), lease)),
     ];
     Ok(Link::new(shared, Guard { tasks }, theirs.uid))
@@ -192,18 +227,38 @@ fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, Protocol
     Ok(Some((header, payload)))
 }
 
-async fn read(shared: Arc<Shared>, mut reader: OwnedReadHalf, mut buffer: BytesMut) {
+/// The reader, as long as it lives. Without one nothing would ever be heard again, so its end (of the connection, of the
+/// last user, of the runtime) is everybody's, and the supervisor's, too.
+struct Reader(Arc<Shared>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.close(CloseReason::Disconnected("this end hung up".into()));
+        let _ = rustix::net::shutdown(&self.0.stream, rustix::net::Shutdown::Both);
+    }
+}
+
+async fn read(reader: Reader, mut buffer: BytesMut) {
+    let shared = &reader.0;
     let reason = loop {
-        match drain(&shared, &mut buffer) {
+        match drain(shared, &mut buffer) {
             Ok(()) => {}
             Err(reason) => break reason,
         }
         if buffer.capacity() - buffer.len() < READ_BUFFER / 4 {
             buffer.reserve(READ_BUFFER);
         }
-        match reader.read_buf(&mut buffer).await {
+        match shared.stream.try_read_buf(&mut buffer) {
             Ok(0) => break CloseReason::Disconnected("it hung up".into()),
-            Ok(_) => {}
+            Ok(_) => {
+                // One busy sandbox does not keep the others' tasks waiting.
+                tokio::task::consume_budget().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if let Err(error) = shared.stream.readable().await {
+                    break disconnected(&error);
+                }
+            }
             Err(error) => break disconnected(&error),
         }
     };
@@ -218,24 +273,18 @@ fn drain(shared: &Shared, buffer: &mut BytesMut) -> Result<(), CloseReason> {
     }
 }
 
-async fn write(mut queue: mpsc::UnboundedReceiver<Out>, mut writer: OwnedWriteHalf) {
-    let mut batch = Vec::new();
-    let mut bytes = Vec::new();
-    while queue.recv_many(&mut batch, 64).await > 0 {
-        for out in batch.drain(..) {
-            match out {
-                Out::Frame(frame) => bytes.extend_from_slice(&frame),
-                Out::Data(header, data) => {
-                    bytes.extend_from_slice(&header.encode());
-                    bytes.extend_from_slice(&data);
-                }
+/// Sends what did not fit when it was asked for.
+async fn write(shared: Arc<Shared>) {
+    loop {
+        shared.blocked.notified().await;
+        loop {
+            if shared.stream.writable().await.is_err() {
+                return; // Seen by the reader as the end of the connection, with everything that came before it.
+            }
+            if shared.outgoing().flush(&shared.stream) {
+                break;
             }
         }
-        // A failure here is seen by the reader as the end of the connection, with everything that came before it.
-        if writer.write_all(&bytes).await.is_err() {
-            return;
-        }
-        bytes.clear();
     }
 }
 
@@ -286,7 +335,27 @@ impl Shared {
     pub(super) fn send(&self, exec: u32, message: &ToSupervisor) -> Result<()> {
         let mut frame = Vec::new();
         encode(exec, message, &mut frame)?;
-        self.out.send(Out::Frame(frame)).map_err(|_| self.died())
+        if self.state().closed.is_some() {
+            return Err(self.died());
+        }
+        self.put(&[&frame]);
+        Ok(())
+    }
+
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends `parts`, one after the other and with nothing in between.
+    fn put(&self, parts: &[&[u8]]) {
+        let mut outgoing = self.outgoing();
+        let waits = !outgoing.waiting.is_empty();
+        for part in parts {
+            outgoing.waiting.extend_from_slice(part);
+        }
+        if !waits && !outgoing.flush(&self.stream) {
+            self.blocked.notify_one();
+        }
     }
 
     /// Opens a slot and sends what `message` makes of its window.
@@ -327,9 +396,8 @@ impl Shared {
         };
         state.slots.insert(id, slot);
         // Under the lock, so that ids reach the supervisor in order.
-        let sent = self.out.send(Out::Frame(frame));
+        self.put(&[&frame]);
         drop(state);
-        sent.map_err(|_| self.died())?;
         Ok((id, queue, stdin))
     }
 
@@ -368,7 +436,8 @@ impl Shared {
         let len = data.len().min(slot.stdin_credit as usize).min(skillhost_protocol::frame::MAX_DATA);
         if len > 0 {
             slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
-            let _ = self.out.send(Out::Data(Header { kind: Kind::Stdin, exec, len }, data.slice(..len)));
+            let header = Header { kind: Kind::Stdin, exec, len }.encode();
+            self.put(&[&header, data.get(..len).unwrap_or_default()]);
         }
         Some(len)
     }

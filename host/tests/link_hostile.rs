@@ -1,0 +1,245 @@
+//! A supervisor that lies, and a host that talks nonsense: the other end hangs up, says why, and lives on.
+
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use skillhost::error::{ErrorKind, Result};
+use skillhost::sandbox::link::{CloseReason, Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME};
+use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
+use skillhost_protocol::{Ending, Header, Kind, MAGIC, STDIN_WINDOW, SupervisorHello, ToHost, ToSupervisor, VERSION};
+use support::{skip, stdout, user};
+
+/// The other end, spoken by hand.
+struct Peer(UnixStream);
+
+impl Peer {
+    fn connect(dir: &Path) -> Self {
+        Self(UnixStream::connect(dir.join(SOCKET_NAME)).unwrap())
+    }
+
+    fn control(&mut self, exec: u32, message: &ToHost) {
+        let mut frame = Vec::new();
+        encode_control(exec, message, &mut frame).unwrap();
+        self.raw(&frame);
+    }
+
+    fn data(&mut self, kind: Kind, exec: u32, bytes: &[u8]) {
+        self.raw(&Header { kind, exec, len: bytes.len() }.encode());
+        self.raw(bytes);
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        // The other end may have hung up already, which is what is tested.
+        let _ = self.0.write_all(bytes);
+    }
+
+    fn hello(&mut self, version: u16) {
+        let hello = SupervisorHello { magic: MAGIC, version, build: "test".into(), uid: 0 };
+        self.control(0, &ToHost::Hello(hello));
+    }
+
+    /// Reads until the other end has said `wanted`.
+    fn until(&mut self, wanted: impl Fn(&ToSupervisor) -> bool) {
+        loop {
+            let mut header = [0; HEADER];
+            self.0.read_exact(&mut header).unwrap();
+            let header = Header::decode(&header).unwrap().unwrap();
+            let mut payload = vec![0; header.len];
+            self.0.read_exact(&mut payload).unwrap();
+            if header.kind == Kind::Control && wanted(&decode_control(&payload).unwrap()) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the other end has hung up, in order or not.
+    fn wait_for_the_end(&mut self) {
+        let _ = std::io::copy(&mut self.0, &mut std::io::sink());
+    }
+}
+
+async fn link(dir: &Path) -> (Link, Peer) {
+    let listener = Listener::bind(dir).unwrap();
+    let mut peer = Peer::connect(dir);
+    peer.hello(VERSION);
+    let own = i32::try_from(std::process::id()).unwrap();
+    (listener.accept(Some(own), HelloConfig::default()).await.unwrap(), peer)
+}
+
+async fn link_with_exec() -> (tempfile::TempDir, Link, Peer, Exec) {
+    let dir = tempfile::tempdir().unwrap();
+    let (link, mut peer) = link(dir.path()).await;
+    let exec = link.exec(ExecSpec { window: 0, ..ExecSpec::argv(["true"], user()) }).await.unwrap();
+    peer.until(|message| matches!(message, ToSupervisor::Exec(_)));
+    (dir, link, peer, exec)
+}
+
+async fn rest(exec: &mut Exec) -> Result<Vec<ExecEvent>> {
+    let mut events = Vec::new();
+    while let Some(event) = exec.next().await? {
+        events.push(event);
+    }
+    Ok(events)
+}
+
+fn started() -> ToHost {
+    ToHost::Started { pid: 7, argv: vec!["true".into()] }
+}
+
+// The other end is spoken in blocking calls, so the link needs a thread of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn lies_end_the_link_and_fail_its_execs() {
+    type Lie = (&'static str, fn(&mut Peer));
+    let lies: &[Lie] = &[
+        ("more output than it was given room for", |peer| {
+            peer.control(1, &started());
+            for _ in 0..2 {
+                peer.data(Kind::Stdout, 1, &[0; 64 * 1024]);
+            }
+        }),
+        // One byte at a time is no way around that.
+        ("more output than it was given room for", |peer| {
+            for _ in 0..200 {
+                peer.data(Kind::Stderr, 1, b"x");
+            }
+        }),
+        ("out of order", |peer| peer.control(1, &ToHost::Exited(Ending::Code(0)))),
+        ("out of order", |peer| {
+            peer.control(1, &started());
+            peer.control(1, &started());
+        }),
+        ("out of order", |peer| peer.control(1, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 })),
+        ("output is missing", |peer| {
+            peer.control(1, &started());
+            peer.control(1, &ToHost::Exited(Ending::Code(0)));
+            peer.control(1, &ToHost::Closed { stdout_bytes: 1, stderr_bytes: 0 });
+        }),
+        ("more room for standard input", |peer| peer.control(1, &ToHost::StdinCredit { bytes: STDIN_WINDOW })),
+        ("standard input from a sandbox", |peer| peer.data(Kind::Stdin, 1, b"x")),
+        ("a frame of 4294967295 bytes", |peer| peer.raw(&[255, 255, 255, 255, 0, 1, 0, 0, 0])),
+        ("unknown frame kind", |peer| peer.raw(&[1, 0, 0, 0, 77, 1, 0, 0, 0, 0])),
+        ("cannot decode", |peer| peer.raw(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 250])),
+        ("for the connection", |peer| peer.control(0, &started())),
+    ];
+    for (says, lie) in lies {
+        let (_dir, link, mut peer, mut exec) = link_with_exec().await;
+        lie(&mut peer);
+        // Nothing is taken meanwhile: that would give room back.
+        assert!(matches!(link.closed().await, CloseReason::Protocol(_)), "{says}");
+        let error = rest(&mut exec).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
+        assert!(error.message.contains(says), "{says}: {error}");
+        peer.wait_for_the_end();
+        assert_eq!(link.exec(ExecSpec::argv(["true"], user())).await.unwrap_err().kind, ErrorKind::SandboxDied);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_to_nobody_is_dropped() {
+    let (_dir, _link, mut peer, mut exec) = link_with_exec().await;
+    peer.control(99, &started());
+    peer.data(Kind::Stdout, 99, b"nobody's");
+    peer.control(1, &started());
+    peer.data(Kind::Stdout, 1, b"out");
+    peer.control(1, &ToHost::Exited(Ending::Code(3)));
+    peer.control(1, &ToHost::Closed { stdout_bytes: 3, stderr_bytes: 0 });
+    let events = rest(&mut exec).await.unwrap();
+    assert_eq!(stdout(&events), "out");
+    assert_eq!(support::ending(&events), Some(Ending::Code(3)));
+}
+
+#[tokio::test]
+async fn only_the_expected_process_is_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Listener::bind(dir.path()).unwrap();
+    let mut peer = Peer::connect(dir.path());
+    peer.hello(VERSION);
+    let accept = tokio::spawn(listener.accept(Some(1), HelloConfig::default()));
+    tokio::task::spawn_blocking(move || peer.wait_for_the_end()).await.unwrap();
+    assert!(!accept.is_finished());
+    accept.abort();
+}
+
+#[tokio::test]
+async fn another_version_is_refused_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Listener::bind(dir.path()).unwrap();
+    Peer::connect(dir.path()).hello(VERSION + 1);
+    let error = listener.accept(None, HelloConfig::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::SandboxDied);
+    assert!(error.message.contains("launch a new sandbox"), "{error}");
+}
+
+#[tokio::test]
+async fn a_long_path_and_an_old_socket_are_no_hindrance() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    drop(Listener::bind(&deep).unwrap());
+    drop(Listener::bind(&deep).unwrap());
+    let error = Listener::bind(&dir.path().join("none")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
+}
+
+#[tokio::test]
+async fn a_supervisor_survives_a_host_that_talks_nonsense() {
+    if skip() {
+        return;
+    }
+    let (dir, listener, mut unshare, init) = support::prepare();
+    drop(listener);
+    let run = dir.path().join("run");
+    let nonsense: Vec<Vec<u8>> = {
+        let frame = |exec, message: &ToSupervisor| {
+            let mut frame = Vec::new();
+            encode_control(exec, message, &mut frame).unwrap();
+            frame
+        };
+        vec![
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            vec![255; 4096],
+            frame(0, &ToSupervisor::Shutdown),
+            frame(1, &ToSupervisor::Kill),
+            Header { kind: Kind::Stdin, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+            Header { kind: Kind::Stdout, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+        ]
+    };
+    let served = tokio::task::spawn_blocking(move || {
+        std::fs::remove_file(run.join(SOCKET_NAME)).unwrap();
+        let listener = UnixListener::bind(run.join(SOCKET_NAME)).unwrap();
+        for bytes in nonsense {
+            let (stream, _) = listener.accept().unwrap();
+            let mut peer = Peer(stream);
+            peer.raw(&bytes);
+            // It says why and hangs up, and comes again.
+            peer.wait_for_the_end();
+        }
+        run
+    });
+    let run = served.await.unwrap();
+    let listener = Listener::bind(&run).unwrap();
+    let link = listener.accept(Some(init), support::config(dir.path())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    assert_eq!(stdout(&support::events(&mut exec).await), "fine\n");
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+}
+
+#[test]
+fn the_supervisor_runs_as_pid_1_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("supervisor");
+    support::install(&program);
+    let run = |args: &[&str]| std::process::Command::new(&program).args(args).output().unwrap();
+    let output = run(&["connect", "socket"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("only as PID 1"));
+    let output = run(&[]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("usage: supervisor connect PATH"));
+}
