@@ -1,5 +1,7 @@
 //! What a component offers, read from components of every kind, broken ones too.
 
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -206,4 +208,43 @@ fn a_descriptor_is_kept_whole() {
     let kept: Descriptor = serde_json::from_slice(&serde_json::to_vec(&descriptor).unwrap()).unwrap();
     assert_eq!(kept, descriptor);
     assert_eq!(names(&kept), ["go"]);
+}
+
+/// A component that imports a function with a type nested `depth` deep.
+fn nested(depth: u32) -> Vec<u8> {
+    use wasm_encoder::*;
+    let mut types = ComponentTypeSection::new();
+    types.defined_type().primitive(PrimitiveValType::U16);
+    for below in 0..depth {
+        types.defined_type().list(ComponentValType::Type(below));
+    }
+    types.function().params([("value", ComponentValType::Type(depth))]).result(None);
+    let mut imports = ComponentImportSection::new();
+    imports.import("deep", ComponentTypeRef::Func(depth + 1));
+    let mut component = Component::new();
+    component.section(&types).section(&imports);
+    component.finish()
+}
+
+/// Whatever recurses over types must not run out of stack, for that would end the host.
+#[test]
+fn types_that_are_nested_very_deep_are_refused() {
+    assert_eq!(describe(&nested(50)).unwrap().imports, ["deep"]);
+    for depth in [150, 500_000] {
+        let error = describe(&nested(depth)).unwrap_err();
+        assert!(error.message.contains("type nesting is too deep"), "{error}");
+    }
+}
+
+/// One that the reader of types does not expect, so that it panics: found by damaging components.
+#[test]
+fn a_reader_that_gives_up_takes_nothing_with_it() {
+    let mut bytes = DAMAGED.clone();
+    let name = b"\x05chunk\x03\0";
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap() + name.len();
+    // The type that is exported under this name becomes one that has a name already.
+    bytes[at] = 3;
+    let error = describe(&bytes).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidArgument);
+    assert!(error.message.contains("malformed"), "{error}");
 }

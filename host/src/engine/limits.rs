@@ -64,7 +64,7 @@ limits! {
     instances "instances" = 256 in 1 to 10_000 "": "Core instances of the component";
     tables "tables" = 256 in 1 to 10_000 "": "Tables of the component";
     memories "memories" = 64 in 1 to 10_000 "": "Linear memories of the component";
-    host_call_bytes "host-call-bytes" = 134_217_728 in 65_536 to 2_147_483_648 "bytes": "Host memory that the values of one host call may take. A byte of a `list<u8>` that an action returns takes 40";
+    host_call_bytes "host-call-bytes" = 201_326_592 in 65_536 to 2_147_483_648 "bytes": "Host memory that the values of one host call may take. A byte of a `list<u8>` that an action returns takes 40";
     resources "resources" = 1_000 in 1 to 1_000_000 "": "Entries of the resource table";
     log_bytes "log-bytes" = 1_048_576 in 0 to 67_108_864 "bytes": "Log, standard output and standard error together; what is over is dropped and counted";
 }

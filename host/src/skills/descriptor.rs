@@ -88,12 +88,17 @@ pub struct Param {
 /// Describes the component in `bytes`.
 pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     check_preamble(bytes)?;
-    let decoded = decode(bytes).map_err(|error| {
+    let malformed = |why: &dyn std::fmt::Display| {
+        let size = bytes.len();
         Error::invalid_argument(format!(
-            "the component is malformed or cut short ({} bytes): {error:#}; build it again",
-            bytes.len()
+            "the component is malformed or cut short ({size} bytes): {why}; build it again"
         ))
-    })?;
+    };
+    // The reader panics on some components that it validates first (one damaged byte is enough), and a stranger's
+    // component must not take the host with it. It keeps no state, so nothing is left half done.
+    let decoded = std::panic::catch_unwind(|| decode(bytes))
+        .map_err(|_| malformed(&"its types are put together in a way that cannot be read"))?
+        .map_err(|error| malformed(&format_args!("{error:#}")))?;
     let DecodedWasm::Component(resolve, world) = decoded else {
         return Err(Error::invalid_argument(
             "this is a WIT package in binary form, with no code in it: build the component that implements it",
@@ -336,6 +341,19 @@ impl Descriptor {
         exposed.dedup_by(|a, b| a.name == b.name);
         self.actions = exposed;
         Ok(self)
+    }
+
+    /// The actions and parameters that no comment describes, for an author's lint.
+    pub fn undescribed(&self) -> Vec<String> {
+        let mut bare = Vec::new();
+        for action in &self.actions {
+            if action.docs.is_empty() {
+                bare.push(action.name.clone());
+            }
+            let params = action.params.iter().filter(|param| param.docs.is_empty());
+            bare.extend(params.map(|param| format!("{}: the parameter {}", action.name, param.name)));
+        }
+        bare
     }
 
     fn action_names(&self) -> String {

@@ -1,6 +1,6 @@
 //! A bare engine: what is tested are values, not limits.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+#![allow(dead_code)]
 
 use serde_json::{Map, Value};
 use skillhost::error::Result;
@@ -33,7 +33,8 @@ impl Running {
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_sync(&mut linker).expect("WASI is linked");
         let mut store = Store::new(&engine, State { wasi: WasiCtx::builder().build(), table: ResourceTable::new() });
-        store.set_hostcall_fuel(2 << 30);
+        let bytes = skillhost::skills::Limits::default().host_call_bytes;
+        store.set_hostcall_fuel(usize::try_from(bytes).unwrap());
         let instance = linker.instantiate(&mut store, &component).expect("it is instantiated");
         Self { store, instance }
     }
