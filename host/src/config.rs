@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::api::types::Network;
-use crate::broker::QuotaLimits;
+use crate::broker::quota::QuotaLimits;
 use crate::db::Durability;
 use crate::error::{Error, Result};
 use crate::sandbox::images::Roles;

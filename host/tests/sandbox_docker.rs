@@ -45,22 +45,9 @@ async fn engine() -> Option<bollard::Docker> {
     match looked.await {
         Ok(api) => Some(api),
         Err(why) => {
-            skip(&format!("no container engine: {why}"));
+            skillhost_test_support::skip(&format!("no container engine: {why}"));
             None
         }
-    }
-}
-
-/// Counts this test as skipped, or fails it where `SKILLHOST_REQUIRE_DOCKER=1` says that nothing may be.
-fn skip(why: &str) {
-    let thread = std::thread::current();
-    let line = format!("sandbox_docker::{}: {why}", thread.name().unwrap_or_default());
-    let required = std::env::var_os("SKILLHOST_REQUIRE_DOCKER").is_some_and(|value| value == "1");
-    assert!(!required, "{line}, and SKILLHOST_REQUIRE_DOCKER=1");
-    eprintln!("skipped: {line}");
-    if let Some(skips) = std::env::var_os("SKILLHOST_SKIPS") {
-        let mut skips = std::fs::OpenOptions::new().append(true).create(true).open(skips).unwrap();
-        writeln!(skips, "{line}").unwrap();
     }
 }
 

@@ -23,15 +23,13 @@ pub(crate) fn demo() -> Result<()> {
     // The skills of a directory run when its owner has said so, once.
     show.step("Trust the skills of this project", &["trust", "."])?;
     let report = show.run_skill()?;
+    println!("\n# Where it ran");
+    for name in ["backend", "isolation", "role", "container-id"] {
+        let value = report.pointer(&format!("/sandbox/{name}")).and_then(Value::as_str);
+        println!("{name:<13} {}", value.context("the report does not say where the skill ran")?);
+    }
     show.step("What it left on the blackboard", &["blackboard", "list"])?;
     show.step("What the audit log says of it", &["audit", "tail"])?;
-
-    let place = |name: &str| report.pointer(&format!("/sandbox/{name}")).and_then(Value::as_str).unwrap_or("?");
-    println!("\n# Where it ran");
-    println!("backend    {}", place("backend"));
-    println!("isolation  {}", place("isolation"));
-    println!("role       {}", place("role"));
-    println!("sandbox    {}", place("container-id"));
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use crate::host;
-use crate::run::{cargo, root, run, say, target};
+use crate::run::{cargo, quietly, root, run, say, target};
 use crate::setup::TARGET;
 
 /// Where guests live.
@@ -98,7 +98,7 @@ fn keep_docs(built: &Path, wit: &Path, to: &Path) -> Result<()> {
     for (name, value) in options {
         command.arg(name).arg(value);
     }
-    run(&mut command)
+    quietly(&mut command)
 }
 
 /// Every guest, in order of their directories.

@@ -68,6 +68,15 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs `command` to a good end; what it says is only of interest when it fails.
+pub(crate) fn quietly(command: &mut Command) -> Result<()> {
+    let said = output(command)?;
+    if !said.status.success() {
+        bail!("`{}` failed ({}): {}", shown(command), said.status, String::from_utf8_lossy(&said.stderr).trim());
+    }
+    Ok(())
+}
+
 /// Runs `command` to its end and returns what it said, however it ended.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     command.output().with_context(|| format!("`{}` could not be started", shown(command)))

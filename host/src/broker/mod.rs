@@ -11,7 +11,7 @@ mod board;
 mod exec;
 mod files;
 mod grants;
-mod quota;
+pub mod quota;
 mod record;
 mod sandboxes;
 
@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 pub(crate) use exec::{Chunk, Kept, Running, with_background};
 pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
-pub use quota::QuotaLimits;
 pub(crate) use sandboxes::Owned;
 
 use crate::blackboard::Blackboard;

@@ -19,24 +19,9 @@ const READ_AT_MOST: u32 = 256 * 1024;
 /// How much of an error output is worth repeating.
 const COMPLAINTS_AT_MOST: usize = 2000;
 
-/// Says `bytes TAB lines TAB name NUL` for each file. Names are read and written between NULs and start with `/`, so
-/// nothing in them can be taken for an option, an assignment, a field or gawk's own special files.
-const SCRIPT: &str = r#"set -o pipefail
-find "$1" -type f -printf '%s\t%p\0' | LC_ALL=C gawk '
-BEGIN { RS = "\0" }
-{
-    tab = index($0, "\t"); size = substr($0, 1, tab - 1); name = substr($0, tab + 1); lines = 0
-    RS = "\n"
-    while ((got = (getline line < name)) > 0) {
-        if (index(line, "\0")) { lines = 0; break }
-        lines++
-    }
-    close(name)
-    RS = "\0"
-    if (got < 0) { print name ": cannot be read" > "/dev/stderr"; failed = 1 }
-    printf "%s\t%d\t%s%c", size, lines, name, 0
-}
-END { exit failed }'"#;
+/// Where [`SCRIPT`] is put: the audit log shows a command that can be read, not a page of it.
+const SCRIPT_PATH: &str = "/tmp/count.sh";
+const SCRIPT: &str = include_str!("count.sh");
 
 pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
     let container = launch().map_err(|error| told("a sandbox could not be launched", &error))?;
@@ -89,7 +74,10 @@ fn launch() -> Result<Container, Error> {
 
 /// Counts the tree in the sandbox. Its output is read as it comes, so no tree is too large for this component's memory.
 fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Result<Tally, String> {
-    let argv = ["bash", "-c", SCRIPT, "code-stats", TREE].map(String::from).to_vec();
+    container
+        .write_file(SCRIPT_PATH, SCRIPT.as_bytes())
+        .map_err(|error| told("the counting script could not be written", &error))?;
+    let argv = ["bash", SCRIPT_PATH, TREE].map(String::from).to_vec();
     let options = ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: Some(240_000), max_output: None };
     let process = container
         .start(&Command::Argv(argv), &options)

@@ -255,32 +255,21 @@ pub fn hostile(mark: &str) -> String {
     format!("(setsid sh -c '(trap \"\" TERM HUP INT; echo up; : > /tmp/{mark}; sleep {mark}; sleep {mark}) &' &) ; ")
 }
 
-/// Whether there is a container engine. Without one the test is counted as skipped, and that is a failure where
-/// `SKILLHOST_REQUIRE_DOCKER=1` says that there must be one.
-pub fn engine(test: &str) -> bool {
+/// Whether there is a container engine. Without one the test is counted as skipped.
+pub fn engine() -> bool {
     let answered = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
-    if answered.is_ok_and(|output| output.status.success()) {
-        return true;
+    let answers = answered.is_ok_and(|output| output.status.success());
+    if !answers {
+        skillhost_test_support::skip("no container engine answers");
     }
-    skip(test, "no container engine answers");
-    false
-}
-
-fn skip(test: &str, why: &str) {
-    let required = std::env::var("SKILLHOST_REQUIRE_DOCKER").is_ok_and(|value| value == "1");
-    assert!(!required, "{test}: {why}, and SKILLHOST_REQUIRE_DOCKER=1");
-    eprintln!("skipped: {test}: {why}");
-    if let Some(file) = std::env::var_os("SKILLHOST_SKIPS") {
-        let mut file = fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
-        writeln!(file, "{test}: {why}").unwrap();
-    }
+    answers
 }
 
 /// Returns from the test, counted as skipped, when there is no container engine.
 #[macro_export]
 macro_rules! needs_engine {
     () => {
-        if !$crate::engine(concat!(module_path!(), ":", line!())) {
+        if !$crate::engine() {
             return;
         }
     };

@@ -1,19 +1,22 @@
-//! What the tests need to be built first.
+//! What tests need: guests that are built first, and a way to say that they cannot run here.
 //!
 //! Guests are compiled by the test that uses them, into directories of their own beneath `target/`: cargo holds a lock
-//! on the one that the tests themselves are built in. Whatever cannot be built ends the test with the reason; nothing
-//! is skipped.
+//! on the one that the tests themselves are built in. Whatever cannot be built ends the test with the reason; only a
+//! container engine (or the rights) may be missing, and then a test is counted as skipped ([`skip`]).
 
 #![allow(clippy::panic)]
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 /// The target that guests are built for.
 pub const GUEST_TARGET: &str = "wasm32-wasip2";
+/// The workspace's profile for guests.
+const GUEST_PROFILE: &str = "guest";
 /// The version that makes components of Python programs.
 const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 
@@ -31,10 +34,10 @@ pub fn guest(name: &str) -> PathBuf {
     let target = workspace().join("target/guests");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
-    command.current_dir(workspace()).args(["build", "--quiet", "--release", "--target", GUEST_TARGET]);
+    command.current_dir(workspace()).args(["build", "--quiet", "--profile", GUEST_PROFILE, "--target", GUEST_TARGET]);
     command.args(["--package", &format!("guest-{name}")]).arg("--target-dir").arg(&target);
     run(&mut command, "if the target is missing, `cargo xtask setup` adds it");
-    target.join(GUEST_TARGET).join("release").join(format!("guest_{}.wasm", name.replace('-', "_")))
+    target.join(GUEST_TARGET).join(GUEST_PROFILE).join(format!("guest_{}.wasm", name.replace('-', "_")))
 }
 
 /// Builds the component of the Python program in `tests/guests/python`, once for every content of its sources.
@@ -67,6 +70,26 @@ pub fn python_guest() -> PathBuf {
 
 fn must<T>(result: std::io::Result<T>, path: &Path) -> T {
     result.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Counts the test that calls this as skipped; it must then return. Where `SKILLHOST_REQUIRE_DOCKER=1` says that
+/// everything can be tested, the test fails instead.
+///
+/// libtest knows no test that skips itself, so a line goes to the file that `SKILLHOST_SKIPS` names, and
+/// `cargo xtask test` counts those.
+pub fn skip(why: &str) {
+    let program = std::env::current_exe().ok().and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+    let program = program.unwrap_or_default();
+    let program = program.rsplit_once('-').map_or(program.as_str(), |(name, _hash)| name);
+    let thread = std::thread::current();
+    let line = format!("{program}::{}: {why}", thread.name().unwrap_or("?"));
+    let required = std::env::var_os("SKILLHOST_REQUIRE_DOCKER").is_some_and(|value| value == "1");
+    assert!(!required, "{line}, and SKILLHOST_REQUIRE_DOCKER=1 forbids to skip");
+    eprintln!("skipped: {line}");
+    if let Some(skips) = std::env::var_os("SKILLHOST_SKIPS").map(PathBuf::from) {
+        let mut file = must(File::options().append(true).create(true).open(&skips), &skips);
+        must(writeln!(file, "{line}"), &skips);
+    }
 }
 
 /// Runs `command` to its end; what went wrong, with `remedy`, ends the test.

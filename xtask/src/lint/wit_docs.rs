@@ -40,14 +40,19 @@ fn undocumented(text: &str) -> Vec<(usize, &str)> {
             continue;
         }
         // One line, `enum level { debug, info }`: the names speak for themselves.
-        let is_item = ITEMS.iter().any(|item| line.starts_with(item))
-            || (line.ends_with([',', ';']) && !PLAIN.iter().any(|plain| line.starts_with(plain)));
+        let is_item =
+            ITEMS.iter().any(|item| line.starts_with(item)) || (line.ends_with([',', ';']) && !is_plain(line));
         if is_item && !documented && !line.starts_with("//") {
             found.push((at + 1, line));
         }
         documented = false;
     }
     found
+}
+
+/// Whether a line only names what is documented elsewhere: `import log;`, `export stats;`, but not `export f: func();`.
+fn is_plain(line: &str) -> bool {
+    PLAIN.iter().any(|plain| line.starts_with(plain)) || (line.starts_with("export ") && !line.contains(": "))
 }
 
 #[cfg(test)]
@@ -63,6 +68,10 @@ mod tests {
 
     #[test]
     fn what_is_only_named_needs_none() {
-        assert_eq!(undocumented("/// W.\nworld w {\n    import log;\n    include pure;\n    // note;\n}\n"), []);
+        assert_eq!(
+            undocumented("/// W.\nworld w {\n    import log;\n    include pure;\n    export stats;\n    // note;\n}\n"),
+            []
+        );
+        assert_eq!(undocumented("export f: func();"), [(1, "export f: func();")]);
     }
 }
