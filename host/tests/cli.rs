@@ -249,7 +249,7 @@ async fn a_commands_bytes_are_printed_as_they_were() {
     ended(&plain, 1);
     assert_eq!(plain.stdout, [0xff, 0, b'a']);
     assert!(text(&plain.stderr).starts_with("no newline"));
-    assert!(text(&plain.stderr).contains("exited with 3"));
+    assert!(text(&plain.stderr).contains("exit code 3"));
     let as_json = host.run(&[&args[..], &["--output", "json", "--", "ls", "--all"]].concat()).await;
     ended(&as_json, 1);
     let answer: Value = serde_json::from_slice(&as_json.stdout).unwrap();

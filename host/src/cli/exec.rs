@@ -106,36 +106,25 @@ async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(),
     if !streamed {
         app.print_bytes(answer.stdout.clone()).await?;
         app.print_error_bytes(answer.stderr.clone()).await?;
-        if answer.truncated {
-            app.note(&format!(
-                "the output is cut: {} of {} bytes of standard output and {} of {} of standard error are shown; --stream shows all, --max-output keeps more",
-                answer.stdout.len(),
-                answer.stdout_bytes,
-                answer.stderr.len(),
-                answer.stderr_bytes
-            ))
-            .await?;
-        }
     }
     app.note(&answer.message).await?;
-    if let Some(end) = end(answer) {
-        app.note(&end).await?;
+    match answer.outcome {
+        Outcome::Exited(0) => Ok(()),
+        _ => app.note(&format!("{} (exit code {})", end(answer), answer.exit_code)).await,
     }
-    Ok(())
 }
 
-/// How it ended, in words, where that is not simply "well".
-fn end(answer: &ExecAnswer) -> Option<String> {
-    let how = match &answer.outcome {
-        Outcome::Exited(0) => return None,
-        Outcome::Exited(code) => format!("the command exited with {code}"),
+/// How it ended, in a word or two; the answer's message has the rest.
+fn end(answer: &ExecAnswer) -> String {
+    match &answer.outcome {
+        Outcome::Exited(_) => "the command failed".into(),
         Outcome::Signaled(signal) => format!("the command was ended by signal {signal}"),
-        Outcome::TimedOut => "the command was ended by its deadline".into(),
-        Outcome::Cancelled => "the command was cancelled".into(),
-        Outcome::OutOfMemory => "the command was ended for the memory it used".into(),
-        Outcome::NotStarted(reason) => format!("the command could not be started: {reason}"),
-    };
-    Some(format!("{how} (exit code {})", answer.exit_code))
+        Outcome::TimedOut => "timed out".into(),
+        Outcome::Cancelled => "cancelled".into(),
+        Outcome::OutOfMemory => "out of memory".into(),
+        Outcome::NotStarted(reason) if answer.message.is_empty() => format!("not started: {reason}"),
+        Outcome::NotStarted(_) => "not started".into(),
+    }
 }
 
 fn exit_code(answer: &ExecAnswer) -> i32 {

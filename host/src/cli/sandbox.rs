@@ -203,7 +203,7 @@ impl Launch {
         if !app.json() {
             let launched = &answer.typed;
             let message = format!(
-                "{} on {} ({}), workspace {}",
+                "role {}, backend {}, isolation {}, workspace {}",
                 launched.role,
                 launched.backend,
                 launched.isolation,
@@ -256,7 +256,7 @@ fn status(status: &SandboxStatus) -> String {
 
 fn summary(sandbox: &SandboxSummary) -> String {
     format!(
-        "role       {}\nimage      {}\nbackend    {} ({})\nowner      {}\nshared     {}\nlimits     {} cpus, {} MiB, network {}\nlaunched   {}\nworkspace  {}\n",
+        "role       {}\nimage      {}\nbackend    {}\nisolation  {}\nowner      {}\nshared     {}\nlimits     {} cpus, {} MiB, network {}\nlaunched   {}\nworkspace  {}\n",
         sandbox.role,
         sandbox.image,
         sandbox.backend,
