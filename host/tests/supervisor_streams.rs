@@ -64,10 +64,15 @@ async fn both_streams_keep_their_order_and_their_bytes() {
     }
     let sandbox = Sandbox::start().await;
     let line = "i=0; while [ $i -lt 2000 ]; do echo out$i; echo err$i >&2; i=$((i+1)); done; printf 'caf\\303'; printf '\\251'";
-    let captured = capture(&mut sandbox.sh(line).await, 1 << 20).await.unwrap();
+    let events = events(&mut sandbox.sh(line).await).await;
+    let errors = events.iter().filter_map(|event| match event {
+        ExecEvent::Stderr(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    });
+    let errors = errors.flatten().collect::<Vec<u8>>();
     let lines = |name: &str| (0..2000).map(|n| format!("{name}{n}\n")).collect::<String>();
-    assert_eq!(String::from_utf8(captured.stdout).unwrap(), lines("out") + "café");
-    assert_eq!(String::from_utf8(captured.stderr).unwrap(), lines("err"));
+    assert_eq!(stdout(&events), lines("out") + "café");
+    assert_eq!(String::from_utf8(errors).unwrap(), lines("err"));
 }
 
 #[tokio::test]
