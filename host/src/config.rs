@@ -1,4 +1,4 @@
-//! The operator's configuration: `skillhost.toml`, then the environment, then flags.
+//! The operator's configuration, `skillhost.toml`. The environment and flags, which stand above it, are the command line's.
 //!
 //! Unknown keys are refused with their place: a misspelt limit that is silently ignored is no limit. Every key has a
 //! default, so an absent file is a complete configuration.
@@ -23,7 +23,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 #[derive(Debug, Clone, PartialEq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Config {
-    /// `auto`, `docker` or `local`; also `SKILLHOST_BACKEND` and `SANDBOX_TYPE`, and `--backend`.
+    /// `auto`, `docker` or `local`; `--backend`, `SKILLHOST_BACKEND` and `SANDBOX_TYPE` stand above it.
     pub backend: Option<String>,
     /// The roles' file, relative to this one; the built-in roles when absent.
     pub images: Option<PathBuf>,
@@ -58,7 +58,7 @@ impl TryFrom<String> for Span {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct SandboxConfig {
-    /// A command's deadline when it asks for none (default 120s; also `SANDBOX_TIMEOUT_SEC`, in seconds).
+    /// A command's deadline when it asks for none (default 120s; a caller's `SANDBOX_TIMEOUT_SEC` is what it asks for).
     pub exec_timeout: Span,
     /// The longest deadline that a command can have (default 600s).
     pub exec_timeout_ceiling: Span,
@@ -137,10 +137,10 @@ pub struct Root {
 }
 
 impl Config {
-    /// The configuration in force: `named`, or the user's own file when there is one, and this process's environment.
+    /// The configuration in force: `named`, or the user's own file when there is one.
     pub fn find(named: Option<&Path>) -> Result<Self> {
         let file = named.map(Path::to_owned).or_else(users_own);
-        Self::load(file.as_deref(), |name| std::env::var(name).ok())
+        Self::load(file.as_deref())
     }
 
     /// The roles: the file that is named, or those that are built in.
@@ -151,24 +151,12 @@ impl Config {
         }
     }
 
-    /// Reads the file, when there is one, and then the environment (given as a look-up).
-    pub fn load(file: Option<&Path>, env: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    /// Reads the file, when there is one.
+    pub fn load(file: Option<&Path>) -> Result<Self> {
         let mut config = match file {
             Some(path) => Self::read(path)?,
             None => Self::default(),
         };
-        if let Some(backend) = env("SKILLHOST_BACKEND").or_else(|| env("SANDBOX_TYPE")) {
-            config.backend = Some(backend.to_lowercase());
-        }
-        if let Some(seconds) = env("SANDBOX_TIMEOUT_SEC") {
-            let parsed = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
-            let seconds = parsed.ok_or_else(|| {
-                Error::invalid_argument(format!(
-                    "SANDBOX_TIMEOUT_SEC={seconds} is not a whole number of seconds above 0"
-                ))
-            })?;
-            config.sandbox.exec_timeout = Span(Duration::from_secs(seconds));
-        }
         if config.sandbox.exec_timeout.0 > config.sandbox.exec_timeout_ceiling.0 {
             config.sandbox.exec_timeout = config.sandbox.exec_timeout_ceiling;
         }
@@ -213,29 +201,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("skillhost.toml");
         std::fs::write(&path, text).unwrap();
-        Config::load(Some(&path), |_| None)
+        Config::load(Some(&path))
     }
 
     #[test]
     fn an_unknown_key_is_refused_with_its_line() {
         let error = load("backend = \"docker\"\n[quota]\nsandboxs = 3\n").unwrap_err();
         assert!(error.message.contains("line 3") && error.message.contains("sandboxs"), "{error}");
-    }
-
-    #[test]
-    fn the_environment_wins_over_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("skillhost.toml");
-        std::fs::write(&path, "backend = \"docker\"").unwrap();
-        let env = |name: &str| match name {
-            "SANDBOX_TYPE" => Some("LOCAL".to_owned()),
-            "SANDBOX_TIMEOUT_SEC" => Some("30".to_owned()),
-            _ => None,
-        };
-        let config = Config::load(Some(&path), env).unwrap();
-        assert_eq!(config.backend.as_deref(), Some("local"));
-        assert_eq!(config.sandbox.exec_timeout.0, Duration::from_secs(30));
-        assert!(Config::load(None, |name| (name == "SANDBOX_TIMEOUT_SEC").then(|| "soon".into())).is_err());
     }
 
     #[test]

@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, User};
 use support::{Sandbox, ending, events, skip, stdout, user};
 

@@ -16,8 +16,9 @@ use crate::sandbox::{ExecCommand, SandboxExec};
 
 /// Bytes kept of each stream when the caller does not say.
 pub(crate) const DEFAULT_MAX_OUTPUT: u64 = 1_000_000;
-/// The most bytes of each stream that a caller may have kept: they are held in memory.
-const MAX_OUTPUT_CEILING: u64 = 64 * 1024 * 1024;
+/// The most bytes of each stream that a caller may have kept: they are held in memory, and both have to fit into one
+/// answer as base64. More than this is streamed.
+const MAX_OUTPUT_CEILING: u64 = 8 * 1024 * 1024;
 /// How much of a command line stands in the audit log.
 const AUDITED_COMMAND: usize = 4 * 1024;
 

@@ -40,6 +40,8 @@ impl Serve {
             config: app.global.config()?,
             backend: app.global.backend()?,
             idle_timeout: self.idle_timeout,
+            // This very program, also when its file has been replaced meanwhile.
+            describer: Some("/proc/self/exe".into()),
         };
         let mode = if self.background { ServeMode::Background } else { ServeMode::Foreground };
         process::serve(options, mode).await?;

@@ -34,6 +34,7 @@ use self::app::App;
 use self::failure::Ended;
 use self::global::Global;
 use crate::error::Result;
+use crate::skills::apart;
 
 /// Runs skills: small WebAssembly components whose effects on the world go through sandboxes, grants, quotas and an audit log.
 #[derive(Debug, Parser)]
@@ -64,6 +65,10 @@ enum Verb {
 
 /// The program. Returns its exit code.
 pub fn main() -> i32 {
+    // No verb for people: the host process asks this of its own program.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == apart::VERB) {
+        return apart::answer();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),

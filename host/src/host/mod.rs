@@ -68,6 +68,9 @@ pub struct HostOptions {
     pub backend: Option<BackendChoice>,
     /// How long a background host process stays with nothing to do, when that was said.
     pub idle_timeout: Option<Duration>,
+    /// The `skillhost` that describes components in a process of its own; without one that is done in this process, which a
+    /// component that is made for it can then end (see [`crate::skills::apart`]).
+    pub describer: Option<PathBuf>,
 }
 
 /// What a call gives before its answer.
@@ -127,7 +130,8 @@ impl Host {
         let state = &options.state_dir;
         let db = Db::open(&state.join("state.db"), config.durability)?;
         let engine = Arc::new(Engine::open(&state.join("compiled"))?);
-        let descriptors = Arc::new(DirCache::open(&state.join("descriptors"))?);
+        let descriptors =
+            Arc::new(DirCache::open(&state.join("descriptors"))?.describing_with(options.describer.clone()));
         let sandboxes = Sandboxes::open(sandbox::Config {
             roles,
             backend,

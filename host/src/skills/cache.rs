@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::apart;
 use super::component::{Component, FileKey, check_pin, file_key};
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
@@ -30,6 +31,10 @@ pub trait DescriptorCache: Send + Sync {
     fn descriptor(&self, digest: &str) -> Option<Descriptor>;
     /// Keeps a descriptor, and the file whose component it describes.
     fn keep(&self, file: &FileKey, descriptor: &Descriptor);
+    /// Describes a component that is not known yet. See [`super::apart`] for what that can cost the one who does it.
+    fn describe(&self, component: &[u8]) -> Result<Descriptor> {
+        describe(component)
+    }
 }
 
 /// The descriptor of the skill in `dir`, out of the cache when its component has not changed. The component is checked
@@ -43,9 +48,9 @@ pub fn descriptor_of(dir: &Path, manifest: &Manifest, cache: &dyn DescriptorCach
     let component = Component::read(dir, manifest)?;
     let descriptor = match cache.descriptor(&component.digest) {
         Some(known) => known,
-        None => {
-            describe(&component.bytes).map_err(|error| error.context(dir.join(&manifest.skill.component).display()))?
-        }
+        None => cache
+            .describe(&component.bytes)
+            .map_err(|error| error.context(dir.join(&manifest.skill.component).display()))?,
     };
     cache.keep(&key, &descriptor);
     Ok(descriptor)
@@ -55,13 +60,21 @@ pub fn descriptor_of(dir: &Path, manifest: &Manifest, cache: &dyn DescriptorCach
 #[derive(Debug, Clone)]
 pub struct DirCache {
     dir: PathBuf,
+    /// The program that describes components in a process of its own.
+    program: Option<PathBuf>,
 }
 
 impl DirCache {
     /// Opens `dir`, and makes it when it is not there.
     pub fn open(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|error| Error::from(error).context(dir.display()))?;
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self { dir: dir.to_owned(), program: None })
+    }
+
+    /// Has components described by `program`, a `skillhost`, in a process of its own. Without it that is done in this one.
+    #[must_use]
+    pub fn describing_with(self, program: Option<PathBuf>) -> Self {
+        Self { program, ..self }
     }
 
     fn file_entry(&self, file: &FileKey) -> PathBuf {
@@ -122,6 +135,13 @@ impl DescriptorCache for DirCache {
         }
         if !file.fresh {
             self.write(&self.file_entry(file), descriptor.digest.as_bytes());
+        }
+    }
+
+    fn describe(&self, component: &[u8]) -> Result<Descriptor> {
+        match &self.program {
+            Some(program) => apart::describe(program, component),
+            None => describe(component),
         }
     }
 }

@@ -351,7 +351,7 @@ fuel = 10_000_000_000
             ("component = \"code_stats.wasm\"", "component = \"/x\"", "skill.toml:5: skill.component: "),
             ("component = \"code_stats.wasm\"", "component = \"a\"\nsha256 = \"ab\"", ":6: skill.sha256: "),
             ("[actions]", "[action]", "skill.toml:7: action: unknown key `action`"),
-            ("http       =", "net =", "skill.toml:14: capabilities.net: unknown key `net`; the keys known here are"),
+            ("http       =", "net =", "skill.toml:14: capabilities.net: unknown key `net`; known here are"),
             ("network = \"none\"", "network = \"host\"", "capabilities.sandbox.network: unknown variant `host`"),
             ("cpus = 1,", "cpus = 0,", "skill.toml:11: capabilities.sandbox.cpus: 0 is out of range"),
             ("containers = 1 ", "containers = 1000 ", "capabilities.sandbox.containers: 1000 is out of range"),

@@ -6,6 +6,7 @@
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
+//! - [`apart`]: the same, in a process of its own.
 //! - [`cache`]: descriptors, kept by the component's digest.
 //! - [`imports`]: what a component imports, compared with what its manifest asks for.
 //! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
@@ -15,6 +16,7 @@
 //! Everything here is written by a stranger: files, manifests, components and arguments are bounded before they are
 //! read, and nothing in one skill can make another disappear.
 
+pub mod apart;
 pub mod cache;
 pub mod component;
 pub mod descriptor;

@@ -33,8 +33,7 @@ fn plain(message: &str) -> String {
         .replace("unknown field ", "unknown key ")
         .replace("missing field ", "missing key ")
         .replace("duplicate field ", "duplicate key ")
-        .replace(", expected one of ", "; the keys known here are ")
-        .replace(", expected `", "; the key known here is `")
+        .replace(", expected one of ", "; known here are ")
 }
 
 /// The dotted key at `span`, when the document is well-formed.

@@ -34,7 +34,7 @@ fn edit(from: &'static str, to: &'static str) -> impl Fn(&std::path::Path) {
 #[test]
 fn manifests() {
     for (from, to, expected) in [
-        ("[skill]", "[skill", vec!["skill.toml", "line 1"]),
+        ("[skill]", "[skill", vec!["skill.toml:1"]),
         ("[limits]", "[limits]\nmemory = 3", vec!["skill.toml", "memory"]),
         ("[capabilities]", "[capabilities]\nshell = true", vec!["skill.toml", "shell"]),
         ("deadline = \"60s\"", "deadline = 60", vec!["skill.toml", "deadline"]),
@@ -55,9 +55,10 @@ fn manifests() {
 
 #[test]
 fn components() {
-    let replace = |bytes: Vec<u8>| move |dir: &std::path::Path| fs::write(dir.join("guest_probe.wasm"), &bytes).unwrap();
+    let replace =
+        |bytes: Vec<u8>| move |dir: &std::path::Path| fs::write(dir.join("guest_probe.wasm"), &bytes).unwrap();
     let (problem, code) = broken(replace(b"\0asm\x01\0\0\0".to_vec()));
-    assert!(problem.contains("core module") && code == 2, "{problem}");
+    assert!(problem.contains("not a component") && code == 2, "{problem}");
     let (problem, code) = broken(replace(b"hello".to_vec()));
     assert!(problem.contains("guest_probe.wasm") && code == 2, "{problem}");
     let (problem, code) = broken(|dir: &std::path::Path| {
@@ -83,7 +84,10 @@ fn components() {
 
 #[test]
 fn a_pinned_component_that_changed() {
-    let (problem, code) = broken(edit("component = ", "sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\ncomponent = "));
+    let (problem, code) = broken(edit(
+        "component = ",
+        "sha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\ncomponent = ",
+    ));
     assert!(problem.contains("pins") && code == 2, "{problem}");
 }
 
@@ -127,7 +131,8 @@ fn configurations() {
     }
     // A broken role is skipped and reported; the others are there.
     let user = User::new("images = \"roles.toml\"\n");
-    let roles = "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n\n[[images]]\nrole = \"bad\"\nimagee = \"x\"\n";
+    let roles =
+        "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n\n[[images]]\nrole = \"bad\"\nimagee = \"x\"\n";
     write(&user.project().parent().unwrap().join("roles.toml"), roles);
     let refused = user.run(["sandbox", "launch", "--role", "default", "--output", "json"]).code(2).json();
     assert!(refused["error"]["message"].as_str().unwrap().contains("good"), "{refused}");
@@ -137,7 +142,10 @@ fn configurations() {
 fn a_role_without_an_image_names_the_remedy() {
     skillhost_e2e::needs_engine!();
     let user = User::new("images = \"roles.toml\"\n");
-    write(&user.project().parent().unwrap().join("roles.toml"), "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n");
+    write(
+        &user.project().parent().unwrap().join("roles.toml"),
+        "[[images]]\nrole = \"good\"\nimage = \"skillhost/none:1\"\n",
+    );
     let refused = user.run(["sandbox", "launch", "--role", "good", "--output", "json"]).code(5).json();
     assert_eq!(refused["error"]["kind"], "unavailable");
     assert!(refused["error"]["message"].as_str().unwrap().contains("skillhost images build"), "{refused}");
@@ -146,9 +154,8 @@ fn a_role_without_an_image_names_the_remedy() {
 #[test]
 fn guests_that_fail_are_told_apart_and_the_next_call_works() {
     let user = User::with_skills(&["probe"]);
-    let error = |action: &str, args: serde_json::Value, code: i32| {
-        user.call(action, &args).code(code).json()["error"].clone()
-    };
+    let error =
+        |action: &str, args: serde_json::Value, code: i32| user.call(action, &args).code(code).json()["error"].clone();
     let trap = error("probe.trap", json!({"why": "the reason"}), 1);
     assert!(trap["message"].as_str().unwrap().contains("the reason"), "what it said is told: {trap}");
     let done = user.run(["run", "probe.spin", "--deadline", "300ms", "--output", "json"]).code(4).json();

@@ -98,7 +98,8 @@ fn sandboxes_cores_and_memory_of_an_agent_are_capped() {
     launch("0.5", "200").ok();
     assert!(launch("0.01", "16").code(4).json()["error"]["message"].as_str().unwrap().contains("3 of 3 sandboxes"));
     // Another agent has its own.
-    user.run(["--agent", "other", "sandbox", "launch", "--role", "default", "--memory-mib", "64", "--cpus", "0.1"]).ok();
+    user.run(["--agent", "other", "sandbox", "launch", "--role", "default", "--memory-mib", "64", "--cpus", "0.1"])
+        .ok();
     user.run(["sandbox", "stop", &first]).ok();
     launch("0.5", "200").ok();
 }
@@ -160,7 +161,7 @@ fn wasi_holds_nothing() {
     let answer = user.call("probe.look-around", &json!({})).ok().json();
     // The workspace is what this skill asks for and is granted.
     let seen: Vec<&str> = answer["result"].as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect();
-    assert!(seen.iter().all(|item| *item == "arg "|| *item == "file /" || item.is_empty()) , "{seen:?}");
+    assert!(seen.iter().all(|item| *item == "arg " || *item == "file /" || item.is_empty()), "{seen:?}");
 }
 
 #[test]
@@ -179,7 +180,8 @@ fn the_workspace_is_seen_when_it_is_granted_and_only_then() {
     assert!(read("../../../../../../../etc/passwd")["failure"].is_string());
 
     let manifest = user.project().join("skills/probe/skill.toml");
-    let text = std::fs::read_to_string(&manifest).unwrap().replace("workspace = \"read-write\"", "workspace = \"none\"");
+    let text =
+        std::fs::read_to_string(&manifest).unwrap().replace("workspace = \"read-write\"", "workspace = \"none\"");
     std::fs::write(&manifest, text).unwrap();
     assert!(read("note")["failure"].is_string());
 }

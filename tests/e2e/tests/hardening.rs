@@ -9,7 +9,10 @@ fn status(user: &User, id: &str, path: &str) -> BTreeMap<String, String> {
     let read = user.shell(id, &format!("cat {path}"));
     assert_eq!(read["exit_code"], 0, "{read}");
     let lines = read["stdout"].as_str().unwrap().lines();
-    lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
 }
 
 #[test]
@@ -56,10 +59,17 @@ fn seen_by_the_engine() {
     let seen = inspect(&id);
     let host = &seen["HostConfig"];
     assert_eq!(host["CapDrop"], json!(["ALL"]));
-    let mut added: Vec<&str> = host["CapAdd"].as_array().unwrap().iter().map(|cap| cap.as_str().unwrap().trim_start_matches("CAP_")).collect();
+    let mut added: Vec<&str> =
+        host["CapAdd"].as_array().unwrap().iter().map(|cap| cap.as_str().unwrap().trim_start_matches("CAP_")).collect();
     added.sort_unstable();
     assert_eq!(added, ["KILL", "SETGID", "SETPCAP", "SETUID"]);
-    assert!(host["SecurityOpt"].as_array().unwrap().iter().any(|option| option.as_str().unwrap().starts_with("no-new-privileges")));
+    assert!(
+        host["SecurityOpt"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|option| option.as_str().unwrap().starts_with("no-new-privileges"))
+    );
     assert_eq!(host["ReadonlyRootfs"], true);
     assert_eq!(host["Privileged"], false);
     assert_eq!(host["NetworkMode"], "none");
@@ -82,7 +92,8 @@ fn seen_by_the_engine() {
 fn bridge_needs_the_operators_word() {
     needs_engine!();
     let user = User::new("");
-    let refused = user.run(["sandbox", "launch", "--role", "default", "--network", "bridge", "--output", "json"]).code(3).json();
+    let refused =
+        user.run(["sandbox", "launch", "--role", "default", "--network", "bridge", "--output", "json"]).code(3).json();
     assert!(refused["error"]["message"].as_str().unwrap().contains("[policy]"), "{refused}");
     let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n");
     let id = user.launch(["--network", "bridge"]);
@@ -110,7 +121,8 @@ s = socket.socket(socket.AF_UNIX); s.connect(\"/.skillhost/host.sock\"); s.send(
 exit(0 if s.recv(1) else 9)'",
         ":(){ :|:& };:",
     ] {
-        let answer = user.run(["sandbox", "exec", &id, "--timeout", "3s", "--output", "json", "--shell", attack]).json();
+        let answer =
+            user.run(["sandbox", "exec", &id, "--timeout", "3s", "--output", "json", "--shell", attack]).json();
         assert!(answer["error"].is_null(), "{attack}: {answer}");
         let after = user.shell(&id, "echo alive");
         assert_eq!(after["stdout"], "alive\n", "after {attack}: {after}");
@@ -123,7 +135,15 @@ fn an_exec_starts_while_the_workload_has_used_up_its_processes() {
     needs_engine!();
     let user = User::new("[sandbox]\npids = 64\n");
     let id = user.launch([]);
-    let mut hog = user.spawn(["sandbox", "exec", &id, "--stream", "--", "python3", "-c", "
+    let mut hog = user.spawn([
+        "sandbox",
+        "exec",
+        &id,
+        "--stream",
+        "--",
+        "python3",
+        "-c",
+        "
 import os, time
 n = 0
 while True:
@@ -134,7 +154,8 @@ while True:
     except OSError:
         print('full', n, flush=True)
         time.sleep(86400)
-"]);
+",
+    ]);
     let mut first = [0u8; 4];
     std::io::Read::read_exact(hog.stdout.as_mut().unwrap(), &mut first).unwrap();
     assert_eq!(&first, b"full");

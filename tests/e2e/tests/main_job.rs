@@ -31,7 +31,8 @@ fn code_stats_counts_a_tree_in_a_container() {
     let entry = user.run(["blackboard", "get", key, "--output", "json"]).ok().json();
     assert_eq!(entry["value"]["files"], 5, "{entry}");
 
-    let effects: Vec<String> = user.audit().iter().map(|record| record["effect"].as_str().unwrap().to_owned()).collect();
+    let effects: Vec<String> =
+        user.audit().iter().map(|record| record["effect"].as_str().unwrap().to_owned()).collect();
     for effect in ["sandbox.launch", "files.copy-in", "sandbox.exec", "blackboard.publish"] {
         assert!(effects.contains(&effect.to_owned()), "{effect} is not in {effects:?}");
     }

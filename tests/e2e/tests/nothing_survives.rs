@@ -92,7 +92,8 @@ fn after_the_leader_exits() {
     let id = user.launch([]);
     // What holds standard output neither delays the result nor outlives it.
     let line = format!("{} while [ ! -e /tmp/{mark} ]; do :; done; echo done", hostile(&mark));
-    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--timeout", "60s", "--shell", &line]).ok().json();
+    let answer =
+        user.run(["sandbox", "exec", &id, "--output", "json", "--timeout", "60s", "--shell", &line]).ok().json();
     assert_eq!(answer["outcome"], json!({"exited": 0}), "{answer}");
     assert!(answer["stdout"].as_str().unwrap().contains("done"));
     gone(&mark);

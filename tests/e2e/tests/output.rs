@@ -31,7 +31,8 @@ fn random_bytes_arrive_whole_by_streaming_and_counted_by_capture() {
     let arrived = String::from_utf8(sum.stdout).unwrap();
     assert_eq!(arrived.split_whitespace().next().unwrap(), digest(&user, &id, "big"));
 
-    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--max-output", "1000", "--", "cat", "big"]).ok().json();
+    let answer =
+        user.run(["sandbox", "exec", &id, "--output", "json", "--max-output", "1000", "--", "cat", "big"]).ok().json();
     assert_eq!(answer["stdout_bytes"], SIZE, "the true count");
     assert_eq!(answer["truncated"], true);
     assert_eq!(answer["stdout_encoding"], "base64");
@@ -71,7 +72,8 @@ fn characters_that_are_split_survive() {
     let streamed = user.run(["sandbox", "exec", &id, "--stream", "--shell", line]).ok();
     assert_eq!(streamed.text(), "a\u{1f600}b");
     // A cut falls between characters, and the count is of bytes.
-    let cut = user.run(["sandbox", "exec", &id, "--max-output", "4", "--output", "json", "--", "printf", "a😀b"]).ok().json();
+    let cut =
+        user.run(["sandbox", "exec", &id, "--max-output", "4", "--output", "json", "--", "printf", "a😀b"]).ok().json();
     assert_eq!((&cut["stdout"], &cut["stdout_bytes"], &cut["truncated"]), (&json!("a"), &json!(6), &json!(true)));
 }
 
@@ -80,10 +82,17 @@ fn both_streams_stay_apart_and_bytes_stay_bytes() {
     needs_engine!();
     let user = User::new("");
     let id = user.launch([]);
-    let done: Done = user.run(["sandbox", "exec", &id, "--", "sh", "-c", "printf out; printf '\\377\\000err' >&2; exit 3"]);
+    let done: Done =
+        user.run(["sandbox", "exec", &id, "--", "sh", "-c", "printf out; printf '\\377\\000err' >&2; exit 3"]);
     assert_eq!((done.code, done.text().as_str()), (1, "out"), "{done:?}");
-    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "sh", "-c", "printf '\\377\\000'; exit 3"]).code(1).json();
-    assert_eq!((&answer["stdout"], &answer["stdout_encoding"], &answer["exit_code"]), (&json!("/wA="), &json!("base64"), &json!(3)));
+    let answer = user
+        .run(["sandbox", "exec", &id, "--output", "json", "--", "sh", "-c", "printf '\\377\\000'; exit 3"])
+        .code(1)
+        .json();
+    assert_eq!(
+        (&answer["stdout"], &answer["stdout_encoding"], &answer["exit_code"]),
+        (&json!("/wA="), &json!("base64"), &json!(3))
+    );
 }
 
 #[test]
@@ -106,7 +115,8 @@ fn a_skill_reads_and_feeds_a_process_in_pieces() {
     needs_engine!();
     let user = User::with_skills(&["probe"]);
     let input = "line\n".repeat(100_000);
-    let answer = user.call("probe.pipe", &json!({"line": "wc -l; exit 7", "input": input})).ok().json();
+    let args = json!({"line": "wc -l; exit 7", "input": input}).to_string();
+    let answer = user.run_with(["run", "probe.pipe", "--json", "-", "--output", "json"], args.as_bytes()).ok().json();
     assert_eq!(answer["result"], "7 7 100000\n", "{answer}");
 }
 
@@ -143,7 +153,13 @@ fn the_environment_and_the_working_directory_are_as_asked() {
     let id = user.launch(["--env", "FROM_LAUNCH=1"]);
     user.shell(&id, "mkdir -p sub");
     let args = ["sandbox", "exec", &id, "--cwd", "sub", "--env", "A=x y", "--env", "LD_PRELOAD=", "--", "sh", "-c"];
-    let shown = user.run(args.into_iter().chain(["pwd; echo \"$A|$FROM_LAUNCH|$PAGER|$PYTHONUNBUFFERED|$SKILLHOST_STATE_DIR\""])).ok().text();
+    let shown = user
+        .run(args.into_iter().chain(["pwd; echo \"$A|$FROM_LAUNCH|$PAGER|$PYTHONUNBUFFERED|$SKILLHOST_STATE_DIR\""]))
+        .ok()
+        .text();
     assert_eq!(shown, "/workspace/sub\nx y|1|cat|1|\n");
-    assert_eq!(user.run(["sandbox", "exec", &id, "--shell", "echo $0; shopt -q login_shell && echo login"]).ok().text(), "bash\nlogin\n");
+    assert_eq!(
+        user.run(["sandbox", "exec", &id, "--shell", "echo $0; shopt -q login_shell && echo login"]).ok().text(),
+        "bash\nlogin\n"
+    );
 }
