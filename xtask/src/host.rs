@@ -10,7 +10,10 @@ use crate::run::{cargo, program, run, say, target};
 /// Builds the program and says where it is.
 pub(crate) fn build() -> Result<PathBuf> {
     say("building skillhost (a first build takes minutes)");
-    run(cargo().args(["build", "--package", "skillhost"]))?;
+    // All of the workspace, as `cargo test` takes it: for one package alone, dependencies have fewer features, and
+    // Wasmtime would be compiled for both. Programs only, for a skill is no library of this machine's: the names of what
+    // it exports are more than a linker takes.
+    run(cargo().args(["build", "--workspace", "--bins"]))?;
     Ok(path())
 }
 
