@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn many_stars_do_not_take_long() {
-        assert!(!matches(&"a*".repeat(100), &"a".repeat(255).replace("aaaaa", "aaaab")));
+        assert!(!matches(&format!("{}c", "a*".repeat(100)), &"a".repeat(256)));
         assert!(!matches(&format!("{}b", "**a".repeat(80)), &"a".repeat(256)));
     }
 }
