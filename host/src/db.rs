@@ -138,7 +138,7 @@ fn serve(mut connection: Connection, queue: &mpsc::Receiver<Job>) {
         });
         let committed = committed.map_err(|error| error.to_string());
         for reply in replies {
-            reply(committed.as_ref().map(|()| ()).map_err(String::as_str));
+            reply(committed.as_ref().copied().map_err(String::as_str));
         }
     }
 }

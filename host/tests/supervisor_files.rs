@@ -247,8 +247,13 @@ async fn a_tree_goes_in_and_comes_out_the_same() {
     copy_in(&sandbox.link, user(), dir(host.path()), Path::new("from/a/run"), "one").await.unwrap();
     copy_out(&sandbox.link, user(), "one", dir(host.path()), Path::new("new/dir/one")).await.unwrap();
     assert_eq!(fs::read(host.path().join("new/dir/one")).unwrap(), b"#!/bin/sh\necho ran\n");
-    let error = copy_out(&sandbox.link, user(), "one", dir(host.path()), Path::new("from")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::InvalidArgument, "{error}");
+    // To a directory, either way, it keeps its name.
+    copy_out(&sandbox.link, user(), "one", dir(host.path()), Path::new("from")).await.unwrap();
+    assert!(host.path().join("from/one").is_file());
+    copy_in(&sandbox.link, user(), dir(host.path()), Path::new("from/one"), "there").await.unwrap();
+    let file = copy_in(&sandbox.link, user(), dir(host.path()), Path::new("from/a/run"), "dir/").await.unwrap();
+    assert_eq!(file.files, 1);
+    copy_out(&sandbox.link, user(), "dir/run", dir(host.path()), Path::new("new/run")).await.unwrap();
     let error = copy_in(&sandbox.link, user(), dir(host.path()), Path::new("none"), "x").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
 }

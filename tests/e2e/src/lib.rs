@@ -3,8 +3,6 @@
 //! Nothing here knows the host's library. What a test wants to know of a container it asks the engine, and what it wants to
 //! know of processes it reads from this machine's `/proc`, where a container's are seen from outside.
 
-#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
