@@ -51,6 +51,8 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Kept {
     max: usize,
+    /// Whether the caller got all of it already: then a cut is nothing to tell.
+    streamed: bool,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
@@ -59,12 +61,13 @@ impl Kept {
     /// Keeps at most `max` bytes of each stream.
     pub(crate) fn new(max: Option<u64>) -> Self {
         let max = max.unwrap_or(DEFAULT_MAX_OUTPUT).min(MAX_OUTPUT_CEILING);
-        Self { max: usize::try_from(max).unwrap_or(usize::MAX), stdout: Vec::new(), stderr: Vec::new() }
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        Self { max, streamed: false, stdout: Vec::new(), stderr: Vec::new() }
     }
 
-    /// Keeps nothing.
-    pub(crate) fn nothing() -> Self {
-        Self::new(Some(0))
+    /// The same, of output that the caller gets as it comes.
+    pub(crate) fn of_stream(max: Option<u64>) -> Self {
+        Self { streamed: true, ..Self::new(max) }
     }
 
     pub(crate) fn push(&mut self, chunk: &Chunk) {
@@ -247,7 +250,14 @@ impl Running {
         let truncated = (stdout.len() as u64) < self.stdout_bytes || (stderr.len() as u64) < self.stderr_bytes;
         let exit_code = outcome.exit_code(self.not_started);
         let wall_time_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let message = self.message(&outcome, stdout.len(), stderr.len());
+        let mut notes = self.notes(&outcome);
+        for (name, kept_bytes, total) in
+            [("stdout", stdout.len(), self.stdout_bytes), ("stderr", stderr.len(), self.stderr_bytes)]
+        {
+            if !kept.streamed && (kept_bytes as u64) < total {
+                notes.push(format!("{name} has {total} bytes, of which the first {kept_bytes} are kept"));
+            }
+        }
         self.record.note("exit_code", exit_code);
         self.record.note("outcome", serde_json::to_value(&outcome).unwrap_or_default());
         self.record.note("wall_time_ms", wall_time_ms);
@@ -268,12 +278,12 @@ impl Running {
             wall_time_ms,
             cwd: self.cwd,
             stream_key: None,
-            message,
+            message: notes.join("; "),
         };
         self.record.end(Ok(answer)).await
     }
 
-    fn message(&self, outcome: &Outcome, stdout: usize, stderr: usize) -> String {
+    fn notes(&self, outcome: &Outcome) -> Vec<String> {
         let mut notes: Vec<String> = self.clamped.iter().cloned().collect();
         match outcome {
             Outcome::TimedOut => notes.push(format!(
@@ -288,12 +298,7 @@ impl Running {
             Outcome::Cancelled => notes.push("the command was ended by request, with all of its processes".into()),
             Outcome::Exited(_) | Outcome::Signaled(_) => {}
         }
-        for (name, kept, total) in [("stdout", stdout, self.stdout_bytes), ("stderr", stderr, self.stderr_bytes)] {
-            if (kept as u64) < total && kept > 0 {
-                notes.push(format!("{name} has {total} bytes, of which the first {kept} are kept"));
-            }
-        }
-        notes.join("; ")
+        notes
     }
 }
 

@@ -84,11 +84,10 @@ impl Broker {
         };
         let share = self.quota.reserve(&actor.caller, spec.cpus, spec.memory_mib)?;
         let info = self.sandboxes.launch(spec, Box::new((share, permit))).await?;
-        let message = if asked > longest {
-            format!("the wall time was clamped to {} s, the operator's ceiling", longest.as_secs())
-        } else {
-            String::new()
-        };
+        let mut notes = info.notes;
+        if asked > longest {
+            notes.push(format!("the wall time was clamped to {} s, the operator's ceiling", longest.as_secs()));
+        }
         Ok(LaunchAnswer {
             container_id: info.id,
             container_name: info.name,
@@ -100,7 +99,7 @@ impl Broker {
             owner_agent_id: info.owner.agent,
             shared: info.shared,
             started: true,
-            message,
+            message: notes.join("; "),
         })
     }
 

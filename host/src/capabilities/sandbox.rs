@@ -58,7 +58,7 @@ impl State {
                 }
             }
             self.rest = None;
-            self.ended = Some(running.finish(Kept::nothing()).await?.into());
+            self.ended = Some(running.finish(Kept::of_stream(Some(0))).await?.into());
         }
         self.ended.clone().ok_or_else(|| Error::sandbox_died("the process failed earlier"))
     }

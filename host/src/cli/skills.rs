@@ -208,10 +208,19 @@ fn describe(skill: &SkillDetail) -> String {
     if skill.permissions.is_empty() {
         line("  only compute: it imports nothing of the host's".into());
     }
+    // A toolchain imports a dozen interfaces for one thing that a person would call a permission.
+    let mut shown: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for permission in &skill.permissions {
-        line(format!("  {}", indented(&permission.lets, 2)));
-        line(format!("      import   {}", permission.import));
-        line(format!("      granted  {}", indented(&permission.granted, 15)));
+        let (lets, granted) = (permission.lets.as_str(), permission.granted.as_str());
+        match shown.iter_mut().find(|known| (known.0, known.1) == (lets, granted)) {
+            Some(known) => known.2.push(&permission.import),
+            None => shown.push((lets, granted, vec![&permission.import])),
+        }
+    }
+    for (lets, granted, imports) in shown {
+        line(format!("  {}", indented(lets, 2)));
+        line(format!("      imports  {}", imports.join(", ")));
+        line(format!("      granted  {}", indented(granted, 15)));
     }
 
     line("\nActions:".into());

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 impl Host {
     pub(super) async fn exec(&self, actor: &Actor, request: ExecRequest, io: CallIo) -> Result<ExecAnswer> {
         let stream = request.stream;
-        let mut kept = Kept::new(request.max_output);
+        let mut kept = if stream { Kept::of_stream(request.max_output) } else { Kept::new(request.max_output) };
         let mut running = self.broker.exec(actor, request).await?;
         let CallIo { output, input } = io;
         let left = || Error::cancelled("the caller left");
