@@ -29,7 +29,7 @@ struct Need {
 }
 
 const OWN: &[Own] = &[
-    Own { interface: "types", lets: "nothing: it only has types", needs: None },
+    Own { interface: "types", lets: "do nothing: it only has types", needs: None },
     Own { interface: "log", lets: "write to the invocation's log and report progress", needs: None },
     Own {
         interface: "sandbox",
@@ -53,12 +53,12 @@ const OWN: &[Own] = &[
 
 /// The parts of WASI 0.2 that are linked, and hold nothing but what the grant puts there.
 const WASI: &[(&str, &str)] = &[
-    ("cli", "its own log as standard output and error; no arguments, environment or input"),
+    ("cli", "write standard output and error to its own log; there are no arguments, environment or input"),
     ("clocks", "read the time"),
-    ("filesystem", "files of the workspace when the manifest asks for it, else none"),
+    ("filesystem", "use the files of the workspace when the manifest asks for it, otherwise none"),
     ("io", "wait for its own input and output"),
-    ("random", "random numbers"),
-    ("sockets", "nothing: no address can be reached"),
+    ("random", "get random numbers"),
+    ("sockets", "do nothing: no address can be reached"),
 ];
 
 /// An import's name, taken apart.
