@@ -1,0 +1,301 @@
+//! Sandboxes, commands and files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The network of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// Only `lo`.
+    #[default]
+    None,
+    /// The engine's bridge: outbound connections.
+    Bridge,
+}
+
+/// Launch a sandbox.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LaunchRequest {
+    /// The role.
+    pub role: String,
+    /// Cores; default 1.
+    pub cpus: Option<f64>,
+    /// Memory; default 1024.
+    pub memory_mib: Option<u64>,
+    /// Network; default none.
+    pub network: Option<Network>,
+    /// Wall time after which the sandbox ends; default one hour.
+    pub wall_time_ms: Option<u64>,
+    /// Whether other agents of the session may attach.
+    pub shared: bool,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A sandbox that was launched.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LaunchAnswer {
+    /// Its id, the handle for everything else.
+    pub container_id: String,
+    /// The engine's name for it.
+    pub container_name: String,
+    /// The image, resolved to its id.
+    pub image: String,
+    /// The role.
+    pub role: String,
+    /// `docker` or `local`.
+    pub backend: String,
+    /// What isolates it, in a word or two.
+    pub isolation: String,
+    /// The session's workspace on the host.
+    pub workspace_path: PathBuf,
+    /// Its owner.
+    pub owner_agent_id: String,
+    /// Whether others may attach.
+    pub shared: bool,
+    /// True.
+    pub started: bool,
+    /// What a person should know; often empty.
+    pub message: String,
+}
+
+/// A command: a list is passed verbatim, a string is a line for the shell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Command {
+    /// Verbatim.
+    Argv(Vec<String>),
+    /// `bash -lc LINE`, `sh -lc LINE` where there is no bash.
+    Shell(String),
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self::Argv(Vec::new())
+    }
+}
+
+/// Run a command in a sandbox.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExecRequest {
+    /// Which sandbox.
+    pub container_id: String,
+    /// What to run.
+    pub command: Command,
+    /// Working directory; default `/workspace`; relative ones start there.
+    pub cwd: Option<String>,
+    /// Environment added for this command.
+    pub env: BTreeMap<String, String>,
+    /// Deadline; default 120 s, clamped to the ceiling of 600 s.
+    pub timeout_ms: Option<u64>,
+    /// Bytes kept of each stream; default 1,000,000.
+    pub max_output: Option<u64>,
+    /// Whether standard input follows as a stream; otherwise it is empty.
+    pub stdin: bool,
+    /// Whether output is streamed as it comes (then the answer's `stdout` and `stderr` still hold what was kept).
+    pub stream: bool,
+}
+
+/// How an exec ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The leader exited with this code.
+    Exited(i32),
+    /// A signal ended the leader.
+    Signaled(i32),
+    /// The deadline passed.
+    TimedOut,
+    /// The caller gave up.
+    Cancelled,
+    /// The kernel ended it for memory.
+    OutOfMemory,
+    /// It could not be started, with the reason.
+    NotStarted(String),
+}
+
+impl Outcome {
+    /// The exit code that stands for it: 124 for a timeout, 128+n for a signal, 126 or 127 for what could not be started.
+    pub fn exit_code(&self, not_started: i32) -> i32 {
+        match self {
+            Self::Exited(code) => *code,
+            Self::Signaled(signal) => 128 + signal,
+            Self::TimedOut => 124,
+            Self::Cancelled => 130,
+            Self::OutOfMemory => 137,
+            Self::NotStarted(_) => not_started,
+        }
+    }
+}
+
+/// What a command did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExecAnswer {
+    /// The sandbox.
+    pub container_id: String,
+    /// The exec's id, `exec_…`.
+    pub exec_id: String,
+    /// The argv that ran.
+    pub command: Vec<String>,
+    /// The exit code (see [`Outcome::exit_code`]).
+    pub exit_code: i32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was kept of standard output.
+    #[serde(flatten, with = "crate::api::bytes::stdout")]
+    pub stdout: Vec<u8>,
+    /// What was kept of standard error.
+    #[serde(flatten, with = "crate::api::bytes::stderr")]
+    pub stderr: Vec<u8>,
+    /// All bytes that standard output had.
+    pub stdout_bytes: u64,
+    /// All bytes that standard error had.
+    pub stderr_bytes: u64,
+    /// Whether either stream was cut.
+    pub truncated: bool,
+    /// Whether the deadline ended it.
+    pub timed_out: bool,
+    /// From the request to the end.
+    pub wall_time_ms: u64,
+    /// The working directory.
+    pub cwd: String,
+    /// Where its stream is published; `null` when it is not.
+    pub stream_key: Option<String>,
+    /// What a person or a model should know: a clamp, a timeout, why it did not start.
+    pub message: String,
+}
+
+/// One sandbox in a listing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxSummary {
+    /// Its id.
+    pub container_id: String,
+    /// The engine's name for it.
+    pub container_name: String,
+    /// The image's id.
+    pub image: String,
+    /// The role.
+    pub role: String,
+    /// `docker` or `local`.
+    pub backend: String,
+    /// What isolates it.
+    pub isolation: String,
+    /// When it was launched, milliseconds since 1970.
+    pub launched_at_ms: u64,
+    /// Its owner.
+    pub owner_agent_id: String,
+    /// Whether that is the caller.
+    pub owner_is_me: bool,
+    /// Whether others may attach.
+    pub shared: bool,
+    /// Cores.
+    pub cpus: f64,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Network.
+    pub network: Network,
+    /// The session's workspace on the host.
+    pub workspace_path: PathBuf,
+}
+
+/// The caller's sandboxes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SandboxList {
+    /// They.
+    pub containers: Vec<SandboxSummary>,
+    /// How many.
+    pub count: usize,
+}
+
+/// One sandbox's state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    /// Its id.
+    pub container_id: String,
+    /// Whether the host knows it.
+    pub known: bool,
+    /// Whether it runs.
+    pub running: bool,
+    /// `running`, `ended`, or `unknown`.
+    pub status: String,
+    /// Execs under way in it.
+    pub execs: usize,
+    /// Its line in the listing, when known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxSummary>,
+    /// Why it ended, for one.
+    pub message: String,
+}
+
+/// A sandbox that was stopped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StopAnswer {
+    /// Its id.
+    pub container_id: String,
+    /// True.
+    pub stopped: bool,
+    /// What a person should know.
+    pub message: String,
+}
+
+/// A file that was read or written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileAnswer {
+    /// The sandbox.
+    pub container_id: String,
+    /// The path, absolute in the sandbox.
+    pub path: String,
+    /// True.
+    pub ok: bool,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What a person should know.
+    pub message: String,
+}
+
+/// Copy between host and sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyRequest {
+    /// The sandbox.
+    pub container_id: String,
+    /// The path on the host.
+    pub host: HostPath,
+    /// The path in the sandbox; relative ones start at `/workspace`.
+    pub sandbox: String,
+}
+
+/// A path on the host, always beneath something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostPath {
+    /// Beneath a root that the operator named (or `project`).
+    Root {
+        /// The root's name.
+        root: String,
+        /// Relative to it; `.` is the root itself.
+        path: String,
+    },
+    /// The state directory's owner's own path, absolute. Only the command line may say this, never a skill.
+    Owner(PathBuf),
+}
+
+/// What was copied.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CopyAnswer {
+    /// The sandbox.
+    pub container_id: String,
+    /// True.
+    pub ok: bool,
+    /// Regular files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What was left out (symlinks that lead outside, sockets), and other notes.
+    pub message: String,
+}

@@ -1,0 +1,137 @@
+//! Skills: what is asked of them and said of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A call of one action.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunRequest {
+    /// `skill`, `skill.action`, `plugin/skill` or `plugin/skill.action`. Without an action the skill must have just one.
+    pub skill: String,
+    /// The arguments as a JSON object by parameter name.
+    pub args: serde_json::Map<String, Value>,
+    /// Arguments still in text form (`--arg NAME=VALUE`), read by the schema's types. None may stand in `args` too.
+    pub text_args: Vec<(String, String)>,
+    /// Less than the skill's own deadline, in milliseconds.
+    pub deadline_ms: Option<u64>,
+}
+
+/// What an action gave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunAnswer {
+    /// The skill.
+    pub skill: String,
+    /// The action.
+    pub action: String,
+    /// The invocation's id, as in the audit log.
+    pub invocation_id: String,
+    /// The result; `null` where the action returns nothing, or failed.
+    pub result: Value,
+    /// The skill's own failure: the `err` of a `result`, which is data and not an error of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Value>,
+    /// Whether the action failed by its own word.
+    pub failed: bool,
+    /// Wall time of the call.
+    pub wall_time_ms: u64,
+    /// Fuel used; absent when it is not known (after an interrupt).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fuel_used: Option<u64>,
+}
+
+/// One line of a listing of skills.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SkillSummary {
+    /// Its name, `plugin/skill` when of a plugin.
+    pub name: String,
+    /// What it is for; empty when it cannot be read.
+    pub description: String,
+    /// Its version.
+    pub version: String,
+    /// `project`, `user` or `system`.
+    pub source: String,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its actions' names.
+    pub actions: Vec<String>,
+    /// `ready`, `untrusted`, or `broken`.
+    pub state: SkillState,
+    /// Why it cannot run, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Whether a skill can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SkillState {
+    /// It can run.
+    Ready,
+    /// It is of a project that the user has not trusted.
+    Untrusted,
+    /// It cannot be read or described.
+    Broken,
+}
+
+/// The skills.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SkillList {
+    /// Every skill found, by name.
+    pub skills: Vec<SkillSummary>,
+    /// Names that two roots claim, and what lost.
+    pub collisions: Vec<String>,
+    /// What else is wrong: a root that cannot be read, a scan that was cut short.
+    #[serde(default)]
+    pub problems: Vec<String>,
+}
+
+/// One skill, whole.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SkillDetail {
+    /// Its line in the listing.
+    #[serde(flatten)]
+    pub summary: SkillSummary,
+    /// The component's digest, `sha256:…`.
+    pub digest: String,
+    /// Its actions with their schemas.
+    pub actions_detail: Vec<ActionDetail>,
+    /// Exports that cannot be actions, with the reason.
+    pub unavailable: BTreeMap<String, String>,
+    /// What it imports, and what each import lets it do.
+    pub permissions: Vec<Permission>,
+    /// The limits in force, by name, as text with units.
+    pub limits: BTreeMap<String, String>,
+    /// The body of `SKILL.md`.
+    pub body: String,
+}
+
+/// One action, described.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ActionDetail {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The signature as WIT.
+    pub signature: String,
+    /// JSON Schema of the arguments' object.
+    pub input_schema: Value,
+    /// JSON Schema of the result, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+}
+
+/// An import as the permission that it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Permission {
+    /// The import, `skillhost:skill/sandbox@0.1.0`.
+    pub import: String,
+    /// What it lets the skill do.
+    pub lets: String,
+    /// What is granted of it here, in words.
+    pub granted: String,
+}
