@@ -77,10 +77,9 @@ impl App {
         let mut broken = std::pin::pin!(Feed::broke(broken));
         let json = tokio::select! {
             answer = &mut calling => {
-                // What came before it is shown before it. The sender went with the call.
-                let json = answer?;
+                // What came before it is shown before it, also when it is an error. The sender went with the call.
                 printing.await?;
-                json
+                answer?
             }
             printed = &mut printing => {
                 printed?;

@@ -166,10 +166,10 @@ fn a_role_without_an_image_names_the_remedy() {
 #[test]
 fn guests_that_fail_are_told_apart_and_the_next_call_works() {
     let user = User::with_skills(&["probe"]);
-    let error =
-        |action: &str, args: serde_json::Value, code: i32| user.call(action, &args).code(code).json()["error"].clone();
-    let trap = error("probe.trap", json!({"why": "the reason"}), 1);
-    assert!(trap["message"].as_str().unwrap().contains("the reason"), "what it said is told: {trap}");
+    let trap = user.call("probe.trap", &json!({"why": "the reason"})).code(1);
+    let told = trap.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(told.contains("the reason"), "what it said is told: {told}");
+    assert!(trap.stderr.contains("[stderr] the reason"), "and was shown as it came: {trap:?}");
     let done = user.run(["run", "probe.spin", "--deadline", "300ms", "--output", "json"]).code(4).json();
     assert_eq!(done["error"]["kind"], "timed-out", "{done}");
     let chatter = user.run(["run", "probe.chatter", "--arg", "lines=3"]).ok();
