@@ -46,6 +46,14 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
             limits.resources
         ));
     }
+    // Wasmtime's own error has no name to ask for; a test holds its words.
+    if format!("{error:#}").contains("fuel allocated for hostcalls has been exhausted") {
+        return Error::too_large(format!(
+            "the action hands over more than {} bytes in one call: hand over less at a time, or raise `host-call-bytes` under \
+             [limits] in its skill.toml",
+            limits.host_call_bytes
+        ));
+    }
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return Error::other(format!(
             "the action ended its program with exit({code}) instead of returning{}",

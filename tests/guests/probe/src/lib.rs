@@ -195,6 +195,32 @@ impl Guest for Probe {
         forever()
     }
 
+    fn grow(mib: u32) -> u32 {
+        let mut held: Vec<Vec<u8>> = Vec::new();
+        for got in 0..mib {
+            let mut piece = Vec::new();
+            if piece.try_reserve_exact(1 << 20).is_err() {
+                return got;
+            }
+            piece.resize(1 << 20, 1);
+            held.push(std::hint::black_box(piece));
+        }
+        mib
+    }
+
+    fn recurse() -> u64 {
+        // Of WebAssembly's own stack alone: what a function keeps in memory would use that up first.
+        #[inline(never)]
+        fn deeper(n: u64) -> u64 {
+            if n == u64::MAX { 0 } else { deeper(n + 1).rotate_left(3) ^ n }
+        }
+        deeper(0)
+    }
+
+    fn shout(bytes: u32) {
+        log::log(log::Level::Info, &"x".repeat(bytes as usize));
+    }
+
     fn trap(why: String) {
         panic!("{why}")
     }
