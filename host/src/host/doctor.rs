@@ -22,7 +22,7 @@ impl Host {
                 name: "container engine".into(),
                 ok: false,
                 detail: error.message,
-                remedy: Some("install Docker or Podman, start it, and let this user reach its socket (DOCKER_HOST names another one)".into()),
+                remedy: Some("install Docker where there is none (in Debian: `apt-get install docker.io`), and let this user reach its socket".into()),
             }),
         }
         if let Ok(list) = sandboxes.images().await {
