@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::units::hex;
 
 /// The most characters a tenant's, session's or agent's name may have.
 pub const MAX_NAME: usize = 128;
@@ -55,7 +56,9 @@ impl Caller {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
         }
-        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+        let mut key = hex(&hash.finalize());
+        key.truncate(32);
+        key
     }
 
     /// Whether `other` is of the same tenant and session.

@@ -143,12 +143,6 @@ fn serve(mut connection: Connection, queue: &mpsc::Receiver<Job>) {
     }
 }
 
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

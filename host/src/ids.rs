@@ -1,18 +1,26 @@
-//! Ids: a prefix that says what it is, and 48 random bits.
+//! Ids: a prefix that says what it is, and random digits.
 
-fn random() -> String {
-    let mut bytes = [0u8; 6];
-    // The kernel's generator; it neither blocks nor fails once the machine has booted, and an id is no secret.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+use crate::error::{Error, Result};
+use crate::units::hex;
+
+/// So many random bytes, in hexadecimal.
+pub(crate) fn random_hex(bytes: usize) -> Result<String> {
+    let mut random = vec![0; bytes];
+    let got = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::other(format!("the system gives no random bytes: {error}")))?;
+    // The kernel never cuts a request this short; if it did, ids would repeat.
+    if got != bytes {
+        return Err(Error::other(format!("the system gave {got} random bytes of {bytes}")));
+    }
+    Ok(hex(&random))
 }
 
 /// An exec's id.
-pub(crate) fn exec() -> String {
-    format!("exec_{}", random())
+pub(crate) fn exec() -> Result<String> {
+    Ok(format!("exec_{}", random_hex(6)?))
 }
 
 /// An invocation's id.
-pub(crate) fn invocation() -> String {
-    format!("inv_{}", random())
+pub(crate) fn invocation() -> Result<String> {
+    Ok(format!("inv_{}", random_hex(6)?))
 }

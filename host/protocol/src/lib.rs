@@ -44,3 +44,29 @@ pub const MAX_EXECS: usize = 256;
 pub fn credit_cost(len: usize) -> u32 {
     u32::try_from(len.max(512)).unwrap_or(u32::MAX)
 }
+
+/// The most notes that a copy gives; what it left out beyond is counted.
+const MAX_NOTES: usize = 20;
+
+/// What a copy left out, in words: bounded, for a tree may hold any number of things to leave out.
+#[derive(Debug, Default)]
+pub struct Notes {
+    kept: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    /// Adds a note.
+    pub fn add(&mut self, note: String) {
+        if self.kept.len() < MAX_NOTES { self.kept.push(note) } else { self.more += 1 }
+    }
+
+    /// The notes, and how many more there were.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.kept.push(format!("and {} more", self.more));
+        }
+        self.kept
+    }
+}

@@ -12,8 +12,9 @@ pub(crate) use glob::matches;
 
 use crate::api::types::BlackboardEntry;
 use crate::caller::Caller;
-use crate::db::{Db, now_ms};
+use crate::db::Db;
 use crate::error::{Error, Result};
+use crate::units::now_ms;
 
 /// The longest key, in bytes.
 pub(crate) const MAX_KEY: usize = 256;

@@ -9,8 +9,9 @@ use tokio::sync::broadcast;
 
 use super::Actor;
 use crate::api::types::AuditRecord;
-use crate::db::{Db, now_ms};
+use crate::db::Db;
 use crate::error::{ErrorKind, Result};
+use crate::units::now_ms;
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;

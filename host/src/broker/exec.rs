@@ -95,7 +95,7 @@ fn cut_at_character(mut bytes: Vec<u8>, total: u64) -> Vec<u8> {
 impl Broker {
     /// Starts a command.
     pub(crate) async fn exec(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
-        let exec_id = ids::exec();
+        let exec_id = ids::exec()?;
         let mut record = self.begin(actor, "sandbox.exec");
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());

@@ -20,12 +20,13 @@ use tokio::sync::mpsc;
 use crate::api::types::{AuditList, Call, Event, HostStatus, Request};
 use crate::broker::{Actor, Broker};
 use crate::config::Config;
-use crate::db::{Db, now_ms};
+use crate::db::Db;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::DirCache;
+use crate::units::now_ms;
 use trust::Trust;
 
 /// How long a background host process stays with nothing to do.

@@ -57,7 +57,7 @@ impl Host {
 
         let asked = &loaded.manifest.capabilities;
         let granted = grant::grant(&self.config, &name, asked, project.as_deref());
-        let invocation_id = ids::invocation();
+        let invocation_id = ids::invocation()?;
         let containers = asked.sandbox.as_ref().map_or(0, |sandbox| sandbox.containers);
         let actor = Actor {
             grant: Arc::new(Grant::Skill(Box::new(granted))),

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::OptionalExtension as _;
 
 use crate::api::types::Done;
-use crate::db::{Db, now_ms};
+use crate::db::Db;
 use crate::error::{Error, Result};
+use crate::units::now_ms;
 
 /// The user's word about projects.
 pub(super) struct Trust {

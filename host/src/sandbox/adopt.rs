@@ -12,11 +12,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::backend::Found;
-use super::life::{Inner, forget, now_ms};
+use super::life::{Inner, forget};
 use super::link::{Link, Listener};
 use super::place::Place;
 use super::spec::SandboxInfo;
 use crate::error::{Error, Result};
+use crate::units::now_ms;
 
 /// For a supervisor to come back; it tries several times a second.
 const COME_BACK: Duration = Duration::from_secs(5);

@@ -17,11 +17,12 @@ use super::Held;
 use super::backend::docker::{LABEL_DEPLOYMENT, LABEL_SANDBOX};
 use super::backend::{ImageId, Running};
 use super::images::Role;
-use super::life::{Inner, Live, forget, now_ms};
+use super::life::{Inner, Live, forget};
 use super::link::{HelloConfig, Link, Listener};
 use super::place::Place;
 use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec};
 use crate::error::{Error, ErrorKind, Result};
+use crate::units::now_ms;
 
 /// For a supervisor to connect once its container was started.
 const CONNECT: Duration = Duration::from_secs(15);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, mpsc};
@@ -19,6 +19,7 @@ use super::spec::{Identity, SandboxInfo};
 use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
 use crate::error::Result;
+use crate::units::now_ms;
 
 /// For a container to go by itself once its supervisor has said goodbye.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -72,11 +73,6 @@ impl Drop for Watch {
 /// A poisoned lock holds what was there: no section here leaves it half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Inner {

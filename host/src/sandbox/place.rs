@@ -16,6 +16,7 @@ use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, private_dir, write_atomically};
 use crate::error::{Error, Result};
+use crate::ids::random_hex;
 
 /// What leads every sandbox's id.
 const PREFIX: &str = "sbx_";
@@ -123,17 +124,6 @@ pub(super) fn is_id(text: &str) -> bool {
     text.strip_prefix(PREFIX).is_some_and(|rest| {
         rest.len() == 2 * ID_BYTES && rest.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     })
-}
-
-fn random_hex(bytes: usize) -> Result<String> {
-    let mut random = vec![0; bytes];
-    let got = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Error::other(format!("the system gives no random bytes: {error}")))?;
-    // The kernel never cuts a request this short; if it did, ids would repeat.
-    if got != bytes {
-        return Err(Error::other(format!("the system gave {got} random bytes of {bytes}")));
-    }
-    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// One sandbox's place.

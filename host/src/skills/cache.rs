@@ -17,6 +17,7 @@ use super::component::{Component, FileKey, check_pin, file_key};
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
 use crate::error::{Error, Result};
+use crate::units::hex;
 
 /// Changes with the layout of [`Descriptor`], so that none of another layout is read.
 const LAYOUT: &str = "1";
@@ -144,8 +145,4 @@ impl DescriptorCache for DirCache {
             None => describe(component),
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

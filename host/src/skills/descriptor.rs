@@ -23,6 +23,7 @@ use super::schema;
 use super::ty::{MAX_NODES, Ty};
 use super::wit::Reader;
 use crate::error::{Error, Result};
+use crate::units::hex;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;
@@ -133,11 +134,7 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
 
 /// `sha256:…` of `bytes`.
 pub fn digest(bytes: &[u8]) -> String {
-    let mut text = String::from("sha256:");
-    for byte in Sha256::digest(bytes) {
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }
 
 /// Tells what is no component at all from what is a broken one.

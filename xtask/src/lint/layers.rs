@@ -14,8 +14,8 @@ use crate::run::root;
 /// The layers, lowest first; those on one line may not name each other. A path with `::` goes before its parent.
 const LAYERS: &[&[&str]] = &[
     // Words that everybody uses.
-    &["error", "ids", "units"],
-    &["caller"],
+    &["error", "units"],
+    &["caller", "ids"],
     // What requests and answers are made of, what limits there are, and what is kept.
     &["api::bytes"],
     &["api::types", "engine::limits", "broker::quota", "db"],

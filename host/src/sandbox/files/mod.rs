@@ -18,6 +18,7 @@ use std::io;
 use std::path::Path;
 
 use cap_std::fs::Dir;
+use skillhost_protocol::Notes;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
@@ -28,8 +29,6 @@ use crate::error::{Error, Result};
 pub const MAX_BYTES: u64 = 4 << 30;
 /// The most files, directories and links that one copy moves.
 pub const MAX_ENTRIES: u64 = 200_000;
-/// The most notes that a copy gives; what it left out beyond is counted.
-const MAX_NOTES: usize = 20;
 
 /// What was copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,26 +120,6 @@ async fn is_dir(link: &Link, user: &User, path: &str) -> bool {
 /// A relative path that may be empty, for the directory itself.
 fn here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
-}
-
-/// What was left out.
-#[derive(Debug, Default)]
-struct Notes {
-    kept: Vec<String>,
-    more: usize,
-}
-
-impl Notes {
-    fn add(&mut self, note: String) {
-        if self.kept.len() < MAX_NOTES { self.kept.push(note) } else { self.more += 1 }
-    }
-
-    fn finish(mut self) -> Vec<String> {
-        if self.more > 0 {
-            self.kept.push(format!("and {} more", self.more));
-        }
-        self.kept
-    }
 }
 
 /// What one copy has moved so far.

@@ -16,16 +16,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
-use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat};
+use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes};
 
 use crate::leader::plain;
 use crate::sys;
 use input::Input;
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
-
-/// The most notes that an operation gives; what it left out beyond is counted.
-const MAX_NOTES: usize = 20;
 
 /// Who asks, for messages.
 #[derive(Clone, Copy)]
@@ -70,26 +67,6 @@ fn invalid(message: String) -> FileError {
 
 fn is_directory(path: impl Display) -> FileError {
     invalid(format!("{path} is a directory, where a file is meant"))
-}
-
-/// What was left out.
-#[derive(Default)]
-struct Notes {
-    kept: Vec<String>,
-    more: usize,
-}
-
-impl Notes {
-    fn add(&mut self, note: String) {
-        if self.kept.len() < MAX_NOTES { self.kept.push(note) } else { self.more += 1 }
-    }
-
-    fn finish(mut self) -> Vec<String> {
-        if self.more > 0 {
-            self.kept.push(format!("and {} more", self.more));
-        }
-        self.kept
-    }
 }
 
 /// Does `op`, with standard input and output as its streams.
