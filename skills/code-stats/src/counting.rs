@@ -20,8 +20,8 @@ const READ_AT_MOST: u32 = 256 * 1024;
 const COMPLAINTS_AT_MOST: usize = 2000;
 
 /// Where [`SCRIPT`] is put: the audit log shows a command that can be read, not a page of it.
-const SCRIPT_PATH: &str = "/tmp/count.sh";
-const SCRIPT: &str = include_str!("count.sh");
+const SCRIPT_PATH: &str = "/tmp/count.py";
+const SCRIPT: &str = include_str!("count.py");
 
 pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
     let container = launch().map_err(|error| told("a sandbox could not be launched", &error))?;
@@ -77,7 +77,7 @@ fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Re
     container
         .write_file(SCRIPT_PATH, SCRIPT.as_bytes())
         .map_err(|error| told("the counting script could not be written", &error))?;
-    let argv = ["bash", SCRIPT_PATH, TREE].map(String::from).to_vec();
+    let argv = ["python3", SCRIPT_PATH, TREE].map(String::from).to_vec();
     let options = ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: Some(240_000), max_output: None };
     let process = container
         .start(&Command::Argv(argv), &options)
@@ -117,7 +117,7 @@ fn ended(end: &ProcessResult, complaints: &[u8]) -> String {
         Outcome::TimedOut => "took too long; choose a smaller directory".into(),
         Outcome::Cancelled => "was cancelled".into(),
         Outcome::OutOfMemory => "ran out of memory; choose a smaller directory".into(),
-        Outcome::NotStarted(why) => format!("did not start ({why}); the role `{ROLE}` needs bash, find and gawk"),
+        Outcome::NotStarted(why) => format!("did not start ({why}); the role `{ROLE}` needs python3"),
     };
     let complaints = String::from_utf8_lossy(complaints);
     match complaints.trim() {
