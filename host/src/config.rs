@@ -35,6 +35,8 @@ pub struct Config {
     pub quota: QuotaLimits,
     /// Sandboxes.
     pub sandbox: SandboxConfig,
+    /// Local sandboxes, those of this machine's own kernel.
+    pub local: LocalConfig,
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.
@@ -81,6 +83,31 @@ impl Default for SandboxConfig {
             pids: 256,
         }
     }
+}
+
+/// What local sandboxes are confined by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// The kernel's namespaces and a filter of system calls; refused where they cannot be had.
+    #[default]
+    Namespaces,
+    /// Nothing.
+    None,
+}
+
+/// Local sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// `namespaces` (default), or `none`: commands then run on this machine as the host's user (as uid 1000 where that is
+    /// root), and each waits for its owner's `skillhost approve`.
+    pub isolation: Isolation,
+    /// Paths of this machine that local sandboxes see, read-only and in their own place, besides the system's programs
+    /// (default: none). Absolute; a toolchain in a home directory, say.
+    pub read_only: Vec<PathBuf>,
+    /// Environment of every command in a local sandbox (default: none). A sandbox's and a command's own stand above it.
+    pub env: BTreeMap<String, String>,
 }
 
 /// What skills may be granted at most. A skill gets what its manifest asks for and this allows.
@@ -174,6 +201,14 @@ impl Config {
         let mut config: Self = toml::from_str(&text).map_err(|error| {
             Error::invalid_argument(format!("{}: {}", path.display(), error.to_string().trim_end()))
         })?;
+        if let Some(odd) = config.local.read_only.iter().find(|shown| !can_be_shown(shown)) {
+            return Err(Error::invalid_argument(format!(
+                "{}: [local] read-only = {:?}: a path that sandboxes see must be absolute, plain, and neither `/` nor in \
+                 what every sandbox has of its own (/dev, /proc, /workspace, /.skillhost)",
+                path.display(),
+                odd.display().to_string()
+            )));
+        }
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
@@ -183,6 +218,15 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// Whether a path of this machine can be seen in a sandbox in its own place.
+fn can_be_shown(path: &Path) -> bool {
+    use std::path::Component;
+    let mut parts = path.components();
+    let plain = parts.next() == Some(Component::RootDir) && parts.all(|part| matches!(part, Component::Normal(_)));
+    let taken = ["/dev", "/proc", "/workspace", "/.skillhost"].iter().any(|own| path.starts_with(own));
+    plain && !taken && ![Path::new("/"), Path::new("/tmp")].contains(&path)
 }
 
 /// `skillhost/skillhost.toml` where the user's programs keep their configuration.

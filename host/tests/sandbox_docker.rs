@@ -515,7 +515,8 @@ async fn a_launch_whose_caller_leaves_leaves_nothing() {
 async fn an_unknown_role_is_refused_before_the_engine_hears_of_it() {
     let state = tempfile::tempdir().unwrap();
     let nowhere = format!("unix://{}/no.sock", state.path().display());
-    let sandboxes = Sandboxes::open_with(config(state.path()), Box::new(Docker::at(nowhere.clone()))).await.unwrap();
+    let sandboxes =
+        Sandboxes::open_with(config(state.path()), vec![Box::new(Docker::at(nowhere.clone()))]).await.unwrap();
     let unknown = LaunchSpec { role: "defualt".into(), ..spec() };
     let error = sandboxes.launch(unknown, Box::new(())).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
@@ -533,7 +534,7 @@ async fn an_unknown_role_is_refused_before_the_engine_hears_of_it() {
 async fn what_no_engine_could_make_is_refused() {
     let state = tempfile::tempdir().unwrap();
     let nowhere = Docker::at(format!("unix://{}/no.sock", state.path().display()));
-    let sandboxes = Sandboxes::open_with(config(state.path()), Box::new(nowhere)).await.unwrap();
+    let sandboxes = Sandboxes::open_with(config(state.path()), vec![Box::new(nowhere)]).await.unwrap();
     let env = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     for (bad, says) in [
         (LaunchSpec { cpus: f64::NAN, ..spec() }, "cpus"),

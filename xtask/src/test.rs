@@ -7,15 +7,22 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{cargo, say, shown};
+use crate::run::{cargo, root, say, shown};
 use crate::{guests, host, setup};
 
 /// Where tests that skip themselves say so.
 const SKIPS: &str = "SKILLHOST_SKIPS";
+/// The backend that end-to-end tests use; Docker without it.
+const BACKEND: &str = "SKILLHOST_TEST_BACKEND";
+/// The ordinary user as whom they run the program.
+const USER: &str = "SKILLHOST_TEST_UID";
+/// Any that is not root does; it needs no account.
+const ORDINARY_USER: &str = "1000";
 /// Set to `1`: a test that could not run is a failure.
 const REQUIRE: &str = "SKILLHOST_REQUIRE_DOCKER";
 
@@ -32,18 +39,14 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     }
 
     let skips = tempfile::NamedTempFile::new()?;
-    let mut command = cargo();
-    command.args(["test", "--workspace"]).args(arguments).env(SKIPS, skips.path()).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("`{}` could not be started", shown(&command)))?;
     let mut totals = Totals::default();
-    let mut out = std::io::stdout().lock();
-    for line in BufReader::new(child.stdout.take().context("the output of cargo")?).split(b'\n') {
-        let line = line?;
-        out.write_all(&line)?;
-        out.write_all(b"\n")?;
-        totals.read(&String::from_utf8_lossy(&line));
+    let mut failed = Vec::new();
+    for mut command in commands(arguments)? {
+        command.env(SKIPS, skips.path());
+        if !totals.add(&mut command)? {
+            failed.push(shown(&command));
+        }
     }
-    let status = child.wait()?;
 
     let skipped = fs::read_to_string(skips.path())?;
     let skipped: Vec<&str> = skipped.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -51,13 +54,49 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
         say(&format!("skipped: {line}"));
     }
     say(&totals.shown(skipped.len() as u64));
-    if !status.success() {
-        bail!("`{}` failed ({status})", shown(&command));
+    if !failed.is_empty() {
+        bail!("failed: `{}`", failed.join("`, `"));
     }
     if required && !skipped.is_empty() {
         bail!("{REQUIRE}=1, but {} tests were skipped", skipped.len());
     }
     Ok(())
+}
+
+/// Everything once, with containers; then the end-to-end tests again with local sandboxes, and, for root, as an ordinary
+/// user. Who names tests gets these and no more.
+fn commands(arguments: &[OsString]) -> Result<Vec<Command>> {
+    let mut all = cargo();
+    all.args(["test", "--workspace", "--no-fail-fast"]).args(arguments);
+    let mut commands = vec![all];
+    if !arguments.is_empty() {
+        return Ok(commands);
+    }
+    let mut users = vec![None];
+    // Whom this process belongs to.
+    if fs::metadata("/proc/self")?.uid() == 0 {
+        users.push(Some(ORDINARY_USER));
+    }
+    for user in users {
+        let mut local = cargo();
+        // All of the workspace, as above: for one package alone, dependencies have fewer features and are built again.
+        local.args(["test", "--workspace", "--no-fail-fast"]);
+        for entry in fs::read_dir(root().join("tests/e2e/tests"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "rs")
+                && let Some(name) = path.file_stem()
+            {
+                local.arg("--test").arg(name);
+            }
+        }
+        // What only a container engine has lies in modules of this name.
+        local.args(["--", "--skip", "docker::"]).env(BACKEND, "local");
+        if let Some(user) = user {
+            local.env(USER, user);
+        }
+        commands.push(local);
+    }
+    Ok(commands)
 }
 
 /// What libtest counted, over all its programs.
@@ -69,6 +108,23 @@ struct Totals {
 }
 
 impl Totals {
+    /// Runs tests, shows what they say, and counts; whether all is well.
+    fn add(&mut self, command: &mut Command) -> Result<bool> {
+        say(&format!("`{}`{}", shown(command), environment(command)));
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("`{}` could not be started", shown(command)))?;
+        let mut out = std::io::stdout().lock();
+        for line in BufReader::new(child.stdout.take().context("the output of cargo")?).split(b'\n') {
+            let line = line?;
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
+            self.read(&String::from_utf8_lossy(&line));
+        }
+        Ok(child.wait()?.success())
+    }
+
     /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
     fn read(&mut self, line: &str) {
         let Some((_, counts)) = line.split_once("test result: ").and_then(|(_, rest)| rest.split_once(". ")) else {
@@ -96,6 +152,16 @@ impl Totals {
             self.ignored
         )
     }
+}
+
+/// Which backend and user a command tests, to be shown after it.
+fn environment(command: &Command) -> String {
+    let set = |name: &str| {
+        let value = command.get_envs().find(|(set, _)| *set == name)?.1?;
+        Some(format!(" {name}={}", value.display()))
+    };
+    let set: String = [BACKEND, USER].into_iter().filter_map(set).collect();
+    if set.is_empty() { set } else { format!(" with{set}") }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 pub mod frame;
+pub mod local;
 pub mod message;
 pub mod tree;
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::approvals::command_in_words;
 use super::{Actor, Broker, Record};
 use crate::api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 use crate::error::{Error, Result};
@@ -111,17 +112,19 @@ impl Broker {
                     "the command is empty: give a program and its arguments, or a line for the shell",
                 ));
             }
+            let cwd = info.working_directory(request.cwd.as_deref());
+            self.approved(actor, &info, "sandbox.exec", &command_in_words(&request, &cwd))?;
             let command = ExecCommand {
                 command: request.command.clone(),
                 cwd: request.cwd.clone(),
-                env: request.env,
+                env: request.env.clone(),
                 timeout: Some(timeout),
                 stdin: request.stdin,
             };
-            Ok((self.sandboxes.exec(&info.id, command).await?, info))
+            Ok((self.sandboxes.exec(&info.id, command).await?, info, cwd))
         }
         .await;
-        let (exec, info) = match result {
+        let (exec, info, cwd) = match result {
             Ok(started) => started,
             Err(error) => return record.end(Err(error)).await,
         };
@@ -139,7 +142,7 @@ impl Broker {
                 Command::Argv(argv) => argv,
                 Command::Shell(line) => vec![line],
             },
-            cwd: crate::sandbox::working_directory(request.cwd.as_deref()),
+            cwd,
             started,
             timeout,
             memory_mib: info.memory_mib,

@@ -15,7 +15,8 @@ impl Broker {
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
-            self.usable(actor, id)?;
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, "files.read", path)?;
             self.sandboxes.read_file(id, path, max).await
         }
         .await;
@@ -34,7 +35,8 @@ impl Broker {
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
-            self.usable(actor, id)?;
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, "files.write", path)?;
             self.sandboxes.write_file(id, path, content).await
         }
         .await;
@@ -70,7 +72,8 @@ impl Broker {
         }
         let id = &request.container_id;
         let result = async {
-            self.usable(actor, id)?;
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, effect, &format!("{:?}, in the sandbox {}", request.host, request.sandbox))?;
             let host = actor.grant.copy(direction, &request.host)?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {

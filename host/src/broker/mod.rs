@@ -6,6 +6,7 @@
 //!
 //! Reading (a listing, a status) has no effect on the world and is not recorded; reading a file's or a key's *content* is.
 
+mod approvals;
 mod audit;
 mod board;
 mod exec;
@@ -27,6 +28,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::sandbox::Sandboxes;
+use approvals::Approvals;
 use audit::Audit;
 use quota::Quota;
 use record::Record;
@@ -58,6 +60,7 @@ pub(crate) struct Broker {
     blackboard: Blackboard,
     audit: Arc<Audit>,
     quota: Quota,
+    approvals: Approvals,
     /// The runtime of the host's own work; guests run on another.
     runtime: tokio::runtime::Handle,
 }
@@ -70,6 +73,7 @@ impl Broker {
             blackboard: Blackboard::new(db.clone()),
             audit: Arc::new(Audit::new(db.clone())),
             quota,
+            approvals: Approvals::default(),
             runtime: tokio::runtime::Handle::current(),
             config,
         };

@@ -12,6 +12,7 @@
 //! more ends the program without a complaint.
 
 mod app;
+mod approve;
 mod audit;
 mod blackboard;
 mod build;
@@ -53,6 +54,7 @@ enum Verb {
     Search(skills::Search),
     Inspect(skills::Inspect),
     Trust(skills::Trust),
+    Approve(approve::Approve),
     Build(build::Build),
     Images(images::Images),
     Sandbox(sandbox::Sandbox),
@@ -122,6 +124,7 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Search(verb) => verb.run(app).await,
         Verb::Inspect(verb) => verb.run(app).await,
         Verb::Trust(verb) => verb.run(app).await,
+        Verb::Approve(verb) => verb.run(app).await,
         Verb::Build(verb) => verb.run(app).await,
         Verb::Images(verb) => verb.run(app).await,
         Verb::Sandbox(verb) => verb.run(app).await,

@@ -9,25 +9,32 @@ impl Host {
         let sandboxes = self.broker.sandboxes();
         let mut checks = vec![self.state_check(), self.engine_check()];
         let mut can_sandbox = false;
-        match sandboxes.probe().await {
-            Ok(probe) => {
-                let mut detail = format!("{}; isolation: {}", probe.engine, probe.isolation);
-                for note in probe.notes {
-                    detail.push_str("; ");
-                    detail.push_str(&note);
+        let mut working = Vec::new();
+        for (backend, probed) in sandboxes.probe().await {
+            let name = format!("sandboxes by {backend}");
+            match probed {
+                Ok(probe) => {
+                    working.push(backend);
+                    let mut detail = format!("{}; isolation: {}", probe.engine, probe.isolation);
+                    for note in probe.notes {
+                        detail.push_str("; ");
+                        detail.push_str(&note);
+                    }
+                    checks.push(Check { name, ok: true, detail, remedy: None });
                 }
-                checks.push(Check { name: "container engine".into(), ok: true, detail, remedy: None });
+                Err(error) => {
+                    let remedy = (backend == "docker").then(|| {
+                        "install Docker where there is none (in Debian: `apt-get install docker.io`), and let this user \
+                         reach its socket"
+                            .into()
+                    });
+                    checks.push(Check { name, ok: false, detail: error.message, remedy });
+                }
             }
-            Err(error) => checks.push(Check {
-                name: "container engine".into(),
-                ok: false,
-                detail: error.message,
-                remedy: Some("install Docker where there is none (in Debian: `apt-get install docker.io`), and let this user reach its socket".into()),
-            }),
         }
         if let Ok(list) = sandboxes.images().await {
             for image in list.images {
-                can_sandbox |= image.present;
+                can_sandbox |= image.backend.as_deref().is_some_and(|backend| working.contains(&backend));
                 checks.push(Check {
                     name: format!("image of the role {}", image.role),
                     ok: image.present,

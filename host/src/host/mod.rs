@@ -19,11 +19,12 @@ use tokio::sync::mpsc;
 
 use crate::api::types::{AuditList, Call, Event, HostStatus, Request};
 use crate::broker::{Actor, Broker};
-use crate::config::Config;
+use crate::config::{Config, Isolation};
 use crate::db::Db;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
+use crate::sandbox::backend::local::LocalConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::DirCache;
 use crate::units::now_ms;
@@ -136,6 +137,11 @@ impl Host {
         let sandboxes = Sandboxes::open(sandbox::Config {
             roles,
             backend,
+            local: LocalConfig {
+                bare: config.local.isolation == Isolation::None,
+                read_only: config.local.read_only.clone(),
+                env: config.local.env.clone(),
+            },
             lease: config.sandbox.lease.0,
             ..sandbox::Config::new(state)?
         })
@@ -160,6 +166,8 @@ impl Host {
             Request::SearchSkills { query } => json(&self.list_skills(call.project, Some(query)).await?),
             Request::InspectSkill { skill } => json(&self.inspect_skill(call.project, &skill).await?),
             Request::Trust { project, trusted } => json(&self.trust.set(&project, trusted).await?),
+            Request::ListApprovals => json(&broker.list_approvals()),
+            Request::Approve { id } => json(&broker.approve(&actor, &id).await?),
             Request::ListImages => json(&broker.sandboxes().images().await?),
             Request::Doctor => json(&self.doctor().await),
             Request::Launch(request) => json(&broker.launch(&actor, request).await?),

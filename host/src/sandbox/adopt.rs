@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::backend::Found;
-use super::life::{Inner, forget};
+use super::life::{Engine, Inner, forget};
 use super::link::{Link, Listener};
 use super::place::Place;
 use super::spec::SandboxInfo;
@@ -23,37 +23,46 @@ use crate::units::now_ms;
 const COME_BACK: Duration = Duration::from_secs(5);
 
 impl Inner {
-    /// Whether an earlier host left anything.
-    pub fn has_records(&self) -> Result<bool> {
-        Ok(!self.places.all()?.is_empty())
+    /// Whether an earlier host left anything that this backend made, or that has no readable maker.
+    pub fn has_records(&self, engine: &Engine) -> Result<bool> {
+        Ok(!self.records(engine)?.is_empty())
+    }
+
+    fn records(&self, engine: &Engine) -> Result<Vec<(Place, Result<SandboxInfo>)>> {
+        let first = self.engines.first().is_some_and(|first| std::ptr::eq(first, engine));
+        let made = |record: &Result<SandboxInfo>| match record {
+            Ok(info) => info.backend == engine.backend.name(),
+            Err(_) => first,
+        };
+        Ok(self.places.all()?.into_iter().filter(|(_, record)| made(record)).collect())
     }
 
     /// Adopts what can be adopted, and removes the rest. Done once; when the engine does not answer it is left for the
     /// next time.
-    pub async fn find_again(self: &Arc<Self>) -> Result<()> {
+    pub async fn find_again(self: &Arc<Self>, engine: &Engine) -> Result<()> {
         let find = || async {
-            let found = self.backend.list(&self.deployment).await?;
-            let places = self.places.all()?.into_iter();
+            let found = engine.backend.list(&self.deployment).await?;
+            let places = self.records(engine)?.into_iter();
             let mut records: HashMap<_, _> = places.map(|(place, info)| (place.id.clone(), (place, info))).collect();
             let adoptions: Vec<_> = found
                 .into_iter()
                 .map(|found| {
                     let record = records.remove(&found.id);
-                    self.adopt(found, record)
+                    self.adopt(engine, found, record)
                 })
                 .collect();
             join_all(adoptions).await;
             records.values().for_each(|(place, _)| forget(place));
             Ok(())
         };
-        self.found_again.get_or_try_init(find).await.copied()
+        engine.found_again.get_or_try_init(find).await.copied()
     }
 
-    async fn adopt(self: &Arc<Self>, found: Found, record: Option<(Place, Result<SandboxInfo>)>) {
+    async fn adopt(self: &Arc<Self>, engine: &Engine, found: Found, record: Option<(Place, Result<SandboxInfo>)>) {
         let (place, why) = match record {
             None => (None, Error::not_found("it has no record")),
             Some((place, Err(error))) => (Some(place), error),
-            Some((place, Ok(info))) => match self.join(&place, &found, &info).await {
+            Some((place, Ok(info))) => match self.join(engine, &place, &found, &info).await {
                 Ok(link) => {
                     tracing::info!("found the sandbox {} again", info.id);
                     self.keep(info, place, link, Vec::new());
@@ -63,21 +72,21 @@ impl Inner {
             },
         };
         tracing::info!("the sandbox {} of an earlier host is removed: {why}", found.id);
-        if let Err(error) = self.backend.remove(&found.engine_id, Duration::ZERO).await {
+        if let Err(error) = engine.backend.remove(&found.engine_id, Duration::ZERO).await {
             tracing::warn!("the container of {} could not be removed: {error}", found.id);
         }
         place.iter().for_each(forget);
     }
 
-    async fn join(&self, place: &Place, found: &Found, info: &SandboxInfo) -> Result<Link> {
+    async fn join(&self, engine: &Engine, place: &Place, found: &Found, info: &SandboxInfo) -> Result<Link> {
         let ended = || Error::sandbox_died("it has ended");
         if info.engine_id != found.engine_id || !found.running || info.expires_at_ms <= now_ms() {
             return Err(ended());
         }
         let listener = Listener::bind(&place.control())?;
-        let init_pid = self.backend.init_pid(&found.engine_id).await?.ok_or_else(ended)?;
+        let init_pid = engine.backend.init_pid(&found.engine_id).await?.ok_or_else(ended)?;
         let link = self.connect(listener, init_pid, info, COME_BACK).await?;
-        self.backend.verify(init_pid)?;
+        engine.backend.verify(init_pid)?;
         Ok(link)
     }
 }

@@ -37,6 +37,9 @@ pub struct Role {
     /// The engine's runtime for it (gVisor, Kata); absent is the engine's default.
     #[serde(default)]
     pub runtime: Option<String>,
+    /// Whether a local sandbox, which has this machine's own programs, can stand in for the image.
+    #[serde(default)]
+    pub local: bool,
     /// How to build the image where no registry answers.
     #[serde(default)]
     pub debian: Option<DebianRecipe>,

@@ -14,10 +14,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use super::Held;
-use super::backend::docker::{LABEL_DEPLOYMENT, LABEL_SANDBOX};
-use super::backend::{ImageId, Running};
+use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Running};
 use super::images::Role;
-use super::life::{Inner, Live, forget};
+use super::life::{Engine, Inner, Live, forget};
 use super::link::{HelloConfig, Link, Listener};
 use super::place::Place;
 use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec};
@@ -39,6 +38,14 @@ impl Drop for Untaken {
             drop(self.inner.stop(&live));
         }
     }
+}
+
+/// The backend for a launch.
+struct Chosen<'a> {
+    engine: &'a Engine,
+    image: ImageId,
+    /// Which better ones it was not, and why.
+    passed_over: Vec<String>,
 }
 
 /// Whoever asked for a launch, for as long as they wait.
@@ -68,16 +75,13 @@ impl Inner {
     }
 
     async fn make(self: &Arc<Self>, spec: LaunchSpec, role: &Role, held: Held, caller: &Caller) -> Result<Arc<Live>> {
-        self.find_again().await?;
-        let image = self.backend.image(&role.image).await?.ok_or_else(|| {
-            Error::unavailable(format!(
-                "the image {} of role `{}` is not in the engine: run `skillhost images build`",
-                role.image, role.name
-            ))
-        })?;
+        let Chosen { engine, image, passed_over } = self.choose(role).await?;
         let place = self.places.create()?;
-        let made = match self.plan(spec, role, image, &place) {
-            Ok((built, info)) => self.start(&built, info, &place, caller).await,
+        let made = match self.plan(spec, role, engine.backend.name(), image, &place) {
+            Ok((built, mut info)) => {
+                info.notes = passed_over;
+                self.start(&*engine.backend, &built, info, &place, caller).await
+            }
             Err(error) => Err(error),
         };
         match made {
@@ -89,8 +93,37 @@ impl Inner {
         }
     }
 
+    /// The first backend that has the role's image.
+    async fn choose(self: &Arc<Self>, role: &Role) -> Result<Chosen<'_>> {
+        let mut passed_over: Vec<String> = Vec::new();
+        for (index, engine) in self.engines.iter().enumerate() {
+            let last = index + 1 == self.engines.len();
+            let has = async {
+                self.find_again(engine).await?;
+                engine.backend.image(role).await?.ok_or_else(|| engine.backend.lacks(role))
+            };
+            match has.await {
+                Ok(image) => return Ok(Chosen { engine, image, passed_over }),
+                Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),
+                Err(error) if passed_over.is_empty() => return Err(error),
+                Err(error) => {
+                    let before = passed_over.join("; ");
+                    return Err(Error::new(error.kind, format!("{}: {error}; {before}", engine.backend.name())));
+                }
+            }
+        }
+        Err(Error::unavailable("there is no backend, so there are no sandboxes"))
+    }
+
     /// What the engine is to build, and what will be known of it; the engine's own part of that is still empty.
-    fn plan(&self, spec: LaunchSpec, role: &Role, image: ImageId, place: &Place) -> Result<(SandboxSpec, SandboxInfo)> {
+    fn plan(
+        &self,
+        spec: LaunchSpec,
+        role: &Role,
+        backend: &str,
+        image: ImageId,
+        place: &Place,
+    ) -> Result<(SandboxSpec, SandboxInfo)> {
         let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation } = spec;
         let launched_at_ms = now_ms();
         let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
@@ -100,7 +133,7 @@ impl Inner {
             engine_id: String::new(),
             role: role.name.clone(),
             image: image.0.clone(),
-            backend: self.backend.name().to_owned(),
+            backend: backend.to_owned(),
             isolation: String::new(),
             notes: Vec::new(),
             workspace: self.workspaces.ensure(&owner)?,
@@ -113,6 +146,7 @@ impl Inner {
             env,
             invocation,
             identity: self.identity,
+            bare: false,
             launched_at_ms,
             expires_at_ms: launched_at_ms.saturating_add(wall_time_ms),
         };
@@ -126,6 +160,7 @@ impl Inner {
             memory_mib,
             pids,
             network,
+            shared,
             labels: self.labels(&info),
             workspace: info.workspace.clone(),
             control: place.control(),
@@ -150,6 +185,7 @@ impl Inner {
     /// From the plan to a sandbox whose supervisor is connected and confined. After an error no container is left.
     async fn start(
         &self,
+        backend: &dyn Backend,
         built: &SandboxSpec,
         mut info: SandboxInfo,
         place: &Place,
@@ -158,20 +194,21 @@ impl Inner {
         // Before the container is there, so that its supervisor finds somebody at once.
         let listener = Listener::bind(&built.control)?;
         still_wanted(caller)?;
-        let Running { engine_id, init_pid, isolation, notes } = self.backend.launch(built).await?;
-        info = SandboxInfo { engine_id, isolation, notes, ..info };
+        let Running { engine_id, init_pid, isolation, bare, notes } = backend.launch(built).await?;
+        info.notes.extend(notes);
+        info = SandboxInfo { engine_id, isolation, bare, ..info };
         let joined = async {
             place.write(&info)?;
             still_wanted(caller)?;
             let link = self.connect(listener, init_pid, &info, CONNECT).await;
             let link = link.map_err(|error| explain(error, built.runtime.as_deref()))?;
-            self.backend.verify(init_pid)?;
+            backend.verify(init_pid)?;
             Ok(link)
         };
         match joined.await {
             Ok(link) => Ok((info, link)),
             Err(error) => {
-                if let Err(left) = self.backend.remove(&info.engine_id, Duration::ZERO).await {
+                if let Err(left) = backend.remove(&info.engine_id, Duration::ZERO).await {
                     tracing::warn!("the container of {} is left until its lease is over: {left}", info.id);
                 }
                 Err(error)
@@ -192,6 +229,7 @@ impl Inner {
             wall_time: Some(Duration::from_millis(info.expires_at_ms.saturating_sub(info.launched_at_ms))),
             idle: self.config.idle,
             env: info.env.clone(),
+            workspace: info.workspace_inside().into_owned(),
             ..HelloConfig::default()
         };
         tokio::select! {

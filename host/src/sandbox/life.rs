@@ -18,7 +18,7 @@ use super::place::{Place, Places};
 use super::spec::{Identity, SandboxInfo};
 use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::units::now_ms;
 
 /// For a container to go by itself once its supervisor has said goodbye.
@@ -31,15 +31,21 @@ const REMEMBERED: usize = 256;
 /// What all clones of `Sandboxes` share.
 pub(super) struct Inner {
     pub config: Config,
-    pub backend: Box<dyn Backend>,
+    /// Best first.
+    pub engines: Vec<Engine>,
     pub workspaces: Workspaces,
     pub identity: Identity,
     pub places: Places,
     pub deployment: String,
-    pub found_again: OnceCell<()>,
     table: Mutex<Table>,
     /// Where tasks run that outlive a call, whatever runtime that call came from (and while it is being dropped).
     pub runtime: Handle,
+}
+
+/// A backend, and whether its sandboxes of an earlier host were looked for.
+pub(super) struct Engine {
+    pub backend: Box<dyn Backend>,
+    pub found_again: OnceCell<()>,
 }
 
 #[derive(Default)]
@@ -77,14 +83,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Inner {
     /// Must be called on the runtime that the sandboxes are to live on.
-    pub fn new(config: Config, backend: Box<dyn Backend>) -> Result<Self> {
+    pub fn new(config: Config, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
         let identity = Identity::of_host();
         let places = Places::open(&config.state_dir)?;
         let workspaces = Workspaces::open(&config.state_dir, identity)?;
         let deployment = places.deployment()?;
-        let (found_again, table) = (OnceCell::new(), Mutex::default());
-        let runtime = Handle::current();
-        Ok(Self { config, backend, workspaces, identity, places, deployment, found_again, table, runtime })
+        let engines = backends.into_iter().map(|backend| Engine { backend, found_again: OnceCell::new() }).collect();
+        let (table, runtime) = (Mutex::default(), Handle::current());
+        Ok(Self { config, engines, workspaces, identity, places, deployment, table, runtime })
+    }
+
+    /// What made a sandbox.
+    fn maker(&self, info: &SandboxInfo) -> Result<&dyn Backend> {
+        let made = |engine: &&Engine| engine.backend.name() == info.backend;
+        self.engines.iter().find(made).map(|engine| &*engine.backend).ok_or_else(|| {
+            Error::unavailable(format!("the sandbox {} was made by the backend {}", info.id, info.backend))
+        })
+    }
+
+    /// Ends and removes a sandbox, whatever its state.
+    pub async fn remove(&self, info: &SandboxInfo, grace: Duration) -> Result<()> {
+        self.maker(info)?.remove(&info.engine_id, grace).await
     }
 
     pub fn live(&self, id: &str) -> Option<Arc<Live>> {
@@ -161,11 +180,11 @@ impl Inner {
             // A supervisor that said goodbye takes its container with it; any other is killed.
             let grace = if matches!(cause, CloseReason::Bye(_)) { LEAVE } else { Duration::ZERO };
             let id = &live.info.id;
-            if let Err(error) = self.backend.remove(&live.info.engine_id, grace).await {
+            if let Err(error) = self.remove(&live.info, grace).await {
                 tracing::warn!("the container of {id} could not be removed: {error}; trying again after its lease");
                 // Until then its processes may live, so what is held for them is not let go.
                 tokio::time::sleep(self.config.lease).await;
-                if let Err(error) = self.backend.remove(&live.info.engine_id, Duration::ZERO).await {
+                if let Err(error) = self.remove(&live.info, Duration::ZERO).await {
                     tracing::error!("the container of {id} could not be removed: {error}");
                 }
             }

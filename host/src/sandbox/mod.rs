@@ -43,6 +43,7 @@ use crate::api::types::{Command, ImageList, ImageSummary};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use backend::docker::Docker;
+use backend::local::{Local, LocalConfig};
 use backend::{Backend, Choice, Probe};
 use files::Copied;
 use images::Roles;
@@ -59,6 +60,8 @@ pub struct Config {
     pub roles: Roles,
     /// Which backend.
     pub backend: Choice,
+    /// Local sandboxes.
+    pub local: LocalConfig,
     /// How long a sandbox outlives a host that has gone.
     pub lease: Duration,
     /// How long a sandbox lives with no exec; absent is for ever.
@@ -72,6 +75,7 @@ impl Config {
             state_dir: state_dir.into(),
             roles: Roles::shipped()?,
             backend: Choice::Auto,
+            local: LocalConfig::default(),
             lease: Duration::from_secs(30),
             idle: None,
         })
@@ -91,18 +95,6 @@ pub struct ExecCommand {
     pub timeout: Option<Duration>,
     /// Whether standard input will be written; otherwise it is empty.
     pub stdin: bool,
-}
-
-/// Where a session's workspace is in every sandbox, and where relative paths start.
-pub const WORKSPACE: &str = "/workspace";
-
-/// The directory that a command runs in.
-pub fn working_directory(asked: Option<&str>) -> String {
-    match asked {
-        None => WORKSPACE.to_owned(),
-        Some(path) if path.starts_with('/') => path.to_owned(),
-        Some(path) => format!("{WORKSPACE}/{path}"),
-    }
 }
 
 /// What the host knows of an id.
@@ -173,20 +165,26 @@ impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(config: Config) -> Result<Self> {
-        let backend = match config.backend {
-            Choice::Auto | Choice::Docker => Docker::from_env(),
+        let docker = || Box::new(Docker::from_env()) as Box<dyn Backend>;
+        let local = || Box::new(Local::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
+        let backends = match config.backend {
+            Choice::Auto => vec![docker(), local()],
+            Choice::Docker => vec![docker()],
+            Choice::Local => vec![local()],
         };
-        Self::open_with(config, Box::new(backend)).await
+        Self::open_with(config, backends).await
     }
 
-    /// The same with a backend of the caller's choice, whatever the configuration says.
-    pub async fn open_with(config: Config, backend: Box<dyn Backend>) -> Result<Self> {
-        let inner = Arc::new(Inner::new(config, backend)?);
-        // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
-        if inner.has_records()?
-            && let Err(error) = inner.find_again().await
-        {
-            tracing::warn!("sandboxes of an earlier host are not looked for now: {error}");
+    /// The same with backends of the caller's choice, best first, whatever the configuration says.
+    pub async fn open_with(config: Config, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
+        let inner = Arc::new(Inner::new(config, backends)?);
+        for engine in &inner.engines {
+            // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
+            if inner.has_records(engine)?
+                && let Err(error) = inner.find_again(engine).await
+            {
+                tracing::warn!("sandboxes of an earlier host are not looked for now: {error}");
+            }
         }
         Ok(Self { inner })
     }
@@ -196,30 +194,48 @@ impl Sandboxes {
         &self.inner.config.roles
     }
 
-    /// The roles with their images, as `images list` shows them. An engine that does not answer is an error.
+    /// The roles with their images, as `images list` shows them: each as the first backend has it that does. No backend
+    /// that answers is an error.
     pub async fn images(&self) -> Result<ImageList> {
         let look = self.roles().iter().map(|role| async move {
-            let id = self.inner.backend.image(&role.image).await?.map(|image| image.0);
+            let (mut found, mut failed) = (None, None);
+            for engine in &self.inner.engines {
+                match engine.backend.image(role).await {
+                    Ok(Some(image)) => {
+                        found = Some((image.0, engine.backend.name().to_owned()));
+                        break;
+                    }
+                    Ok(None) => {}
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let (None, Some(error), 1) = (&found, failed, self.inner.engines.len()) {
+                return Err(error);
+            }
+            let (id, backend) = found.unzip();
             Ok(ImageSummary {
                 role: role.name.clone(),
                 image: role.image.clone(),
                 description: role.description.clone(),
                 present: id.is_some(),
                 id,
+                backend,
             })
         });
         let images = join_all(look).await.into_iter().collect::<Result<_>>()?;
         Ok(ImageList { images, problems: self.roles().problems.clone() })
     }
 
-    /// The backend's name, `docker`.
+    /// The choice of backends, `auto`.
     pub fn backend(&self) -> &'static str {
-        self.inner.backend.name()
+        self.inner.config.backend.name()
     }
 
-    /// Asks the backend whether it can make sandboxes here.
-    pub async fn probe(&self) -> Result<Probe> {
-        self.inner.backend.probe().await
+    /// Asks each backend, best first, whether it can make sandboxes here.
+    pub async fn probe(&self) -> Vec<(&'static str, Result<Probe>)> {
+        let ask =
+            self.inner.engines.iter().map(|engine| async { (engine.backend.name(), engine.backend.probe().await) });
+        join_all(ask).await
     }
 
     /// Launches one. `held` is kept until it is gone, and dropped at once when the launch fails. Dropping this future
@@ -268,6 +284,7 @@ impl Sandboxes {
         let live = self.live(id)?;
         check_env(&command.env)?;
         let ExecCommand { command, cwd, env, timeout, stdin } = command;
+        let cwd = Some(live.info.working_directory(cwd.as_deref()));
         let spec = ExecSpec { cwd, env, timeout, stdin, ..ExecSpec::new(command, live.user()) };
         let exec = live.link.exec(spec).await?;
         Ok(SandboxExec { exec, _under_way: UnderWay::begin(&live.execs) })
@@ -276,31 +293,31 @@ impl Sandboxes {
     /// Reads a file as the owner's user: `too-large` when it has more than `max` bytes.
     pub async fn read_file(&self, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
         let live = self.live(id)?;
-        live.link.read_file(live.user(), path, max).await
+        live.link.read_file(live.user(), &live.info.path_inside(path), max).await
     }
 
     /// Writes a file as the owner's user, whole or not at all; parent directories are made.
     pub async fn write_file(&self, id: &str, path: &str, content: impl AsyncRead + Unpin) -> Result<FileDone> {
         let live = self.live(id)?;
-        live.link.write_file(live.user(), path, NEW_FILE, content).await
+        live.link.write_file(live.user(), &live.info.path_inside(path), NEW_FILE, content).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
         let live = self.live(id)?;
-        files::copy_in(&live.link, live.user(), host, from, to).await
+        files::copy_in(&live.link, live.user(), host, from, &live.info.path_inside(to)).await
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
     pub async fn copy_out(&self, id: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
         let live = self.live(id)?;
-        files::copy_out(&live.link, live.user(), from, host, to).await
+        files::copy_out(&live.link, live.user(), &live.info.path_inside(from), host, to).await
     }
 
     /// Says what is at a path, as the owner's user sees it.
     pub async fn stat(&self, id: &str, path: &str) -> Result<FileStat> {
         let live = self.live(id)?;
-        live.link.stat(live.user(), path).await
+        live.link.stat(live.user(), &live.info.path_inside(path)).await
     }
 
     /// Stops it: its processes get TERM, a moment, and KILL; when this returns none is left. One that has ended

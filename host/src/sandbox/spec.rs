@@ -4,8 +4,9 @@
 //! backend gets to build, [`SandboxInfo`] is what is known of one that runs. The last is also what is written beside
 //! the sandbox, so that a host process that starts again finds it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -138,6 +139,9 @@ impl Identity {
     }
 }
 
+/// Where a session's workspace is in every sandbox, and where relative paths start.
+pub const WORKSPACE: &str = "/workspace";
+
 /// What a backend builds.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
@@ -159,6 +163,8 @@ pub struct SandboxSpec {
     pub pids: u32,
     /// The network.
     pub network: Network,
+    /// Whether other agents are to use it too, each as a user of their own.
+    pub shared: bool,
     /// Labels, `skillhost.…`.
     pub labels: BTreeMap<String, String>,
     /// The session's workspace on the host: `/workspace` inside.
@@ -208,6 +214,9 @@ pub struct SandboxInfo {
     pub identity: Identity,
     /// The session's workspace on the host.
     pub workspace: PathBuf,
+    /// Whether nothing confines it: then paths in it are this machine's own.
+    #[serde(default)]
+    pub bare: bool,
     /// When it was launched, milliseconds since 1970.
     pub launched_at_ms: u64,
     /// When its wall time is over, milliseconds since 1970.
@@ -215,6 +224,32 @@ pub struct SandboxInfo {
 }
 
 impl SandboxInfo {
+    /// The workspace as commands see it.
+    pub fn workspace_inside(&self) -> Cow<'_, str> {
+        if self.bare { self.workspace.to_string_lossy() } else { Cow::Borrowed(WORKSPACE) }
+    }
+
+    /// A path as commands see it: relative ones start at the workspace, which is `/workspace` in every sandbox, also in
+    /// one that has no file system of its own.
+    pub fn path_inside(&self, path: &str) -> String {
+        let beneath = match Path::new(path).strip_prefix(WORKSPACE) {
+            Ok(beneath) => beneath,
+            Err(_) if path.starts_with('/') => return path.to_owned(),
+            Err(_) => Path::new(path),
+        };
+        let workspace = self.workspace_inside();
+        if beneath.as_os_str().is_empty() {
+            workspace.into_owned()
+        } else {
+            format!("{workspace}/{}", beneath.display())
+        }
+    }
+
+    /// The directory that a command runs in.
+    pub fn working_directory(&self, asked: Option<&str>) -> String {
+        asked.map_or_else(|| self.workspace_inside().into_owned(), |path| self.path_inside(path))
+    }
+
     /// Its line in a listing for `agent`.
     pub fn summary(&self, caller: &Caller) -> SandboxSummary {
         SandboxSummary {

@@ -11,9 +11,13 @@ use crate::keeper::{Order, Report};
 use crate::leader::Status;
 use crate::procs::OomCounter;
 use crate::reserve::Pair;
+use crate::sys;
 
 /// The least credit that a data frame can be sent against.
 const LEAST: u32 = 512;
+/// For a keeper to report its tree's death, on top of the grace: one that is stopped, by a workload of the same user,
+/// never does.
+const KEEPERS_TIME: Duration = Duration::from_secs(2);
 /// The most that a leader's status may take.
 const MAX_STATUS: usize = 512 * 1024;
 
@@ -51,6 +55,10 @@ pub struct Exec {
     kill_was_asked: bool,
     leader_status: Option<i32>,
     tree_dead: bool,
+    /// When its end, once ordered, is late.
+    overdue: Option<Instant>,
+    /// Its keeper went without a word, so what is left of the tree is an orphan.
+    pub keeper_lost: bool,
     oom_before: u64,
 }
 
@@ -114,6 +122,8 @@ impl Exec {
             kill_was_asked: false,
             leader_status: None,
             tree_dead: false,
+            overdue: None,
+            keeper_lost: false,
             oom_before,
         }
     }
@@ -203,6 +213,7 @@ impl Exec {
                 self.tree_dead = tree_dead;
                 if !tree_dead {
                     Order::End(grace).send(control);
+                    self.overdue.get_or_insert(late(grace));
                 }
             }
             Ok(Some(Report::TreeDead)) => self.tree_dead = true,
@@ -210,6 +221,7 @@ impl Exec {
             Ok(None) | Err(_) => {
                 self.leader_status.get_or_insert(libc::SIGKILL);
                 self.tree_dead = true;
+                self.keeper_lost = true;
             }
         }
         if self.tree_dead {
@@ -305,8 +317,20 @@ impl Exec {
             self.ended_by = Some(why);
             if let Some(control) = &self.control {
                 Order::End(grace).send(control);
+                self.overdue = Some(late(grace));
             }
         }
+    }
+
+    /// When a keeper that was told to end its tree has had its time.
+    pub fn overdue(&self) -> Option<Instant> {
+        self.overdue.filter(|_| !self.tree_dead)
+    }
+
+    /// Ends the keeper in the tree's place; the tree is an orphan then, and PID 1's to end.
+    pub fn kill_keeper(&mut self) {
+        self.overdue = None;
+        let _ = sys::kill(self.keeper, libc::SIGKILL);
     }
 
     pub fn signal(&mut self, number: i32) {
@@ -405,6 +429,10 @@ impl Exec {
             out.control(self.id, &ToHost::StdinCredit { bytes });
         }
     }
+}
+
+fn late(grace: u32) -> Instant {
+    Instant::now() + Duration::from_millis(grace.into()) + KEEPERS_TIME
 }
 
 /// A duration from the wire, with 0 for none.

@@ -118,7 +118,7 @@ pub fn run(control: OwnedFd, leader: i32) -> ! {
         keeper.advance();
         let from_supervisor = keeper.wait(&signals);
         // A keeper is asked to end by the supervisor only; TERM from elsewhere means nothing to it.
-        let _ = sys::end_was_asked(&signals);
+        let _ = sys::end_was_asked(&signals, None);
         if from_supervisor {
             keeper.obey();
         }

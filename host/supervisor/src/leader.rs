@@ -12,7 +12,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -33,11 +33,12 @@ const NO_PROGRAM: u8 = 127;
 /// Where programs are looked for when nobody says.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-static FILES: OnceLock<Rlimit> = OnceLock::new();
+static LIMITS: Mutex<Vec<(Resource, Rlimit)>> = Mutex::new(Vec::new());
 
-/// The limit on descriptors that the sandbox has and the supervisor raises: every leader gets it back.
-pub fn remember_limit(files: Rlimit) {
-    let _ = FILES.set(files);
+/// A limit for every leader that is not the supervisor's own: one that it raises for itself, or that is about the
+/// workload.
+pub fn remember_limit(resource: Resource, limit: Rlimit) {
+    LIMITS.lock().unwrap_or_else(PoisonError::into_inner).push((resource, limit));
 }
 
 /// What a leader is told to do.
@@ -113,13 +114,26 @@ fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
     // The workload is what the kernel should end for memory, never its keeper. Refused where /proc is read-only.
     let _ = fs::write("/proc/self/oom_score_adj", "500");
     thread::set_no_new_privs(true)?;
-    if let Some(files) = FILES.get() {
-        let _ = setrlimit(Resource::Nofile, *files);
+    for (resource, limit) in LIMITS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        setrlimit(*resource, *limit)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
+    shrink_bounding_set(CapabilitySet::empty())
+}
+
+/// Takes every capability but `kept` out of the bounding set.
+pub fn shrink_bounding_set(kept: CapabilitySet) -> io::Result<()> {
+    // Who has none may take none away, and without new privileges nobody gains any.
+    if thread::capabilities(None)?.permitted.is_empty() {
+        return Ok(());
+    }
     for number in 0..64 {
-        match thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
+        match thread::remove_capability_from_bounding_set(capability) {
             // The kernel knows no such capability.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
@@ -156,11 +170,15 @@ fn become_user(user: &User) -> io::Result<()> {
     }
     let groups: Vec<Gid> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    thread::set_thread_groups(&groups)?;
-    thread::set_thread_res_gid(gid, gid, gid)?;
     // A kernel before 4.3 has no ambient set to clear.
     let _ = thread::clear_ambient_capability_set();
-    thread::set_thread_res_uid(uid, uid, uid)?;
+    // Where the sandbox has one user, there is nobody else to become, and the kernel lets no groups be set.
+    let alone = rustix::process::geteuid() == uid && rustix::process::getegid() == gid && groups.is_empty();
+    if !alone {
+        thread::set_thread_groups(&groups)?;
+        thread::set_thread_res_gid(gid, gid, gid)?;
+        thread::set_thread_res_uid(uid, uid, uid)?;
+    }
     let none = CapabilitySet::empty();
     thread::set_capabilities(None, thread::CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(())

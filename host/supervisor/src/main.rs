@@ -4,6 +4,7 @@
 //! run under uids of their own, so none of them can signal, trace or limit the supervisor or a [`keeper`].
 //!
 //! `supervisor connect PATH`: connects to the host's socket, which lies in a directory that is the supervisor's alone.
+//! `supervisor local`: makes the sandbox itself first ([`local`]).
 //! Another transport is another verb here and another way to get at a connected descriptor in [`supervisor`].
 
 mod buffers;
@@ -11,6 +12,7 @@ mod exec;
 mod files;
 mod keeper;
 mod leader;
+mod local;
 mod procs;
 mod reserve;
 mod supervisor;
@@ -19,26 +21,33 @@ mod sys;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use local::Inside;
+use procs::OomCounter;
 use rustix::fs::Mode;
 use rustix::process::{DumpableBehavior, Resource, getrlimit, setrlimit};
+use supervisor::{Around, Supervisor};
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    let path = match args.as_slice() {
-        [verb, path] if verb == "connect" => PathBuf::from(path),
-        _ => return refuse("usage: supervisor connect PATH"),
+    let inside = match args.as_slice() {
+        [verb, path] if verb == "connect" => {
+            Inside { socket: PathBuf::from(path), oom: OomCounter::open(), around: Around::Sandbox }
+        }
+        [verb] if verb == "local" => local::enter(),
+        _ => return refuse("usage: supervisor connect PATH | supervisor local"),
     };
-    if rustix::process::getpid().as_raw_nonzero().get() != 1 {
+    if inside.around == Around::Sandbox && !rustix::process::getpid().is_init() {
         return refuse("the supervisor runs only as PID 1 of a sandbox: elsewhere, orphans would escape it");
     }
-    match start(path) {
+    match start(inside) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&format!("the supervisor cannot start: {error}")),
     }
 }
 
-fn start(path: PathBuf) -> std::io::Result<()> {
-    // Nobody of the same uid reads our memory or our /proc; there should be nobody of it.
+fn start(inside: Inside) -> std::io::Result<()> {
+    let Inside { socket, oom, around } = inside;
+    // Nobody of the same uid reads our memory or our /proc, or traces us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.
@@ -46,8 +55,8 @@ fn start(path: PathBuf) -> std::io::Result<()> {
     let files = getrlimit(Resource::Nofile);
     // Six descriptors an exec. What a leader inherits is put back there.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: files.maximum, ..files });
-    leader::remember_limit(files);
-    supervisor::Supervisor::new(path, sys::signal_fd()?).run();
+    leader::remember_limit(Resource::Nofile, files);
+    Supervisor::new(socket, sys::signal_fd()?, oom, around).run();
     Ok(())
 }
 

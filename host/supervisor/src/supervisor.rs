@@ -53,8 +53,18 @@ enum Token {
     Dying(usize),
 }
 
+/// What is around a supervisor, and so whom it takes orders from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Around {
+    /// A sandbox of its own: whoever has a process id here is inside, and no master.
+    Sandbox,
+    /// This machine: its host, and the process that ends it, have process ids like everybody.
+    Host { host: i32, parent: i32 },
+}
+
 pub struct Supervisor {
     path: PathBuf,
+    around: Around,
     signals: OwnedFd,
     oom: OomCounter,
     reserve: Reserve,
@@ -77,12 +87,13 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(path: PathBuf, signals: OwnedFd) -> Self {
+    pub fn new(path: PathBuf, signals: OwnedFd, oom: OomCounter, around: Around) -> Self {
         let now = Instant::now();
         Self {
             path,
+            around,
             signals,
-            oom: OomCounter::open(),
+            oom,
             reserve: Reserve::default(),
             connection: None,
             execs: BTreeMap::new(),
@@ -142,6 +153,7 @@ impl Supervisor {
             .into_iter()
             .flatten()
             .chain(self.execs.values().filter_map(Exec::deadline))
+            .chain(self.execs.values().chain(&self.dying).filter_map(Exec::overdue))
             .chain([self.lease_until, self.sweep_at])
             .min()
             .unwrap_or(self.lease_until)
@@ -167,6 +179,11 @@ impl Supervisor {
         for exec in self.execs.values_mut() {
             if exec.deadline().is_some_and(|deadline| now >= deadline) {
                 exec.end(Ending::TimedOut, grace);
+            }
+        }
+        for exec in self.execs.values_mut().chain(&mut self.dying) {
+            if exec.overdue().is_some_and(|overdue| now >= overdue) {
+                exec.kill_keeper();
             }
         }
         if self.connection.is_none() && now >= self.connect_at {
@@ -237,7 +254,11 @@ impl Supervisor {
         let grace = self.grace();
         match token {
             Token::Signals => {
-                if sys::end_was_asked(&self.signals) {
+                let master = match self.around {
+                    Around::Sandbox => 0,
+                    Around::Host { parent, .. } => parent,
+                };
+                if sys::end_was_asked(&self.signals, Some(master)) {
                     self.end(ByeReason::Terminated);
                 }
                 self.reap();
@@ -259,6 +280,11 @@ impl Supervisor {
     }
 
     fn settle(&mut self) {
+        // What it looked after is ours now.
+        let lost = |exec: &mut Exec| std::mem::take(&mut exec.keeper_lost);
+        if self.execs.values_mut().chain(&mut self.dying).filter(|exec| exec.keeper_lost).map(lost).count() > 0 {
+            self.sweep();
+        }
         self.dying.retain(|exec| !exec.is_dead());
         let Some(connection) = &mut self.connection else { return };
         let before = self.execs.len();
@@ -303,7 +329,7 @@ impl Supervisor {
     /// Kills whatever is below PID 1 and below no keeper.
     fn sweep(&mut self) {
         self.sweep_at = Instant::now() + SWEEP;
-        procs::kill_tree(1, &self.keepers());
+        procs::kill_tree(rustix::process::getpid().as_raw_pid(), &self.keepers());
     }
 
     // --- the connection
@@ -324,8 +350,12 @@ impl Supervisor {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
         // Only the host is outside of our pid namespace. Whoever is inside has no business with us.
+        let host = match self.around {
+            Around::Sandbox => 0,
+            Around::Host { host, .. } => host,
+        };
         match sys::peer_pid(&socket)? {
-            0 => Ok(socket),
+            pid if pid == host => Ok(socket),
             pid => Err(std::io::Error::other(format!("process {pid} of the sandbox listens on the host's socket"))),
         }
     }

@@ -64,8 +64,9 @@ pub fn signal_fd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether one of the signals that [`signal_fd`] tells of asks for this process's end. Takes all that are pending.
-pub fn end_was_asked(fd: &OwnedFd) -> bool {
+/// Whether one of the signals that [`signal_fd`] tells of asks for this process's end: from anybody, or only from
+/// `master`, a process id, where 0 is everybody outside of our pid namespace. Takes all that are pending.
+pub fn end_was_asked(fd: &OwnedFd, master: Option<i32>) -> bool {
     let mut asked = false;
     let mut buffer = [0u8; size_of::<libc::signalfd_siginfo>() * 8];
     while let Ok(len) = rustix::io::read(fd, &mut buffer) {
@@ -73,9 +74,14 @@ pub fn end_was_asked(fd: &OwnedFd) -> bool {
             break;
         }
         for info in buffer.get(..len).unwrap_or_default().chunks_exact(size_of::<libc::signalfd_siginfo>()) {
-            // The signal's number is the structure's first field.
-            let number = info.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
-            asked |= [Some(libc::SIGTERM as u32), Some(libc::SIGINT as u32)].contains(&number);
+            // The signal's number is the structure's first field, its sender's process id the fourth; a sender
+            // who is not in our pid namespace has none.
+            let field = |index: usize| {
+                let bytes = info.get(index * 4..)?.first_chunk::<4>()?;
+                Some(u32::from_ne_bytes(*bytes))
+            };
+            let ends = [Some(libc::SIGTERM as u32), Some(libc::SIGINT as u32)].contains(&field(0));
+            asked |= ends && master.is_none_or(|master| field(3) == Some(master.cast_unsigned()));
         }
         if len < buffer.len() {
             break;
@@ -179,6 +185,22 @@ pub fn reap() -> Reaped {
 pub fn standard(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: descriptors 0 to 2 are open from the start (the leader puts its pipes there) and never closed.
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Brings the loopback interface of this network namespace up.
+pub fn loopback_up() -> io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    // SAFETY: an `ifreq` is plain bytes; the name is shorter than its field, which is zeroed to begin with; the kernel reads
+    // and writes no more than the structure.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(c"lo".to_bytes()) {
+            *to = from.cast_signed();
+        }
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request))?;
+        request.ifr_ifru.ifru_flags |= (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)).map(drop)
+    }
 }
 
 /// The process id of a socket's peer as this process sees it: 0 when the peer lives outside our pid namespace.

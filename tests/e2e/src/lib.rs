@@ -2,12 +2,18 @@
 //!
 //! Nothing here knows the host's library. What a test wants to know of a container it asks the engine, and what it wants to
 //! know of processes it reads from this machine's `/proc`, where a container's are seen from outside.
+//!
+//! The same tests run on every backend: `SKILLHOST_TEST_BACKEND` says which (`docker` when it does not), and
+//! `SKILLHOST_TEST_UID`, for root alone, as which ordinary user the program is run.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -71,12 +77,59 @@ impl From<Output> for Done {
     }
 }
 
-/// The binary, as cargo built it beside this test.
+/// The backend that is tested.
+pub fn backend() -> String {
+    std::env::var("SKILLHOST_TEST_BACKEND").unwrap_or_else(|_| "docker".to_owned())
+}
+
+/// Whether it is the local one.
+pub fn local() -> bool {
+    backend() == "local"
+}
+
+/// The ordinary user as which the program runs, when that is not who we are.
+fn other_user() -> Option<u32> {
+    std::env::var("SKILLHOST_TEST_UID").ok().map(|uid| uid.parse().expect("SKILLHOST_TEST_UID is a number"))
+}
+
+/// Whom the program runs as.
+pub fn runs_as() -> u32 {
+    other_user().unwrap_or_else(|| rustix::process::geteuid().as_raw())
+}
+
+/// The binary, as cargo built it beside this test, where whoever runs it can reach it.
 pub fn binary() -> PathBuf {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
     let test = std::env::current_exe().unwrap();
     let binary = test.ancestors().nth(2).unwrap().join("skillhost");
     assert!(binary.exists(), "{} is not built: run the tests with `cargo xtask test`", binary.display());
-    binary
+    if other_user().is_none() {
+        return binary;
+    }
+    COPY.get_or_init(|| {
+        let meta = binary.metadata().unwrap();
+        let name = format!("skillhost-tested-{}-{}", meta.ino(), meta.mtime());
+        let dir = std::env::temp_dir().join(name);
+        let copy = dir.join("skillhost");
+        if !copy.exists() {
+            fs::create_dir_all(&dir).unwrap();
+            let own = dir.join(std::process::id().to_string());
+            fs::copy(&binary, &own).unwrap();
+            fs::rename(&own, &copy).unwrap();
+        }
+        copy
+    })
+    .clone()
+}
+
+/// Gives a tree to the user as whom the program runs.
+fn hand_over(path: &Path, uid: u32) {
+    std::os::unix::fs::lchown(path, Some(uid), Some(uid)).unwrap();
+    if path.symlink_metadata().unwrap().is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            hand_over(&entry.unwrap().path(), uid);
+        }
+    }
 }
 
 impl User {
@@ -95,8 +148,15 @@ impl User {
         // Below the system's own temporary directory: a socket's path has room for 108 bytes only.
         let home = tempfile::Builder::new().prefix("sk").tempdir().unwrap();
         fs::create_dir_all(home.path().join("project")).unwrap();
-        fs::write(home.path().join("skillhost.toml"), config).unwrap();
+        // Keys of the file itself come before its tables.
+        let backend = if config.contains("backend") { String::new() } else { format!("backend = \"{}\"\n", backend()) };
+        fs::write(home.path().join("skillhost.toml"), backend + config).unwrap();
         Self { home }
+    }
+
+    /// One whose sandboxes are local, whatever backend is tested.
+    pub fn local(config: &str) -> Self {
+        Self::new(&format!("backend = \"local\"\n{config}"))
     }
 
     /// The project's directory.
@@ -140,6 +200,16 @@ impl User {
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.project()).args(args);
+        if let Some(uid) = other_user() {
+            // The state directory is theirs already, and changes while we look.
+            for entry in fs::read_dir(self.home.path()).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry != self.state() {
+                    hand_over(&entry, uid);
+                }
+            }
+            std::os::unix::fs::lchown(self.home.path(), Some(uid), Some(uid)).unwrap();
+            command.uid(uid).gid(uid);
+        }
         command
             .env("SKILLHOST_STATE_DIR", self.state())
             .env("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml"));
@@ -253,8 +323,22 @@ pub fn hostile(mark: &str) -> String {
     format!("(setsid sh -c '(trap \"\" TERM HUP INT; echo up; : > /tmp/{mark}; sleep {mark}; sleep {mark}) &' &) ; ")
 }
 
-/// Whether there is a container engine. Without one the test is counted as skipped.
+/// Whether this machine's kernel can make sandboxes. Where it cannot, the test is counted as skipped.
+pub fn kernel() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    let can = *CAN
+        .get_or_init(|| User::local("").run(["doctor", "--output", "json"]).json()["can_sandbox"] == Value::Bool(true));
+    if !can {
+        skillhost_test_support::skip("this machine gives no local sandboxes");
+    }
+    can
+}
+
+/// Whether the backend can make sandboxes here. Where it cannot, the test is counted as skipped.
 pub fn engine() -> bool {
+    if local() {
+        return kernel();
+    }
     let answered = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
     let answers = answered.is_ok_and(|output| output.status.success());
     if !answers {
@@ -263,7 +347,7 @@ pub fn engine() -> bool {
     answers
 }
 
-/// Returns from the test, counted as skipped, when there is no container engine.
+/// Returns from the test, counted as skipped, when the backend can make no sandboxes here.
 #[macro_export]
 macro_rules! needs_engine {
     () => {
@@ -273,7 +357,17 @@ macro_rules! needs_engine {
     };
 }
 
-/// What the engine says of a sandbox's container.
+/// Returns from the test, counted as skipped, when this machine gives no local sandboxes.
+#[macro_export]
+macro_rules! needs_kernel {
+    () => {
+        if !$crate::kernel() {
+            return;
+        }
+    };
+}
+
+/// What the container engine says of a sandbox's container.
 pub fn inspect(id: &str) -> Value {
     let output = Command::new("docker")
         .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])
@@ -285,8 +379,13 @@ pub fn inspect(id: &str) -> Value {
     all[0].clone()
 }
 
-/// Whether the engine has a container for a sandbox.
+/// Whether there is a container for a sandbox, or a process that sees a local one's control directory.
 pub fn has_container(id: &str) -> bool {
+    if local() {
+        let control = format!("/{id}/control ");
+        let sees = |path: PathBuf| fs::read_to_string(path.join("mountinfo")).is_ok_and(|text| text.contains(&control));
+        return fs::read_dir("/proc").unwrap().any(|entry| sees(entry.unwrap().path()));
+    }
     let output = Command::new("docker")
         .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])
         .output()

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use skillhost_e2e::{User, write};
+use skillhost_e2e::{User, local, write};
 
 /// A project with `hello` and one skill that `break_it` has broken; gives what is said of that.
 fn broken(break_it: impl Fn(&std::path::Path)) -> (String, i32) {
@@ -131,7 +131,7 @@ fn calls() {
 #[test]
 fn configurations() {
     for (config, expected) in [
-        ("[quota\n", "line 1"),
+        ("[quota\n", "line 2"),
         ("[quota]\nsandboxs = 1\n", "sandboxs"),
         ("backend = \"dokcer\"\n", "dokcer"),
         ("[sandbox]\nlease = \"soon\"\n", "soon"),
@@ -160,7 +160,8 @@ fn a_role_without_an_image_names_the_remedy() {
     );
     let refused = user.run(["sandbox", "launch", "--role", "good", "--output", "json"]).code(5).json();
     assert_eq!(refused["error"]["kind"], "unavailable");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("skillhost images build"), "{refused}");
+    let remedy = if local() { "local = true" } else { "skillhost images build" };
+    assert!(refused["error"]["message"].as_str().unwrap().contains(remedy), "{refused}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The main job: a skill is found, granted, run, works in a container, and its result comes back typed.
 
 use serde_json::json;
-use skillhost_e2e::{User, eventually, has_container, needs_engine, write};
+use skillhost_e2e::{User, backend, eventually, has_container, needs_engine, write};
 
 #[test]
 fn code_stats_counts_a_tree_in_a_container() {
@@ -25,7 +25,7 @@ fn code_stats_counts_a_tree_in_a_container() {
     assert_eq!((&of("Rust")["files"], &of("Rust")["lines"]), (&json!(2), &json!(3)));
     assert_eq!((&of("Python")["files"], &of("Python")["lines"]), (&json!(2), &json!(4)));
     assert_eq!(report["largest"][0]["path"], "a.rs");
-    assert_eq!(report["sandbox"]["backend"], "docker");
+    assert_eq!(report["sandbox"]["backend"], backend());
 
     let key = report["summary-key"].as_str().unwrap();
     let entry = user.run(["blackboard", "get", key, "--output", "json"]).ok().json();

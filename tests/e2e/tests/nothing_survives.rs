@@ -171,18 +171,23 @@ fn after_the_host_is_killed_and_the_lease_is_over() {
     eventually("the container is gone", || (!has_container(&id)).then_some(()));
 }
 
-#[test]
-fn a_host_that_starts_again_within_the_lease_finds_its_sandbox() {
-    needs_engine!();
-    let user = User::new("[sandbox]\nlease = \"60s\"\n");
-    let id = user.launch([]);
-    user.shell(&id, "echo kept > /tmp/note");
-    let before = user.host_pid();
-    signal(before, Signal::KILL);
-    eventually("the host is gone", || (!std::path::Path::new(&format!("/proc/{before}")).exists()).then_some(()));
-    assert_eq!(user.shell(&id, "cat /tmp/note")["stdout"], "kept\n");
-    assert_ne!(user.host_pid(), before);
-    assert_eq!(user.run(["sandbox", "list", "--output", "json"]).ok().json()["count"], 1);
+/// What containers alone can do: a local sandbox ends with its host.
+mod docker {
+    use super::*;
+
+    #[test]
+    fn a_host_that_starts_again_within_the_lease_finds_its_sandbox() {
+        needs_engine!();
+        let user = User::new("[sandbox]\nlease = \"60s\"\n");
+        let id = user.launch([]);
+        user.shell(&id, "echo kept > /tmp/note");
+        let before = user.host_pid();
+        signal(before, Signal::KILL);
+        eventually("the host is gone", || (!std::path::Path::new(&format!("/proc/{before}")).exists()).then_some(()));
+        assert_eq!(user.shell(&id, "cat /tmp/note")["stdout"], "kept\n");
+        assert_ne!(user.host_pid(), before);
+        assert_eq!(user.run(["sandbox", "list", "--output", "json"]).ok().json()["count"], 1);
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@ pub struct ImageSummary {
     /// Its id when present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// The backend that has it when present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
 }
 
 /// The roles.

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::caller::Caller;
 pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary};
-pub use records::{AuditList, AuditRecord, BlackboardEntry, BlackboardList};
+pub use records::{Approval, ApprovalList, AuditList, AuditRecord, BlackboardEntry, BlackboardList};
 pub use sandboxes::{
     Command, CopyAnswer, CopyRequest, ExecAnswer, ExecRequest, FileAnswer, HostPath, LaunchAnswer, LaunchRequest,
     Network, Outcome, SandboxList, SandboxStatus, SandboxSummary, StopAnswer,
@@ -58,6 +58,13 @@ pub enum Request {
         project: PathBuf,
         /// False takes the trust back.
         trusted: bool,
+    },
+    /// What waits for the owner's approval. Answer: [`ApprovalList`].
+    ListApprovals,
+    /// Approve one of these; it may then happen once. Answer: [`Approval`].
+    Approve {
+        /// Which.
+        id: String,
     },
     /// The roles and whether their images are present. Answer: [`ImageList`].
     ListImages,

@@ -22,6 +22,33 @@ pub struct BlackboardEntry {
     pub updated_by: String,
 }
 
+/// What waits for the machine's owner to approve it, or was approved and has not happened yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// `ap_` and 12 hexadecimal digits.
+    pub id: String,
+    /// The agent that asks.
+    pub agent: String,
+    /// Its session.
+    pub session: String,
+    /// The skill that asks, when one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skill: Option<String>,
+    /// What kind of effect, as in the audit log.
+    pub effect: String,
+    /// What is to happen, cut after 4096 characters.
+    pub what: String,
+    /// Whether the owner has said yes.
+    pub approved: bool,
+}
+
+/// What waits for approval, oldest first.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ApprovalList {
+    /// Each.
+    pub approvals: Vec<Approval>,
+}
+
 /// Blackboard values.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BlackboardList {

@@ -14,7 +14,7 @@ mod body;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::Docker as Api;
@@ -28,10 +28,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::OnceCell;
 
-pub use body::{LABEL_DEPLOYMENT, LABEL_SANDBOX};
-
-use super::{Backend, Found, ImageId, Probe, Running};
+use super::{Backend, Found, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Running, confined};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sandbox::images::Role;
 use crate::sandbox::spec::SandboxSpec;
 
 /// For a question: version, info, inspect, list.
@@ -58,6 +57,11 @@ pub struct Docker {
 struct Client {
     api: Api,
     info: SystemInfo,
+}
+
+/// Refuses a path that holds the socket of an engine of this machine.
+pub(super) fn never_an_engine(path: &Path) -> Result<PathBuf> {
+    body::check_mount(path, &Docker::from_env().sockets())
 }
 
 impl Docker {
@@ -139,7 +143,7 @@ impl Docker {
         let ContainerCreateResponse { id: engine_id, warnings: notes } = self.create(client, &spec).await?;
         let isolation = client.isolation(spec.runtime.as_deref());
         match self.start(client, &engine_id).await {
-            Ok(init_pid) => Ok(Running { engine_id, init_pid, isolation, notes }),
+            Ok(init_pid) => Ok(Running { engine_id, init_pid, isolation, bare: false, notes }),
             Err(error) => {
                 if let Err(left) = self.remove(&engine_id, Duration::ZERO).await {
                     return Err(Error::new(error.kind, format!("{error}; and then: {left}")));
@@ -312,7 +316,8 @@ impl Backend for Docker {
         })
     }
 
-    fn image<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<ImageId>>> {
+    fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>> {
+        let reference = role.image.as_str();
         Box::pin(async move {
             let api = &self.client().await?.api;
             match self.call("looking for the image", ASK, api.inspect_image(reference)).await {
@@ -321,6 +326,13 @@ impl Backend for Docker {
                 Err(error) => Err(error.context(format!("image {reference}"))),
             }
         })
+    }
+
+    fn lacks(&self, role: &Role) -> Error {
+        Error::unavailable(format!(
+            "the image {} of role `{}` is not in the engine: run `skillhost images build`",
+            role.image, role.name
+        ))
     }
 
     fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>> {
@@ -347,28 +359,6 @@ impl Backend for Docker {
     }
 }
 
-/// Checks the kernel's own account of a supervisor's confinement.
-fn confined(status: &str) -> Result<()> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let bounding = field("CapBnd").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-    for (held, what) in [
-        (field("NoNewPrivs") == Some("1"), "no-new-privileges is off"),
-        (field("Seccomp") == Some("2"), "no seccomp filter is in force"),
-        (
-            bounding.is_some_and(|mask| mask & !body::capability_mask() == 0),
-            "it has more capabilities than it was given",
-        ),
-    ] {
-        if !held {
-            return Err(Error::unavailable(format!(
-                "the engine did not confine the sandbox as it was told ({what}), so it was refused: look at the engine's \
-                 configuration, its seccomp profile above all"
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// An error with all its causes: this library's own text often says no more than "client error".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -386,25 +376,6 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STATUS: &str =
-        "Name:\tsupervisor\nCapBnd:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
-
-    #[test]
-    fn a_sandbox_that_is_less_confined_than_asked_is_refused() {
-        confined(STATUS).unwrap();
-        for (from, to, says) in [
-            ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no-new-privileges"),
-            ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
-            ("Seccomp:\t2\n", "", "seccomp"),
-            ("00000000000001e0", "00000000000001e1", "capabilities"),
-            ("00000000000001e0", "what", "capabilities"),
-        ] {
-            let error = confined(&STATUS.replace(from, to)).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::Unavailable);
-            assert!(error.message.contains(says), "{error}");
-        }
-    }
 
     fn client(info: SystemInfo) -> Client {
         // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
@@ -438,6 +409,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_that_is_not_there_is_unavailable_with_the_remedy() {
+        let role = crate::sandbox::images::Roles::shipped().unwrap().require("default").unwrap().clone();
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         let endpoint = format!("unix://{}", socket.display());
@@ -446,7 +418,7 @@ mod tests {
                 // A socket that nobody listens on any more.
                 drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
             }
-            let error = Docker::at(&endpoint).image("x").await.unwrap_err();
+            let error = Docker::at(&endpoint).image(&role).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable);
             assert!(error.message.contains(&endpoint) && error.message.contains("DOCKER_HOST"), "{error}");
         }

@@ -5,12 +5,14 @@
 //! supervisor is, as this host sees it, so that nobody else can pose as it.
 
 pub mod docker;
+pub mod local;
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::images::Role;
 use super::spec::SandboxSpec;
 use crate::error::{Error, Result};
 
@@ -18,6 +20,17 @@ use crate::error::{Error, Result};
 pub const SUPERVISOR_FILE: &str = "supervisor";
 /// The socket's name in a sandbox's control directory.
 pub use super::link::SOCKET_NAME as SOCKET_FILE;
+
+/// The label that every sandbox bears: our id for it.
+pub const LABEL_SANDBOX: &str = "skillhost.sandbox";
+/// The label that says which state directory it belongs to.
+pub const LABEL_DEPLOYMENT: &str = "skillhost.deployment";
+/// Where a sandbox sees its control directory.
+pub(super) const CONTROL: &str = "/.skillhost";
+/// What the supervisor keeps of root: to become a command's user, to signal it, to empty its bounding set.
+const CAPABILITIES: [(&str, u32); 4] = [("KILL", 5), ("SETGID", 6), ("SETUID", 7), ("SETPCAP", 8)];
+/// Processes on top of what the workload may have: the supervisor, its keepers and its reserve of ready ones.
+const SUPERVISOR_PIDS: u64 = 64;
 
 /// An image's id in its engine, `sha256:…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +56,8 @@ pub struct Running {
     pub init_pid: i32,
     /// What isolates it, in a word or two.
     pub isolation: String,
+    /// Whether nothing isolates it, as the operator wishes.
+    pub bare: bool,
     /// What the engine says that it could not do as asked.
     pub notes: Vec<String>,
 }
@@ -67,8 +82,11 @@ pub trait Backend: Send + Sync {
     /// Asks the engine whether it can make sandboxes here.
     fn probe(&self) -> BoxFuture<'_, Result<Probe>>;
 
-    /// The id of the image that `reference` names, if the engine has it.
-    fn image<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<ImageId>>>;
+    /// The id of the role's image, if it can be had.
+    fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>>;
+
+    /// Why the role's image cannot be had, and what to do.
+    fn lacks(&self, role: &Role) -> Error;
 
     /// Makes a sandbox and starts its supervisor. After an error nothing of it is left.
     fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>>;
@@ -87,14 +105,48 @@ pub trait Backend: Send + Sync {
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>>;
 }
 
+/// Checks the kernel's own account of a supervisor's confinement, its `/proc/PID/status`.
+fn confined(status: &str) -> Result<()> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let bounding = field("CapBnd").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let kept = CAPABILITIES.iter().fold(0, |mask, (_, number)| mask | 1 << number);
+    for (held, what) in [
+        (field("NoNewPrivs") == Some("1"), "no-new-privileges is off"),
+        (field("Seccomp") == Some("2"), "no seccomp filter is in force"),
+        (bounding.is_some_and(|mask| mask & !kept == 0), "it has more capabilities than it was given"),
+        (field("NSpid").is_some_and(|pids| pids.split_whitespace().count() > 1), "it shares the host's processes"),
+    ] {
+        if !held {
+            return Err(Error::unavailable(format!(
+                "the engine did not confine the sandbox as it was told ({what}), so it was refused: look at the engine's \
+                 configuration, its seccomp profile above all"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Which backend the operator wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// The first that works here.
+    /// The first that works here: Docker, then the local one.
     #[default]
     Auto,
     /// A Docker-compatible engine.
     Docker,
+    /// This machine's kernel.
+    Local,
+}
+
+impl Choice {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Local => "local",
+        }
+    }
 }
 
 impl FromStr for Choice {
@@ -104,7 +156,33 @@ impl FromStr for Choice {
         match text.to_ascii_lowercase().as_str() {
             "auto" => Ok(Self::Auto),
             "docker" => Ok(Self::Docker),
-            _ => Err(Error::invalid_argument(format!("there is no backend {text:?}: use `auto` or `docker`"))),
+            "local" => Ok(Self::Local),
+            _ => Err(Error::invalid_argument(format!("there is no backend {text:?}: use `auto`, `docker` or `local`"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const STATUS: &str = "Name:\tsupervisor\nCapBnd:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\nNSpid:\t4711\t1\n";
+
+    #[test]
+    fn a_sandbox_that_is_less_confined_than_asked_is_refused() {
+        confined(STATUS).unwrap();
+        for (from, to, says) in [
+            ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no-new-privileges"),
+            ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
+            ("Seccomp:\t2\n", "", "seccomp"),
+            ("00000000000001e0", "00000000000001e1", "capabilities"),
+            ("00000000000001e0", "what", "capabilities"),
+            ("NSpid:\t4711\t1", "NSpid:\t4711", "processes"),
+        ] {
+            let error = confined(&STATUS.replace(from, to)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains(says), "{error}");
         }
     }
 }

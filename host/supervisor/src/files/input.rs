@@ -27,7 +27,7 @@ impl Input {
             let failed = |error| who.error("read", "the stream from the host", error);
             rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(failed)?;
             let [_, asked] = fds;
-            if !asked.revents().is_empty() && sys::end_was_asked(signals) {
+            if !asked.revents().is_empty() && sys::end_was_asked(signals, None) {
                 let message = "the transfer was broken off; nothing was replaced".into();
                 return Err(FileError { kind: FileErrorKind::Other, message });
             }

@@ -11,29 +11,12 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType,
 };
 
+use super::super::{CAPABILITIES, CONTROL, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
 use crate::api::types::Network;
 use crate::error::{Error, Result};
-use crate::sandbox::WORKSPACE;
-use crate::sandbox::spec::SandboxSpec;
-
-/// Where a sandbox sees its control directory.
-pub const CONTROL: &str = "/.skillhost";
-/// The label that every container bears: our id for the sandbox.
-pub const LABEL_SANDBOX: &str = "skillhost.sandbox";
-/// The label that says which state directory it belongs to.
-pub const LABEL_DEPLOYMENT: &str = "skillhost.deployment";
-
-/// What the supervisor keeps of root: to become a command's user, to signal it, to empty its bounding set.
-const CAPABILITIES: [(&str, u32); 4] = [("KILL", 5), ("SETGID", 6), ("SETUID", 7), ("SETPCAP", 8)];
-/// Processes on top of what the workload may have: the supervisor, its keepers and its reserve of ready ones.
-const SUPERVISOR_PIDS: i64 = 64;
+use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
 
 const MIB: i64 = 1024 * 1024;
-
-/// The supervisor's capabilities as the kernel shows them.
-pub fn capability_mask() -> u64 {
-    CAPABILITIES.iter().fold(0, |mask, (_, number)| mask | 1 << number)
-}
 
 /// The body of the create call.
 pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
@@ -57,7 +40,7 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
         memory_swap: Some(memory),
         #[allow(clippy::cast_possible_truncation, reason = "the spec bounds cpus to 1024")]
         nano_cpus: Some((spec.cpus * 1e9) as i64),
-        pids_limit: Some(i64::from(spec.pids) + SUPERVISOR_PIDS),
+        pids_limit: i64::try_from(u64::from(spec.pids) + SUPERVISOR_PIDS).ok(),
         network_mode: Some(
             match spec.network {
                 Network::None => "none",
@@ -83,9 +66,9 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
         user: Some("0:0".to_owned()),
         working_dir: Some("/".to_owned()),
         entrypoint: Some(vec![
-            format!("{CONTROL}/{}", super::super::SUPERVISOR_FILE),
+            format!("{CONTROL}/{}", SUPERVISOR_FILE),
             "connect".to_owned(),
-            format!("{CONTROL}/{}", super::super::SOCKET_FILE),
+            format!("{CONTROL}/{}", SOCKET_FILE),
         ]),
         cmd: Some(Vec::new()),
         // An image's own health check would be an engine's exec in the sandbox, time and again.

@@ -1,0 +1,279 @@
+//! A control group for a local sandbox, where this process may make one.
+//!
+//! With version 1 that is a directory beneath our own in each controller's tree, which root can make. With version 2 a group
+//! that holds processes passes no controller on, so it is beside our own or further up: the first group upwards whose
+//! children have the controllers and in which we may make one (root everywhere; an ordinary user beneath what systemd
+//! delegated to them). What cannot be limited is said, never passed over.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::super::{LABEL_DEPLOYMENT, SUPERVISOR_PIDS};
+use crate::sandbox::spec::SandboxSpec;
+
+/// What leads the name of every group of ours.
+const PREFIX: &str = "skillhost-";
+/// The time over which a share of processors is counted, in microseconds: the kernel's own default.
+const PERIOD_US: u64 = 100_000;
+const MIB: u64 = 1024 * 1024;
+
+/// What a sandbox can be held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Memory,
+    Processes,
+    Processors,
+}
+
+const LIMITS: [Limit; 3] = [Limit::Memory, Limit::Processes, Limit::Processors];
+
+impl Limit {
+    /// The controller's name, the same in both versions.
+    fn controller(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Processes => "pids",
+            Self::Processors => "cpu",
+        }
+    }
+}
+
+/// Where groups can be made here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cgroups {
+    /// For each limit the directory to make a group in, and the version of its tree.
+    parents: Vec<(Limit, PathBuf, Version)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// A sandbox's groups; removed when this is dropped, which must be after its processes are gone.
+#[derive(Debug)]
+pub struct Cgroup {
+    groups: Vec<PathBuf>,
+    /// Where the kernel counts the processes that it ended for memory.
+    pub oom_counter: Option<PathBuf>,
+    limits: Vec<Limit>,
+}
+
+impl Cgroups {
+    /// Looks for them, with no lasting effect.
+    pub fn find() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let (own, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+        let parents: Vec<_> = LIMITS
+            .into_iter()
+            .filter_map(|limit| {
+                let (parent, version) = candidates(limit, &own, &mounts).into_iter().find(|(dir, _)| usable(dir))?;
+                Some((limit, parent, version))
+            })
+            .collect();
+        Self { parents }
+    }
+
+    /// Removes what an earlier host of this deployment left; there is no other that could be using it.
+    pub fn sweep(&self, deployment: &str) {
+        let ours = prefix(deployment);
+        for (_, parent, _) in &self.parents {
+            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+                if entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours)) {
+                    // One that holds processes cannot be removed.
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
+    }
+
+    /// What cannot be limited here, in words.
+    pub fn lacking(&self) -> Vec<String> {
+        let has = |limit| self.parents.iter().any(|(had, ..)| *had == limit);
+        let mut notes = Vec::new();
+        if !has(Limit::Memory) {
+            notes.push(
+                "memory is limited for each process and not for the sandbox as a whole: this user may make no control \
+                 group with the memory controller"
+                    .to_owned(),
+            );
+        }
+        if !has(Limit::Processors) {
+            notes.push(
+                "processor time is not limited: this user may make no control group with the cpu controller".to_owned(),
+            );
+        }
+        notes
+    }
+
+    /// Makes a sandbox's groups with its limits.
+    pub fn create(&self, spec: &SandboxSpec) -> io::Result<Cgroup> {
+        let deployment = spec.labels.get(LABEL_DEPLOYMENT).map_or("", String::as_str);
+        let mut made = Cgroup { groups: Vec::new(), oom_counter: None, limits: Vec::new() };
+        for (limit, parent, version) in &self.parents {
+            let group = parent.join(format!("{}{}", prefix(deployment), spec.id));
+            if !made.groups.contains(&group) {
+                fs::create_dir(&group)?;
+                made.groups.push(group.clone());
+            }
+            made.limit(*limit, *version, &group, spec)?;
+            made.limits.push(*limit);
+        }
+        Ok(made)
+    }
+}
+
+impl Cgroup {
+    fn limit(&mut self, limit: Limit, version: Version, group: &Path, spec: &SandboxSpec) -> io::Result<()> {
+        let set = |file: &str, value: String| fs::write(group.join(file), value);
+        let memory = spec.memory_mib.saturating_mul(MIB);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the spec bounds cpus to 1024")]
+        let quota = ((spec.cpus * PERIOD_US as f64) as u64).max(1000);
+        match (limit, version) {
+            (Limit::Memory, Version::One) => {
+                set("memory.limit_in_bytes", memory.to_string())?;
+                // No swap on top; there is no such file where the kernel does not count swap.
+                match set("memory.memsw.limit_in_bytes", memory.to_string()) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                self.oom_counter = Some(group.join("memory.oom_control"));
+            }
+            (Limit::Memory, Version::Two) => {
+                set("memory.max", memory.to_string())?;
+                match set("memory.swap.max", "0".into()) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                self.oom_counter = Some(group.join("memory.events"));
+            }
+            (Limit::Processes, _) => set("pids.max", (u64::from(spec.pids) + SUPERVISOR_PIDS).to_string())?,
+            (Limit::Processors, Version::One) => {
+                set("cpu.cfs_period_us", PERIOD_US.to_string())?;
+                set("cpu.cfs_quota_us", quota.to_string())?;
+            }
+            (Limit::Processors, Version::Two) => set("cpu.max", format!("{quota} {PERIOD_US}"))?,
+        }
+        Ok(())
+    }
+
+    /// Puts a process into it, and so whatever that process starts.
+    pub fn enter(&self, pid: u32) -> io::Result<()> {
+        self.groups.iter().try_for_each(|group| fs::write(group.join("cgroup.procs"), pid.to_string()))
+    }
+
+    /// Whether memory is limited as a whole.
+    pub fn limits_memory(&self) -> bool {
+        self.limits.contains(&Limit::Memory)
+    }
+
+    /// Whether processes are counted.
+    pub fn limits_processes(&self) -> bool {
+        self.limits.contains(&Limit::Processes)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for group in &self.groups {
+            if let Err(error) = fs::remove_dir(group) {
+                tracing::warn!("the control group {} is left behind: {error}", group.display());
+            }
+        }
+    }
+}
+
+/// What leads the names of a deployment's groups.
+fn prefix(deployment: &str) -> String {
+    format!("{PREFIX}{}-", deployment.get(..12).unwrap_or(deployment))
+}
+
+/// Where a group with this limit's controller may be made, best first.
+fn candidates(limit: Limit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
+    let ours = |wanted: &dyn Fn(&str, &str) -> bool| {
+        own.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            wanted(number, controllers).then(|| path.to_owned())
+        })
+    };
+    let one = ours(&|_, controllers| controllers.split(',').any(|one| one == limit.controller()));
+    if let (Some(path), Some(top)) = (one, mounted(mounts, "cgroup", Some(limit.controller()))) {
+        return vec![(beneath(&top, &path), Version::One)];
+    }
+    let two = ours(&|number, controllers| number == "0" && controllers.is_empty());
+    let (Some(path), Some(top)) = (two, mounted(mounts, "cgroup2", None)) else { return Vec::new() };
+    let (own, first) = (beneath(&top, &path), path == "/");
+    // A group's own processes keep it from having limited children, except for the tree's root.
+    own.ancestors()
+        .skip(usize::from(!first))
+        .take_while(|dir| dir.starts_with(&top))
+        .filter(|dir| passes_on(dir, limit))
+        .map(|dir| (dir.to_owned(), Version::Two))
+        .collect()
+}
+
+fn passes_on(dir: &Path, limit: Limit) -> bool {
+    fs::read_to_string(dir.join("cgroup.subtree_control"))
+        .is_ok_and(|text| text.split_whitespace().any(|one| one == limit.controller()))
+}
+
+fn beneath(top: &Path, path: &str) -> PathBuf {
+    top.join(path.trim_start_matches('/'))
+}
+
+/// Where a tree is mounted: of this kind and, with version 1, with this controller.
+fn mounted(mounts: &str, kind: &str, controller: Option<&str>) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (found, options) = (after.next()?, after.nth(1)?);
+        let fits = found == kind && controller.is_none_or(|name| options.split(',').any(|option| option == name));
+        fits.then(|| before.split(' ').nth(4).map(PathBuf::from)).flatten()
+    })
+}
+
+/// Whether a group can be made there: only trying tells.
+fn usable(parent: &Path) -> bool {
+    let trial = parent.join(format!("{PREFIX}trial-{}", std::process::id()));
+    fs::create_dir(&trial).is_ok() && fs::remove_dir(&trial).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_of_version_1_lies_beneath_our_own_in_its_controllers_tree() {
+        let own = "9:name=systemd:/\n4:memory:/a/b\n3:cpu,cpuacct:/\n0::/\n";
+        let mounts = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+                      31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+                      32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let memory = candidates(Limit::Memory, own, mounts);
+        assert_eq!(memory, [(PathBuf::from("/sys/fs/cgroup/memory/a/b"), Version::One)]);
+        let cpu = candidates(Limit::Processors, own, mounts);
+        assert_eq!(cpu, [(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct"), Version::One)]);
+        assert_eq!(candidates(Limit::Processes, own, mounts), []);
+    }
+
+    #[test]
+    fn a_group_of_version_2_lies_where_controllers_are_passed_on() {
+        let top = tempfile::tempdir().unwrap();
+        let own = top.path().join("user/app/ours");
+        fs::create_dir_all(&own).unwrap();
+        let passes = |dir: &Path, what: &str| fs::write(dir.join("cgroup.subtree_control"), what).unwrap();
+        passes(top.path(), "cpu memory pids\n");
+        passes(&top.path().join("user"), "memory pids\n");
+        passes(&top.path().join("user/app"), "\n");
+        passes(&own, "memory\n");
+        let mounts = format!("30 25 0:26 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let found = |limit| candidates(limit, "0::/user/app/ours\n", &mounts).into_iter().map(|(dir, _)| dir);
+        // Not in our own group, which holds processes.
+        let user = top.path().join("user");
+        assert_eq!(found(Limit::Memory).collect::<Vec<_>>(), [user.clone(), top.path().to_owned()]);
+        assert_eq!(found(Limit::Processors).collect::<Vec<_>>(), [top.path().to_owned()]);
+        assert_eq!(candidates(Limit::Memory, "0::/\n", &mounts).len(), 1);
+    }
+}

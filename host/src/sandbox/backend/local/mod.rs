@@ -1,0 +1,528 @@
+//! Sandboxes of this machine's own kernel, with no engine: user, mount, process, IPC, UTS and network namespaces, a
+//! filter of system calls, and the machine's own programs, read-only.
+//!
+//! The supervisor makes its sandbox itself (`skillhost-supervisor`, module `local`, says how); this starts it, holds it
+//! and ends it. A local sandbox ends with its host: the pipe on which it got its order is its life line, and the kernel
+//! closes that for a process that is gone. So there is never one to find again.
+//!
+//! What cannot be had is refused with the remedy, or said in the sandbox's notes; nothing falls back to less.
+
+mod cgroup;
+mod system;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use skillhost_protocol::local::{LocalSpec, Stage, Users};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::docker::never_an_engine;
+use super::{
+    Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined,
+};
+use crate::api::types::Network;
+use crate::error::{Error, Result};
+use crate::sandbox::images::Role;
+use crate::sandbox::spec::{Identity, SandboxSpec};
+use crate::sandbox::supervisor::SUPERVISOR;
+use cgroup::{Cgroup, Cgroups};
+
+/// For a sandbox to be made on a machine under load; it takes some milliseconds.
+const MAKE: Duration = Duration::from_secs(15);
+/// For the kernel to end every process of one.
+const END: Duration = Duration::from_secs(15);
+/// Who the supervisor is on a host whose user is root: a number far from any that distributions, engines or service
+/// managers give away (systemd's table of ranges leaves it free).
+const SUPERVISOR_UID: u32 = 1_900_000_000;
+/// What a failing supervisor can say.
+const MAX_LINE: u64 = 8192;
+const MIB: u64 = 1024 * 1024;
+
+/// What the operator says of local sandboxes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LocalConfig {
+    /// Nothing isolates: commands run on this machine. Whoever sets this must have each of them approved.
+    pub bare: bool,
+    /// Paths of the host that are seen inside, read-only, besides the system's own.
+    pub read_only: Vec<PathBuf>,
+    /// Environment of every command, under the sandbox's and the command's own.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The kernel of this machine.
+pub struct Local {
+    config: LocalConfig,
+    /// Where the trial sandbox of a probe is made.
+    state_dir: PathBuf,
+    identity: Identity,
+    cgroups: Cgroups,
+    running: Mutex<HashMap<String, Arc<Held>>>,
+}
+
+/// A sandbox that runs.
+struct Held {
+    id: String,
+    init_pid: i32,
+    outer: tokio::sync::Mutex<Outer>,
+}
+
+/// Its process outside.
+struct Outer {
+    child: Child,
+    /// Closing it ends the sandbox.
+    life_line: Option<ChildStdin>,
+    /// Last: removed when all is gone.
+    cgroup: Option<Cgroup>,
+}
+
+impl Local {
+    /// The backend; looks at what can be limited here, and makes nothing.
+    pub fn new(config: LocalConfig, state_dir: &Path) -> Self {
+        let state_dir = state_dir.to_owned();
+        Self { config, state_dir, identity: Identity::of_host(), cgroups: Cgroups::find(), running: Mutex::default() }
+    }
+
+    /// The users of a sandbox, or why there cannot be one.
+    fn users(&self) -> Result<Users> {
+        let Identity { uid, gid } = self.identity;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Users::One { uid, gid });
+        }
+        if self.config.bare {
+            return Err(Error::unavailable(
+                "`[local] isolation = \"none\"` is not for root: commands never run as root, and another user cannot reach \
+                 what is root's own; start skillhost as an ordinary user",
+            ));
+        }
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let supervisor = stranger(&map, uid).ok_or_else(|| {
+            Error::unavailable(format!(
+                "skillhost runs as root of a user namespace that has no other users ({}), and commands never run as root: \
+                 start skillhost as an ordinary user, or give the namespace a range of users that holds {uid} and one more",
+                map.trim()
+            ))
+        })?;
+        Ok(Users::Two { supervisor, uid, gid })
+    }
+
+    fn isolation(&self) -> String {
+        if self.config.bare {
+            return "none".into();
+        }
+        match self.users() {
+            Ok(Users::One { .. }) => "local (namespaces, seccomp, one user)".into(),
+            _ => "local (namespaces, seccomp)".into(),
+        }
+    }
+
+    /// What the operator adds, as long as no engine's socket is in it.
+    fn extra(&self) -> Result<Vec<String>> {
+        let seen = |path: &PathBuf| {
+            never_an_engine(path)?;
+            path.to_str().map(str::to_owned).ok_or_else(|| not_text(path))
+        };
+        self.config.read_only.iter().map(seen).collect()
+    }
+
+    /// What a person should know of every sandbox here.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.cgroups.lacking();
+        if self.config.bare {
+            let Identity { uid, .. } = self.identity;
+            notes.push(format!(
+                "nothing isolates commands: they run on this machine as uid {uid}, with its files and its network, and \
+                 each waits for `skillhost approve`, because the operator wrote `isolation = \"none\"`"
+            ));
+        }
+        notes
+    }
+
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Held>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self, engine_id: &str) -> Option<Arc<Held>> {
+        self.table().get(engine_id).cloned()
+    }
+
+    async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
+        if spec.network != Network::None {
+            return Err(Error::unavailable(
+                "a local sandbox has no network but its own loopback: launch it with the network `none`, or use a \
+                 container engine (`--backend docker`)",
+            ));
+        }
+        if spec.shared {
+            return Err(Error::unavailable(
+                "a local sandbox serves one agent, since all its commands have one user: launch it without `--shared`, \
+                 or use a container engine (`--backend docker`)",
+            ));
+        }
+        let cgroup = self.cgroups.create(spec).map_err(|error| {
+            Error::unavailable(format!("the sandbox's control group cannot be made: {error}; nothing was started"))
+        })?;
+        let root = spec.control.with_file_name("root");
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&root)
+            .map_err(|error| Error::from(error).context(root.display()))?;
+        let order = self.order(spec, &root, &cgroup)?;
+        let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, Some(cgroup)).await?;
+        let engine_id = format!("local-{init_pid}");
+        let held = Held { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
+        self.table().insert(engine_id.clone(), Arc::new(held));
+        Ok(Running { engine_id, init_pid, isolation: self.isolation(), bare: self.config.bare, notes: self.notes() })
+    }
+
+    fn order(&self, spec: &SandboxSpec, root: &Path, cgroup: &Cgroup) -> Result<LocalSpec> {
+        let memory = spec.memory_mib.saturating_mul(MIB);
+        Ok(LocalSpec {
+            root: text(root)?,
+            control: text(&spec.control)?,
+            socket: match self.config.bare {
+                true => text(&spec.control.join(SOCKET_FILE))?,
+                false => format!("{CONTROL}/{SOCKET_FILE}"),
+            },
+            workspace: text(&spec.workspace)?,
+            system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
+            extra: self.extra()?,
+            tmp_bytes: memory,
+            users: self.users()?,
+            // The supervisor's own count with the commands' where they share a user.
+            // Where nothing isolates, the count would be of all that the user runs.
+            processes: (!cgroup.limits_processes() && !self.config.bare)
+                .then(|| u64::from(spec.pids) + SUPERVISOR_PIDS),
+            data_bytes: (!cgroup.limits_memory()).then_some(memory),
+            oom_counter: cgroup.oom_counter.as_deref().map(text).transpose()?,
+            bare: self.config.bare,
+            probe: false,
+        })
+    }
+
+    /// Starts a supervisor, gives it its order, and waits for its word.
+    async fn make(&self, program: &Path, order: &LocalSpec, cgroup: Option<Cgroup>) -> Result<(Outer, i32)> {
+        let mut child = Command::new(program)
+            // Not where it lies, which is nobody's business inside.
+            .arg0("supervisor")
+            .arg("local")
+            .env_clear()
+            .envs(&self.config.env)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| {
+                Error::unavailable(format!(
+                    "the supervisor {} cannot be started: {error}; the state directory must be where programs may run",
+                    program.display()
+                ))
+            })?;
+        let (Some(mut life_line), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::other("the supervisor has no pipes, which is a bug of the host"));
+        };
+        // Before it has its order it does nothing, so nothing of it is outside of the group.
+        if let (Some(cgroup), Some(pid)) = (&cgroup, child.id()) {
+            cgroup.enter(pid).map_err(|error| {
+                Error::unavailable(format!("the supervisor cannot be put into its control group: {error}"))
+            })?;
+        }
+        let mut outer = Outer { child, life_line: None, cgroup };
+        let asked = async {
+            let bytes = postcard::to_stdvec(order).map_err(|error| Error::other(error.to_string()))?;
+            let len = u32::try_from(bytes.len()).map_err(|error| Error::other(error.to_string()))?;
+            life_line.write_all(&len.to_le_bytes()).await?;
+            life_line.write_all(&bytes).await?;
+            let mut line = String::new();
+            let mut out = BufReader::new(tokio::io::AsyncReadExt::take(out, MAX_LINE));
+            out.read_line(&mut line).await?;
+            understand(line.trim_end())
+        };
+        let answer = tokio::time::timeout(MAKE, asked).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!("the sandbox was not ready within {} s", MAKE.as_secs())))
+        });
+        match answer {
+            Ok(init_pid) => {
+                outer.life_line = Some(life_line);
+                Ok((outer, init_pid))
+            }
+            Err(error) => {
+                drop(life_line);
+                outer.end().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
+        let Some(held) = self.held(engine_id) else { return Ok(()) };
+        let mut outer = held.outer.lock().await;
+        // A supervisor that said goodbye ends by itself.
+        let _ = tokio::time::timeout(grace, outer.child.wait()).await;
+        if !outer.end().await {
+            return Err(Error::unavailable(format!(
+                "the processes of {} did not end within {} s of being killed",
+                held.id,
+                END.as_secs()
+            )));
+        }
+        drop(outer.cgroup.take());
+        drop(outer);
+        self.table().remove(engine_id);
+        Ok(())
+    }
+
+    /// Makes a sandbox in which nothing runs, and lets it go.
+    async fn try_one(&self) -> Result<()> {
+        let dir = tempfile::tempdir_in(&self.state_dir)
+            .map_err(|error| Error::from(error).context(self.state_dir.display()))?;
+        let (program, root, empty) =
+            (dir.path().join(SUPERVISOR_FILE), dir.path().join("root"), dir.path().join("empty"));
+        let ready = || -> std::io::Result<()> {
+            use std::os::unix::fs::PermissionsExt as _;
+            fs::create_dir(&root)?;
+            fs::create_dir(&empty)?;
+            fs::write(&program, SUPERVISOR)?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o500))
+        };
+        ready().map_err(|error| Error::from(error).context(dir.path().display()))?;
+        let order = LocalSpec {
+            root: text(&root)?,
+            control: text(&empty)?,
+            socket: String::new(),
+            workspace: text(&empty)?,
+            system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
+            extra: self.extra()?,
+            tmp_bytes: MIB,
+            users: self.users()?,
+            processes: None,
+            data_bytes: None,
+            oom_counter: None,
+            bare: self.config.bare,
+            probe: true,
+        };
+        let (mut outer, _) = self.make(&program, &order, None).await?;
+        outer.end().await;
+        Ok(())
+    }
+}
+
+impl Outer {
+    /// Ends the sandbox; `false` when its processes are not gone in time.
+    async fn end(&mut self) -> bool {
+        drop(self.life_line.take());
+        if tokio::time::timeout(END, self.child.wait()).await.is_ok() {
+            return true;
+        }
+        // The process outside does not answer; its own death kills PID 1 as well.
+        let _ = self.child.start_kill();
+        tokio::time::timeout(END, self.child.wait()).await.is_ok()
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    let real = path.canonicalize().map_err(|error| Error::from(error).context(path.display()))?;
+    real.to_str().map(str::to_owned).ok_or_else(|| not_text(&real))
+}
+
+fn not_text(path: &Path) -> Error {
+    Error::invalid_argument(format!("the path {path:?} is not UTF-8 text: use another one"))
+}
+
+/// A user of this namespace who is nobody: the usual number, or the last that there is. `uid_map` is the kernel's table of
+/// who there is: a first uid inside, a first outside and a count a line. `taken` must be there, too.
+fn stranger(uid_map: &str, taken: u32) -> Option<u32> {
+    let ranges: Vec<(u64, u64)> = uid_map
+        .lines()
+        .filter_map(|line| {
+            let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().ok());
+            let (first, count) = (numbers.next()??, numbers.nth(1)??);
+            Some((first, first.checked_add(count)?))
+        })
+        .collect();
+    let there = |uid: u32| ranges.iter().any(|(from, to)| (*from..*to).contains(&u64::from(uid)));
+    let last = ranges.iter().filter_map(|(_, to)| u32::try_from(to.checked_sub(1)?).ok()).max();
+    let free = [Some(SUPERVISOR_UID), last].into_iter().flatten().find(|uid| there(*uid))?;
+    (there(taken) && free != taken && free != 0).then_some(free)
+}
+
+/// Reads the one line that a supervisor says: the process id of the sandbox's PID 1, or why there is none.
+fn understand(line: &str) -> Result<i32> {
+    if let Some(pid) = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 1) {
+        return Ok(pid);
+    }
+    let failed = line.strip_prefix("failed ").and_then(|rest| rest.split_once(' '));
+    let Some((stage, why)) = failed.and_then(|(word, why)| Some((Stage::from_word(word)?, why))) else {
+        return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
+    };
+    Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
+}
+
+/// What helps, as far as the place of the failure tells.
+fn remedy(stage: Stage) -> String {
+    let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
+    match stage {
+        Stage::User if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") => {
+            "this kernel lets only root make user namespaces (`sysctl kernel.unprivileged_userns_clone=1` changes that)"
+                .into()
+        }
+        Stage::User if setting("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") => {
+            "user namespaces are switched off (`sysctl user.max_user_namespaces=10000` switches them on)".into()
+        }
+        Stage::User | Stage::Namespaces
+            if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") =>
+        {
+            "AppArmor keeps user namespaces from programs that have no profile (allow them to skillhost's supervisor, or \
+             `sysctl kernel.apparmor_restrict_unprivileged_userns=0`)"
+                .into()
+        }
+        Stage::User | Stage::Namespaces => {
+            "this process may make no namespaces; in a container, its seccomp profile or lacking rights forbid it. Use a \
+             container engine (`--backend docker`), or start skillhost where user namespaces are allowed"
+                .into()
+        }
+        Stage::Proc => "this process itself lives in a container that hides parts of /proc, and the kernel gives no fresh \
+                        one there; run it in one whose /proc is not masked, or use a container engine"
+            .into(),
+        Stage::Files => "the state directory, the workspace and what `[local] read-only` lists must be there and on file \
+                         systems that may be mounted"
+            .into(),
+        Stage::Filter => "this kernel has no seccomp filters, and without them there is no sandbox".into(),
+        Stage::Spec | Stage::Privileges => "which is not expected; please report it".into(),
+    }
+}
+
+/// Checks that no user of the sandbox is root of this machine: the kernel's table has lines of a uid inside, a uid
+/// outside and a count.
+fn nobody_is_root(uid_map: &str) -> Result<()> {
+    let numbers = |line: &str| line.split_whitespace().map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
+    let maps = uid_map.lines().map(|line| numbers(line).filter(|line| line.len() == 3)).collect::<Option<Vec<_>>>();
+    match maps {
+        Some(maps) if !maps.is_empty() && maps.iter().all(|line| line.get(1).is_some_and(|outside| *outside > 0)) => {
+            Ok(())
+        }
+        _ => Err(Error::unavailable(format!(
+            "the sandbox's users are not what they were to be ({}), so it was refused: please report it",
+            uid_map.trim()
+        ))),
+    }
+}
+
+impl Backend for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn probe(&self) -> BoxFuture<'_, Result<Probe>> {
+        Box::pin(async {
+            self.try_one().await?;
+            let mut notes = self.notes();
+            if let (Ok(Users::One { .. }), false) = (self.users(), self.config.bare) {
+                notes.push(
+                    "commands share one user with their sandbox's supervisor: a command can end its own sandbox, and a \
+                     sandbox serves one agent; run as root, or with a container engine, there are two"
+                        .to_owned(),
+                );
+            }
+            Ok(Probe { engine: "this machine's kernel".into(), isolation: self.isolation(), notes })
+        })
+    }
+
+    fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>> {
+        // Whether there can be one at all comes first: what is made before the launch would fail with less to say.
+        Box::pin(std::future::ready(self.users().map(|_| role.local.then(system::id))))
+    }
+
+    fn lacks(&self, role: &Role) -> Error {
+        Error::unavailable(format!(
+            "the role `{}` is not offered by local sandboxes, which have this machine's own programs and no image: use a \
+             container engine, or say `local = true` for the role in the roles' file",
+            role.name
+        ))
+    }
+
+    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>> {
+        Box::pin(self.launch(spec))
+    }
+
+    fn verify(&self, init_pid: i32) -> Result<()> {
+        if self.config.bare {
+            return Ok(());
+        }
+        let read = |name: &str| {
+            let path = format!("/proc/{init_pid}/{name}");
+            fs::read_to_string(&path)
+                .map_err(|error| Error::unavailable(format!("cannot see how the sandbox is confined: {path}: {error}")))
+        };
+        confined(&read("status")?)?;
+        nobody_is_root(&read("uid_map")?)
+    }
+
+    fn init_pid<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<Option<i32>>> {
+        Box::pin(std::future::ready(Ok(self.held(engine_id).map(|held| held.init_pid))))
+    }
+
+    fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.remove(engine_id, grace))
+    }
+
+    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>> {
+        self.cgroups.sweep(deployment);
+        let found = |(engine_id, held): (&String, &Arc<Held>)| Found {
+            id: held.id.clone(),
+            engine_id: engine_id.clone(),
+            running: true,
+        };
+        let found = self.table().iter().map(found).collect();
+        Box::pin(std::future::ready(Ok(found)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn the_supervisor_is_somebody_who_is_there_and_nobody() {
+        assert_eq!(stranger("         0          0 4294967295\n", 1000), Some(SUPERVISOR_UID));
+        assert_eq!(stranger("0 1000 1\n1 100000 65536\n", 1000), Some(65536));
+        for map in ["", "0 1000 1\n", "0 0 1001\n", "0 0 1\n1000 1000 1\n", "0 0 500\n", "x"] {
+            assert_eq!(stranger(map, 1000), None, "{map}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_with_root_of_this_machine_in_it_is_refused() {
+        nobody_is_root("         0 1900000000          1\n      1000       1000          1\n").unwrap();
+        for map in ["", "0 0 4294967295\n", "1000 1000 1\n5 0 1\n", "0 1", "a b c"] {
+            assert_eq!(nobody_is_root(map).unwrap_err().kind, ErrorKind::Unavailable, "{map}");
+        }
+    }
+
+    #[test]
+    fn a_supervisors_one_line_is_understood_or_refused() {
+        assert_eq!(understand("ready 4711").unwrap(), 4711);
+        for (line, says) in [
+            ("failed user a user namespace: operation not permitted", "a user namespace"),
+            ("failed proc /proc: operation not permitted", "/proc is not masked"),
+            ("failed filter the filter: invalid argument", "seccomp"),
+        ] {
+            let error = understand(line).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains(says), "{error}");
+        }
+        for line in ["", "ready", "ready 1", "ready -5", "failed", "failed nonsense x", "hello"] {
+            assert_eq!(understand(line).unwrap_err().kind, ErrorKind::SandboxDied, "{line:?}");
+        }
+    }
+}

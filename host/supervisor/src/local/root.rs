@@ -1,0 +1,252 @@
+//! What a local sandbox sees as its file system.
+//!
+//! A small tmpfs with the host's programs bound into it, each in its own place and read-only; a workspace that is written;
+//! private `/tmp`, `/dev` and `/proc`. Nothing of the host is there that is not named: no home directories, no `/run`
+//! with its sockets, no `/var`, no `/sys`, and of `/etc` just what programs need to start. So there is no list of
+//! secrets to hide, which would never be whole.
+//!
+//! It is built by whoever may mount here: root of the machine, or root of a user namespace of our own. The last step,
+//! [`seal`], goes by the kernel's own list of mounts, so that none is forgotten that came along under another.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    mount_remount, unmount,
+};
+use skillhost_protocol::local::{LocalSpec, Stage, Users};
+
+use super::Failure;
+
+/// Devices that are nothing but functions.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Tells more of the machine than a sandbox has to know.
+const MASKED: [&str; 6] =
+    ["/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/kallsyms"];
+/// The bound of `/dev/shm`.
+const SHM: &str = "mode=1777,size=67108864";
+
+/// Mounts that stay as they were made: they are ours and hold nothing of the host. So do [`DEVICES`] and [`MASKED`].
+const OUR_OWN: [&str; 4] = ["/proc", "/dev/shm", "/dev/pts", "/tmp"];
+const WORKSPACE: &str = "/workspace";
+
+/// Builds it and makes it this process's root.
+pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
+    let files = |what: &str, error: io::Error| Failure { stage: Stage::Files, what: what.to_owned(), error };
+    let root = Path::new(&spec.root);
+    // What is mounted from here on is seen by nobody else.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| files("mounts cannot be made private", error.into()))?;
+    tmpfs(root, MountFlags::NOSUID | MountFlags::NODEV, "mode=0755,size=4194304")
+        .map_err(|error| files("a tmpfs cannot be mounted", error))?;
+    let tmp = format!("mode=1777,size={}", spec.tmp_bytes);
+    tmpfs(&root.join("tmp"), MountFlags::NOSUID | MountFlags::NODEV, &tmp).map_err(|error| files("/tmp", error))?;
+    for path in &spec.system {
+        show(root, Path::new(path)).map_err(|error| files(path, error))?;
+    }
+    for path in &spec.extra {
+        bind(Path::new(path), &inside(root, Path::new(path))).map_err(|error| files(path, error))?;
+    }
+    bind(Path::new(&spec.workspace), &root.join("workspace")).map_err(|error| files(&spec.workspace, error))?;
+    bind(Path::new(&spec.control), &root.join(".skillhost")).map_err(|error| files(&spec.control, error))?;
+    accounts(root, spec.users).map_err(|error| files("/etc", error))?;
+    devices(root).map_err(|error| files("/dev", error))?;
+    fs::create_dir_all(root.join("var"))
+        .and_then(|()| symlink("../tmp", root.join("var/tmp")))
+        .and_then(|()| fs::create_dir_all(root.join("run")))
+        .map_err(|error| files("/var and /run", error))?;
+
+    // Before the old root goes: the kernel gives a new /proc only to who can see a whole one.
+    let proc = root.join("proc");
+    fs::create_dir(&proc)
+        .and_then(|()| {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            Ok(mount("proc", &proc, "proc", flags, None)?)
+        })
+        .map_err(|error| Failure { stage: Stage::Proc, what: "/proc".into(), error })?;
+
+    std::env::set_current_dir(root)
+        .and_then(|()| {
+            // Onto itself: the old root then lies on the new one, and is taken off.
+            rustix::process::pivot_root(".", ".")?;
+            unmount(".", UnmountFlags::DETACH)?;
+            std::env::set_current_dir("/")
+        })
+        .map_err(|error| files("the root cannot be changed", error))?;
+    for path in MASKED.map(Path::new) {
+        if path.exists() {
+            mount_bind("/dev/null", path).map_err(|error| files("/proc cannot be masked", error.into()))?;
+        }
+    }
+    seal().map_err(|error| files("mounts cannot be made read-only", error))
+}
+
+/// Where the host's absolute `path` is beneath `root`.
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Shows a path of the host in its own place, if it is there.
+fn show(root: &Path, path: &Path) -> io::Result<()> {
+    let to = inside(root, path);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(meta) if meta.is_symlink() => {
+            parents(&to)?;
+            symlink(fs::read_link(path)?, &to)
+        }
+        Ok(_) => bind(path, &to),
+    }
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    if from.metadata()?.is_dir() {
+        fs::create_dir_all(to)?;
+    } else {
+        parents(to)?;
+        File::create(to)?;
+    }
+    // With all that is mounted beneath: in a user namespace the kernel gives no part without the rest.
+    Ok(mount_bind_recursive(from, to)?)
+}
+
+fn parents(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+fn tmpfs(at: &Path, flags: MountFlags, options: &str) -> io::Result<()> {
+    fs::create_dir_all(at)?;
+    let options = std::ffi::CString::new(options)?;
+    Ok(mount("tmpfs", at, "tmpfs", flags, Some(options.as_c_str()))?)
+}
+
+/// The users that there are here, whoever else the host knows.
+fn accounts(root: &Path, users: Users) -> io::Result<()> {
+    let (Users::One { uid, gid } | Users::Two { uid, gid, .. }) = users;
+    let etc = root.join("etc");
+    fs::create_dir_all(&etc)?;
+    let passwd = format!(
+        "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{uid}:{gid}::/tmp:/bin/sh\n\
+         nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n"
+    );
+    fs::write(etc.join("passwd"), passwd)?;
+    fs::write(etc.join("group"), format!("root:x:0:\nsandbox:x:{gid}:\nnogroup:x:65534:\n"))?;
+    fs::write(etc.join("hosts"), "127.0.0.1 localhost sandbox\n::1 localhost\n")?;
+    fs::write(etc.join("hostname"), "sandbox\n")?;
+    fs::write(etc.join("nsswitch.conf"), "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
+}
+
+fn devices(root: &Path) -> io::Result<()> {
+    let dev = root.join("dev");
+    tmpfs(&dev, MountFlags::NOSUID | MountFlags::NOEXEC, "mode=0755,size=65536")?;
+    for name in DEVICES {
+        bind(&Path::new("/dev").join(name), &dev.join(name))?;
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        symlink(target, dev.join(name))?;
+    }
+    tmpfs(&dev.join("shm"), MountFlags::NOSUID | MountFlags::NODEV, SHM)?;
+    let pts = dev.join("pts");
+    fs::create_dir(&pts)?;
+    let options = c"newinstance,ptmxmode=0666,mode=620";
+    Ok(mount("devpts", &pts, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, Some(options))?)
+}
+
+/// Makes every mount of the host's read-only, all but the workspace, and takes devices and set-user-id programs out.
+fn seal() -> io::Result<()> {
+    for (path, mut flags) in mounts(&fs::read_to_string("/proc/self/mountinfo")?)? {
+        let device = path.strip_prefix("/dev").is_ok_and(|name| DEVICES.map(Path::new).contains(&name));
+        if device || OUR_OWN.iter().chain(&MASKED).any(|own| path == Path::new(own)) {
+            continue;
+        }
+        flags |= MountFlags::NOSUID;
+        if path != Path::new("/dev") {
+            flags |= MountFlags::NODEV;
+        }
+        if !path.starts_with(WORKSPACE) {
+            flags |= MountFlags::RDONLY;
+        }
+        mount_remount(&path, flags | MountFlags::BIND, c"")
+            .map_err(|error| io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// The mounts that a `mountinfo` lists, with their flags: in a user namespace they can be added to and not taken away.
+fn mounts(text: &str) -> io::Result<Vec<(PathBuf, MountFlags)>> {
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's list of mounts cannot be read");
+    text.lines()
+        .map(|line| {
+            let mut fields = line.split(' ').skip(4);
+            let (path, options) = (fields.next().ok_or_else(odd)?, fields.next().ok_or_else(odd)?);
+            let flags = options.split(',').map(|option| match option {
+                "ro" => MountFlags::RDONLY,
+                "nosuid" => MountFlags::NOSUID,
+                "nodev" => MountFlags::NODEV,
+                "noexec" => MountFlags::NOEXEC,
+                "noatime" => MountFlags::NOATIME,
+                "nodiratime" => MountFlags::NODIRATIME,
+                "relatime" => MountFlags::RELATIME,
+                _ => MountFlags::empty(),
+            });
+            Ok((unescape(path), flags.fold(MountFlags::empty(), |all, flag| all | flag)))
+        })
+        .collect()
+}
+
+/// The kernel writes a space, a tab, a line's end and a backslash as `\` and three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt as _;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail
+            .first_chunk::<3>()
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_of_mounts_is_read_whatever_they_are_called() {
+        let text = "22 1 0:21 / / rw,relatime - tmpfs tmpfs rw\n\
+                    23 22 8:1 /usr /usr ro,nosuid,nodev,noatime shared:1 master:2 - ext4 /dev/sda1 rw\n\
+                    24 22 8:1 /x /work\\040space\\134\\011 rw - ext4 /dev/sda1 rw\n";
+        let read = mounts(text).unwrap();
+        assert_eq!(read[0], (PathBuf::from("/"), MountFlags::RELATIME));
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+        assert_eq!(read[1], (PathBuf::from("/usr"), flags));
+        assert_eq!(read[2].0, PathBuf::from("/work space\\\t"));
+        assert!(mounts("22 1 0:21 /").is_err());
+    }
+
+    #[test]
+    fn a_path_of_the_host_is_put_beneath_the_root() {
+        assert_eq!(inside(Path::new("/r"), Path::new("/usr/bin")), PathBuf::from("/r/usr/bin"));
+    }
+}

@@ -1,0 +1,245 @@
+//! What is particular to local sandboxes: they are this machine, and must not show it.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use skillhost_e2e::{User, binary, eventually, mark, needs_kernel, processes, runs_as, signal, write};
+
+/// The id of the approval that a refusal names.
+fn asked(denied: &Value) -> String {
+    let message = denied["error"]["message"].as_str().unwrap();
+    let found = message.split_whitespace().find(|word| word.starts_with("ap_"));
+    found.unwrap_or_else(|| panic!("no id: {denied}")).trim_matches('`').to_owned()
+}
+
+fn stdout(answer: &Value) -> &str {
+    answer["stdout"].as_str().unwrap_or_else(|| panic!("no output: {answer}"))
+}
+
+#[test]
+fn nothing_of_this_machine_is_seen_but_its_programs() {
+    needs_kernel!();
+    let user = User::local("");
+    let secret = user.elsewhere().join("secret");
+    write(&secret, "told");
+    let mut launch = user.command(["sandbox", "launch", "--role", "default", "--output", "json"]);
+    launch.env("A_SECRET", "told");
+    let launched: skillhost_e2e::Done = launch.output().unwrap().into();
+    let id = launched.ok().json()["container_id"].as_str().unwrap().to_owned();
+    assert_eq!(stdout(&user.shell(&id, "env | grep -c A_SECRET")), "0\n");
+    let secret = secret.display();
+    for hidden in [
+        format!("cat {secret}"),
+        format!("cat /proc/1/root/{secret}"),
+        "cat /etc/shadow".into(),
+        "cat /proc/1/environ".into(),
+        "ls /root || ls /home".into(),
+        "ls /sys/fs /boot /srv /mnt 2>/dev/null | grep .".into(),
+        "ls -A /run /var | grep -v -e : -e tmp | grep .".into(),
+        "ls /dev | grep -E '^(sd|vd|nvme|dm-|mem|kmsg|fuse|kvm)'".into(),
+        format!("kill -0 {}", std::process::id()),
+    ] {
+        let answer = user.shell(&id, &hidden);
+        assert_ne!(answer["exit_code"], 0, "{hidden}: {answer}");
+        assert!(!stdout(&answer).contains("told"), "{hidden}: {answer}");
+    }
+    // Its own processes are all that it sees: some for the supervisor, and what asks.
+    let seen: usize = stdout(&user.shell(&id, "ls /proc | grep -c '^[0-9]'")).trim().parse().unwrap();
+    assert!(seen < 30, "{seen} processes");
+    assert_eq!(stdout(&user.shell(&id, "whoami; hostname")), "sandbox\nsandbox\n");
+    // What runs is nobody of this machine's: neither root nor, where there are two users, the supervisor.
+    let map = user.shell(&id, "cat /proc/self/uid_map");
+    for line in stdout(&map).lines() {
+        let numbers: Vec<u64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        assert!(numbers[1] > 0 && numbers[2] == 1, "{map}");
+    }
+}
+
+#[test]
+fn what_the_operator_adds_is_seen_and_cannot_be_written() {
+    needs_kernel!();
+    // Below the temporary directory, which is another one inside.
+    let tools = tempfile::Builder::new().prefix("tools").tempdir().unwrap();
+    std::os::unix::fs::chown(tools.path(), Some(runs_as()), None).unwrap();
+    write(&tools.path().join("tool"), "a tool\n");
+    let tools = tools.path().display();
+    let user = User::local(&format!("[local]\nread-only = [\"{tools}\"]\nenv = {{ TOOLS = \"{tools}\" }}\n"));
+    let id = user.launch([]);
+    assert_eq!(stdout(&user.shell(&id, "cat $TOOLS/tool")), "a tool\n");
+    let answer = user.shell(&id, "echo x > $TOOLS/tool");
+    assert!(answer["stderr"].as_str().unwrap().contains("Read-only"), "{answer}");
+    // What is not there is said, and relative paths are refused where they stand.
+    let user = User::local("[local]\nread-only = [\"/no/such/tools\"]\n");
+    let refused = user.run(["sandbox", "launch", "--role", "default"]).code(2);
+    assert!(refused.stderr.contains("/no/such/tools"), "{refused:?}");
+    let refused = User::local("[local]\nread-only = [\"tools\"]\n").run(["list"]).code(2);
+    assert!(refused.stderr.contains("absolute"), "{refused:?}");
+}
+
+#[test]
+fn what_it_cannot_give_is_refused_or_said() {
+    needs_kernel!();
+    let user = User::local("[policy]\nnetwork = [\"none\", \"bridge\"]\n[sandbox]\npids = 40\n");
+    let launch =
+        |more: &[&str]| user.run([&["sandbox", "launch", "--role", "default", "--output", "json"], more].concat());
+    let refused = launch(&["--network", "bridge"]).code(5).json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("no network"), "{refused}");
+    let refused = launch(&["--shared"]).code(5).json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("one agent"), "{refused}");
+    let given = launch(&["--memory-mib", "256"]).ok().json();
+    let said = given["message"].as_str().unwrap();
+    let id = given["container_id"].as_str().unwrap();
+    // Memory is limited, as a whole or for each process, and which of these is said.
+    let memory = user.run(["sandbox", "exec", id, "--output", "json", "--", "python3", "-c", "x = bytearray(1 << 30)"]);
+    match said.contains("memory is limited for each process") {
+        true => assert!(memory.json()["stderr"].as_str().unwrap().contains("MemoryError"), "{memory:?}"),
+        false => assert_eq!(memory.json()["outcome"], "out-of-memory", "{memory:?}"),
+    }
+    // Root can have control groups where the kernel has them; an ordinary user only where they were delegated.
+    let root_has_them = runs_as() == 0 && std::path::Path::new("/sys/fs/cgroup").exists();
+    assert!(!(root_has_them && said.contains("memory is limited for each")), "{given}");
+    let count = "
+import os, time
+n = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(86400)
+        n += 1
+except OSError:
+    print(n)
+";
+    let answer = user.run(["sandbox", "exec", id, "--output", "json", "--", "python3", "-c", count]).json();
+    let forks: u32 = stdout(&answer).trim().parse().unwrap_or_else(|_| panic!("{answer}"));
+    assert!((30..=40 + 64).contains(&forks), "{forks} of 40 and what the supervisor has in reserve");
+}
+
+#[test]
+fn a_command_that_stops_its_keeper_is_ended_all_the_same() {
+    needs_kernel!();
+    let (user, mark) = (User::local(""), mark());
+    let id = user.launch([]);
+    // Where commands and supervisor share a user, this works, and the keeper hears no order any more.
+    let line = format!("kill -STOP $PPID; (setsid sleep {mark} &); sleep {mark}");
+    let answer =
+        user.run(["sandbox", "exec", &id, "--timeout", "1s", "--output", "json", "--shell", &line]).code(4).json();
+    assert_eq!(answer["outcome"], "timed-out", "{answer}");
+    eventually("its processes are gone", || processes(&mark).is_empty().then_some(()));
+    assert_eq!(stdout(&user.shell(&id, "echo alive")), "alive\n");
+}
+
+#[test]
+fn it_ends_with_its_host_whatever_the_lease_is() {
+    needs_kernel!();
+    let (user, mark) = (User::local("[sandbox]\nlease = \"1h\"\n"), mark());
+    let id = user.launch([]);
+    let mut child = user.spawn(["sandbox", "exec", &id, "--shell", &format!("(setsid sleep {mark} &); sleep {mark}")]);
+    eventually("it runs", || (processes(&mark).len() >= 2).then_some(()));
+    signal(user.host_pid(), Signal::KILL);
+    child.wait().unwrap();
+    eventually("its processes are gone", || processes(&mark).is_empty().then_some(()));
+    // The next host knows that it is gone, and leaves nothing of it.
+    let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).code(2).json();
+    assert_eq!(answer["error"]["kind"], "not-found", "{answer}");
+    assert!(!user.state().join("sandboxes").join(&id).exists());
+}
+
+#[test]
+fn where_it_cannot_be_isolated_it_is_refused() {
+    needs_kernel!();
+    // A machine that gives no namespaces: the inside of a sandbox.
+    let dir = binary().parent().unwrap().display().to_string();
+    let outer = User::local(&format!("[local]\nread-only = [\"{dir}\"]\n"));
+    let id = outer.launch([]);
+    let line = format!(
+        "{}/skillhost --backend local --state-dir /tmp/inner sandbox launch --role default --output json",
+        dir.trim_end_matches('/')
+    );
+    let answer = outer.shell(&id, &line);
+    assert_eq!(answer["exit_code"], 5, "{answer}");
+    let error: Value = serde_json::from_str(stdout(&answer)).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("cannot be made here") && message.contains("--backend docker"), "{message}");
+    // Root of a namespace with one user: there is nobody for commands to be.
+    let user = User::local("");
+    let own = user.command(["sandbox", "launch", "--role", "default", "--output", "json"]);
+    let mut alone = std::process::Command::new("unshare");
+    alone.args(["--user", "--map-root-user"]).arg(own.get_program()).args(own.get_args());
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => alone.env(name, value),
+            None => alone.env_remove(name),
+        };
+    }
+    if runs_as() != rustix::process::geteuid().as_raw() {
+        std::os::unix::process::CommandExt::uid(&mut alone, runs_as());
+    }
+    let refused: skillhost_e2e::Done = alone.current_dir("/").output().unwrap().into();
+    let message = refused.code(5).json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("no other users"), "{message}");
+}
+
+#[test]
+fn auto_is_docker_and_else_this_and_says_why() {
+    needs_kernel!();
+    let nowhere = |user: &User, args: &[&str]| -> skillhost_e2e::Done {
+        user.command(args).env("DOCKER_HOST", "unix:///nowhere/docker.sock").output().unwrap().into()
+    };
+    let launch = ["sandbox", "launch", "--role", "default", "--output", "json"];
+    let user = User::new("backend = \"auto\"\n");
+    let launched = nowhere(&user, &launch).ok().json();
+    assert_eq!(launched["backend"], "local", "{launched}");
+    let said = launched["message"].as_str().unwrap();
+    assert!(said.contains("docker was passed over") && said.contains("/nowhere/docker.sock"), "{launched}");
+    // Whoever says Docker gets Docker or nothing.
+    let user = User::new("backend = \"docker\"\n");
+    nowhere(&user, &launch).code(5);
+}
+
+#[test]
+fn without_isolation_every_command_waits_for_its_owners_word() {
+    let user = User::local("[local]\nisolation = \"none\"\n");
+    if runs_as() == 0 {
+        let refused = user.run(["sandbox", "launch", "--role", "default", "--output", "json"]).code(5).json();
+        assert!(refused["error"]["message"].as_str().unwrap().contains("not for root"), "{refused}");
+        return;
+    }
+    let mark = mark();
+    let launched = user.run(["sandbox", "launch", "--role", "default", "--output", "json"]).ok().json();
+    assert_eq!(launched["isolation"], "none", "{launched}");
+    assert!(launched["message"].as_str().unwrap().contains("nothing isolates"), "{launched}");
+    let id = launched["container_id"].as_str().unwrap().to_owned();
+    let line = format!("(setsid sleep {mark} &); echo ran > note; cat /workspace/../*/note; id -u");
+    let exec = |line: &str| user.run(["sandbox", "exec", &id, "--output", "json", "--shell", line]);
+    let denied = exec(&line).code(3).json();
+    let approval = asked(&denied);
+    // Another agent's call, another command, and files wait each for their own.
+    exec("true").code(3);
+    user.run_with(["sandbox", "write", &id, "x"], b"x").code(3);
+    user.run(["sandbox", "read", &id, "/etc/hostname"]).code(3);
+    user.run(["approve", "ap_000000000000"]).code(2);
+    assert!(user.run(["approve"]).ok().text().contains(&approval));
+    user.run(["approve", &approval]).ok();
+    user.run(["--agent", "other", "sandbox", "exec", &id, "--shell", &line]).code(3);
+    let ran = exec(&line).json();
+    let text = stdout(&ran).to_owned();
+    assert!(text.lines().any(|line| line == runs_as().to_string()), "{ran}");
+    eventually("what it left is gone", || processes(&mark).is_empty().then_some(()));
+    // Once.
+    exec(&line).code(3);
+    let audit = user.audit();
+    let of = |effect: &str, outcome: &str| {
+        audit.iter().filter(|record| record["effect"] == effect && record["outcome"] == json!(outcome)).count()
+    };
+    assert_eq!((of("approval.give", "ok"), of("sandbox.exec", "ok")), (1, 1), "{audit:?}");
+    assert!(of("sandbox.exec", "denied") >= 3, "{audit:?}");
+    // Its end takes along what an approved command still runs.
+    let line = format!("sleep {mark}");
+    let denied = exec(&line).code(3).json();
+    let approval = asked(&denied);
+    user.run(["approve", &approval]).ok();
+    let mut child = user.spawn(["sandbox", "exec", &id, "--output", "json", "--shell", &line]);
+    eventually("it runs", || (!processes(&mark).is_empty()).then_some(()));
+    signal(user.host_pid(), Signal::KILL);
+    child.wait().unwrap();
+    eventually("its processes are gone", || processes(&mark).is_empty().then_some(()));
+}
