@@ -5,18 +5,21 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use skillhost::error::ErrorKind;
 use skillhost::skills::discovery::MAX_DIRS;
-use skillhost::skills::{Catalog, Component, DescriptorCache, DirCache, Roots, Source};
+use skillhost::skills::{Catalog, Component, Descriptor, DescriptorCache, DirCache, Entry, Roots, Shelf, Source};
 
 struct World {
     temp: tempfile::TempDir,
+    shelf: Shelf,
 }
 
 impl World {
     fn new() -> Self {
-        Self { temp: tempfile::tempdir().unwrap() }
+        Self { temp: tempfile::tempdir().unwrap(), shelf: Shelf::default() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -34,11 +37,20 @@ impl World {
         dir
     }
 
-    fn catalog(&self) -> Catalog {
+    fn roots(&self) -> Roots {
         let (project, home) = (self.path("project"), self.path("home"));
         let mut roots = Roots::standard(Some(&project), Some(&home), None);
         roots.0.retain(|root| root.source != Source::System);
-        Catalog::discover(&roots)
+        roots
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog::discover(&self.roots(), &self.shelf)
+    }
+
+    /// What is known of a skill, without reading anything.
+    fn recall(&self, name: &str) -> Option<(Entry, Arc<Descriptor>)> {
+        Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.shelf)
     }
 }
 
@@ -195,7 +207,7 @@ fn two_ways_to_one_root_are_one() {
     let home = world.path("home");
     let mut roots = Roots::standard(Some(&home), Some(&home), Some(Path::new("relative/is/ignored")));
     roots.0.retain(|root| root.source != Source::System);
-    let catalog = Catalog::discover(&roots);
+    let catalog = Catalog::discover(&roots, &Shelf::default());
     assert_eq!(names(&catalog), ["mine"]);
     assert_eq!(catalog.collisions, Vec::<String>::new());
 }
@@ -223,17 +235,21 @@ fn a_component_is_described_pinned_and_kept() {
     let bytes = fs::read(skillhost_test_support::guest("typed")).unwrap();
     let component = dir.join("c.wasm");
     fs::write(&component, &bytes).unwrap();
-    // Old enough for its time stamp to be trusted.
-    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let old = std::time::SystemTime::now() - Duration::from_secs(3600);
     fs::File::options().append(true).open(&component).unwrap().set_modified(old).unwrap();
     let cache = DirCache::open(&world.path("cache")).unwrap();
     let entry = |catalog: &Catalog| catalog.skills["typed"].clone();
 
     let first = entry(&world.catalog()).describe(&cache).unwrap();
     assert_eq!(first.digest, Component::read(&dir, &entry(&world.catalog()).loaded.unwrap().manifest).unwrap().digest);
-    let key = skillhost::skills::component::file_key(&dir, &entry(&world.catalog()).loaded.unwrap().manifest).unwrap();
-    assert_eq!(cache.digest(&key), Some(first.digest.clone()));
-    assert_eq!(cache.descriptor(&first.digest).as_ref(), Some(&first));
+    let manifest_of = |catalog: &Catalog| entry(catalog).loaded.unwrap().manifest.clone();
+    let key = || skillhost::skills::component::file_key(&dir, &manifest_of(&world.catalog())).unwrap();
+    // However old it calls itself: it was changed just now.
+    assert!(key().fresh && cache.digest(&key()).is_none());
+    until(|| !key().fresh);
+    assert_eq!(entry(&world.catalog()).describe(&cache).unwrap(), first);
+    assert_eq!(cache.digest(&key()), Some(first.digest.clone()));
+    assert_eq!(cache.descriptor(&first.digest).as_ref(), Some(&*first));
     assert_eq!(entry(&world.catalog()).describe(&cache).unwrap(), first);
 
     // A changed component is described again, although it has the length and the time of the first.
@@ -243,7 +259,7 @@ fn a_component_is_described_pinned_and_kept() {
     fs::File::options().append(true).open(dir.join("new.wasm")).unwrap().set_modified(old).unwrap();
     fs::rename(dir.join("new.wasm"), &component).unwrap();
     let changed = entry(&world.catalog()).describe(&cache);
-    assert_ne!(changed.map(|descriptor| descriptor.digest).unwrap_or_default(), first.digest);
+    assert_ne!(changed.map(|descriptor| descriptor.digest.clone()).unwrap_or_default(), first.digest);
 
     let pinned = |digits: &str| manifest("typed", "").replace("c.wasm\"", &format!("c.wasm\"\nsha256 = \"{digits}\""));
     fs::write(dir.join("skill.toml"), pinned(first.digest.strip_prefix("sha256:").unwrap())).unwrap();
@@ -256,6 +272,78 @@ fn a_component_is_described_pinned_and_kept() {
     let gone = entry(&world.catalog()).describe(&cache).unwrap_err();
     assert_eq!(gone.kind, ErrorKind::NotFound);
     assert!(gone.message.contains("build the skill"), "{gone}");
+}
+
+/// Waits for what only time brings: a file's stamp speaks for its content when it was left alone for a while.
+fn until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn what_was_read_is_used_until_anything_of_it_changes() {
+    let world = World::new();
+    let dir = world.skill("home/.agents/skills/typed", "First.");
+    let component = dir.join("c.wasm");
+    fs::copy(skillhost_test_support::guest("typed"), &component).unwrap();
+    let cache = DirCache::open(&world.path("cache")).unwrap();
+    let read = || world.catalog().skills["typed"].describe(&cache).unwrap();
+    let known = || {
+        until(|| {
+            read();
+            world.recall("typed").is_some()
+        });
+        world.recall("typed").unwrap()
+    };
+    read();
+    assert!(
+        world.recall("typed").is_none(),
+        "it was changed a moment ago, and could be changed once more within one tick"
+    );
+    let (entry, descriptor) = known();
+    assert_eq!((entry.source, &entry.dir), (Source::User, &dir));
+    assert_eq!(descriptor.digest, read().digest);
+    // The same value, not another of the same content: nothing was read again.
+    assert!(Arc::ptr_eq(&descriptor, &read()));
+
+    let text = "---\nname: typed\ndescription: Other.\n---\nBody.\n";
+    fs::write(dir.join("SKILL.md"), text).unwrap();
+    assert!(world.recall("typed").is_none());
+    let (entry, _) = known();
+    assert_eq!(entry.loaded.unwrap().frontmatter.description, "Other.");
+
+    fs::write(dir.join("skill.toml"), manifest("typed", "[limits]\nmemory-mib = 7\n")).unwrap();
+    assert!(world.recall("typed").is_none());
+    let (entry, first) = known();
+    assert_eq!(entry.loaded.unwrap().manifest.limits.memory_mib, 7);
+
+    // Built again, with what the clock says of it unchanged.
+    let modified = fs::metadata(&component).unwrap().modified().unwrap();
+    fs::write(&component, fs::read(&component).unwrap()).unwrap();
+    fs::File::options().append(true).open(&component).unwrap().set_modified(modified).unwrap();
+    assert!(world.recall("typed").is_none());
+    assert_eq!(known().1.digest, first.digest);
+
+    // A link in its place is looked at each time, also to the very same files.
+    fs::rename(&dir, world.path("home/.agents/skills/real")).unwrap();
+    symlink("real", &dir).unwrap();
+    assert!(world.recall("typed").is_none());
+    fs::remove_file(&dir).unwrap();
+    fs::rename(world.path("home/.agents/skills/real"), &dir).unwrap();
+    known();
+
+    // A higher root takes the name, also with a skill that cannot be used.
+    fs::create_dir_all(world.path("project/skills/typed")).unwrap();
+    assert!(world.recall("typed").is_some(), "a directory without a manifest is no skill");
+    fs::write(world.path("project/skills/typed/skill.toml"), "broken").unwrap();
+    assert!(world.recall("typed").is_none());
+    assert!(world.catalog().skills["typed"].loaded.is_err());
+    fs::remove_dir_all(world.path("project/skills/typed")).unwrap();
+    assert!(world.recall("typed").is_some());
+
+    fs::remove_file(&component).unwrap();
+    assert!(world.recall("typed").is_none());
 }
 
 #[test]
@@ -271,5 +359,5 @@ fn a_spoilt_cache_costs_time_and_nothing_else() {
     }
     assert_eq!(cache.descriptor(&first.digest), None);
     assert_eq!(entry.describe(&cache).unwrap(), first);
-    assert_eq!(cache.descriptor(&first.digest), Some(first));
+    assert_eq!(cache.descriptor(&first.digest).as_ref(), Some(&*first));
 }

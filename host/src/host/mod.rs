@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
 use crate::sandbox::{self, Sandboxes};
-use crate::skills::DirCache;
+use crate::skills::{DirCache, Shelf};
 use crate::units::now_ms;
 use trust::Trust;
 
@@ -108,6 +108,7 @@ pub struct Host {
     broker: Arc<Broker>,
     engine: Arc<Engine>,
     descriptors: Arc<DirCache>,
+    shelf: Arc<Shelf>,
     trust: Trust,
     calls: AtomicUsize,
     started_at_ms: u64,
@@ -149,8 +150,17 @@ impl Host {
         let config = Arc::new(config);
         let broker = Broker::new(config.clone(), sandboxes, &db);
         broker.adopt()?;
-        let (calls, started_at_ms) = (AtomicUsize::new(0), now_ms());
-        Ok(Arc::new(Self { options, config, broker, engine, descriptors, trust: Trust::new(db), calls, started_at_ms }))
+        Ok(Arc::new(Self {
+            options,
+            config,
+            broker,
+            engine,
+            descriptors,
+            shelf: Arc::default(),
+            trust: Trust::open(db).await?,
+            calls: AtomicUsize::new(0),
+            started_at_ms: now_ms(),
+        }))
     }
 
     /// One call. Events and output go to `io`, input comes from it. Dropping the future cancels everything that the call started.

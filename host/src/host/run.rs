@@ -27,14 +27,17 @@ impl Host {
     ) -> Result<RunAnswer> {
         let started = Instant::now();
         let target: Target = request.skill.parse()?;
-        let catalog = self.catalog(project.clone()).await?;
-        let entry = catalog.get(&target.skill)?.clone();
+        let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
         let name = entry.name.clone();
         let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
-        if let (SkillState::Untrusted, Some(why)) = self.state(&entry, project.as_deref()).await? {
+        let trust = self.trusts(std::iter::once(&entry), project.as_deref())?;
+        if let (SkillState::Untrusted, Some(why)) = trust.state(&entry) {
             return self.broker.refuse(&actor, "skill.run", Error::denied(why)).await;
         }
-        let descriptor = self.describe(&entry).await?;
+        let descriptor = match known {
+            Some(known) => known,
+            None => self.describe(&entry).await?,
+        };
         let loaded = entry.loaded?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
         let args = action.with_text(request.args, &request.text_args)?;

@@ -1,93 +1,82 @@
 //! What skills there are, and what each is.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::{Host, grant};
 use crate::api::types::{ActionDetail, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 use crate::error::{Error, Result};
-use crate::skills::{Catalog, Descriptor, Entry, Roots, Source, Target, imports};
+use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
 
 impl Host {
-    pub(super) async fn catalog(&self, project: Option<PathBuf>) -> Result<Catalog> {
-        blocking(move || Ok(Catalog::discover(&Roots::from_env(project.as_deref())))).await
+    async fn catalog(&self, roots: Roots) -> Result<Catalog> {
+        let shelf = self.shelf.clone();
+        blocking(move || Ok(Catalog::discover(&roots, &shelf))).await
+    }
+
+    /// The skill called `name`, and its descriptor when that is known already; otherwise [`Self::describe`] has it.
+    pub(super) async fn find(
+        &self,
+        project: Option<&Path>,
+        name: &SkillName,
+    ) -> Result<(Entry, Option<Arc<Descriptor>>)> {
+        let roots = Roots::from_env(project);
+        if let Some((entry, descriptor)) = Catalog::recall(&roots, name, &self.shelf) {
+            return Ok((entry, Some(descriptor)));
+        }
+        Ok((self.catalog(roots).await?.get(name)?.clone(), None))
     }
 
     /// The skill's descriptor, out of the cache when its component has not changed.
-    pub(super) async fn describe(&self, entry: &Entry) -> Result<Descriptor> {
+    pub(super) async fn describe(&self, entry: &Entry) -> Result<Arc<Descriptor>> {
         let (entry, cache) = (entry.clone(), self.descriptors.clone());
         blocking(move || entry.describe(&*cache).map_err(|error| error.context(&entry.name))).await
     }
 
-    /// Whether the skill may run, and why not. Whether its component is fit to run is not looked at.
-    pub(super) async fn state(&self, entry: &Entry, project: Option<&Path>) -> Result<(SkillState, Option<String>)> {
-        if entry.source == Source::Project
-            && let Some(project) = project
-            && !self.trust.has(project).await?
-        {
-            let why = format!(
-                "the skill {} is of the project {}, which is not trusted: look at it with `skillhost inspect {}`, then let the \
-                 project's skills run with `skillhost trust {}`",
-                entry.name,
-                project.display(),
-                entry.name,
-                project.display()
-            );
-            return Ok((SkillState::Untrusted, Some(why)));
-        }
-        Ok((SkillState::Ready, None))
+    /// What the user has said of the project, which is asked for the sake of `entries`.
+    pub(super) fn trusts<'a>(
+        &self,
+        mut entries: impl Iterator<Item = &'a Entry>,
+        project: Option<&'a Path>,
+    ) -> Result<Trusts<'a>> {
+        let matters = project.filter(|_| entries.any(|entry| entry.source == Source::Project));
+        let untrusted = match matters {
+            Some(project) if !self.trust.has(project)? => Some(project),
+            _ => None,
+        };
+        Ok(Trusts { untrusted })
     }
 
     pub(super) async fn list_skills(&self, project: Option<PathBuf>, query: Option<String>) -> Result<SkillList> {
-        let catalog = self.catalog(project.clone()).await?;
-        let entries: Vec<&Entry> = match &query {
-            Some(query) => catalog.search(query)?,
-            None => catalog.skills.values().collect(),
-        };
-        let mut list = SkillList {
-            collisions: catalog.collisions.clone(),
-            problems: catalog.problems.clone(),
-            ..SkillList::default()
-        };
-        for entry in entries {
-            let descriptor = self.describe(entry).await;
-            list.skills.push(self.summary(entry, &descriptor, project.as_deref()).await?);
-        }
-        Ok(list)
-    }
-
-    async fn summary(
-        &self,
-        entry: &Entry,
-        descriptor: &Result<Descriptor>,
-        project: Option<&Path>,
-    ) -> Result<SkillSummary> {
-        let (state, problem) = match descriptor {
-            Err(error) => (SkillState::Broken, Some(error.message.clone())),
-            Ok(_) => self.state(entry, project).await?,
-        };
-        let loaded = entry.loaded.as_ref().ok();
-        Ok(SkillSummary {
-            name: entry.name.clone(),
-            description: loaded.map(|loaded| loaded.frontmatter.description.clone()).unwrap_or_default(),
-            version: loaded.map(|loaded| loaded.manifest.skill.version.clone()).unwrap_or_default(),
-            source: entry.source.name().into(),
-            directory: entry.dir.clone(),
-            actions: descriptor
-                .iter()
-                .flat_map(|descriptor| &descriptor.actions)
-                .map(|action| action.name.clone())
-                .collect(),
-            state,
-            problem,
+        let (roots, shelf, cache) = (Roots::from_env(project.as_deref()), self.shelf.clone(), self.descriptors.clone());
+        let (catalog, found) = blocking(move || {
+            let catalog = Catalog::discover(&roots, &shelf);
+            let found: Vec<Entry> = match &query {
+                Some(query) => catalog.search(query)?.into_iter().cloned().collect(),
+                None => catalog.skills.values().cloned().collect(),
+            };
+            let described = describe_all(&found, &cache);
+            Ok((catalog, found.into_iter().zip(described).collect::<Vec<_>>()))
         })
+        .await?;
+        let mut list = SkillList {
+            collisions: catalog.collisions,
+            problems: catalog.problems,
+            skills: Vec::with_capacity(found.len()),
+        };
+        let trust = self.trusts(found.iter().map(|(entry, _)| entry), project.as_deref())?;
+        list.skills.extend(found.iter().map(|(entry, descriptor)| summary(entry, descriptor, trust)));
+        Ok(list)
     }
 
     pub(super) async fn inspect_skill(&self, project: Option<PathBuf>, skill: &str) -> Result<SkillDetail> {
         let target: Target = skill.parse()?;
-        let catalog = self.catalog(project.clone()).await?;
-        let entry = catalog.get(&target.skill)?;
-        let descriptor = self.describe(entry).await;
-        let summary = self.summary(entry, &descriptor, project.as_deref()).await?;
+        let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
+        let descriptor = match known {
+            Some(known) => Ok(known),
+            None => self.describe(&entry).await,
+        };
+        let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
         let granted = grant::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
@@ -99,10 +88,11 @@ impl Host {
         Ok(SkillDetail {
             permissions: permissions.collect(),
             summary,
-            digest: descriptor.digest,
+            digest: descriptor.digest.clone(),
             actions_detail: descriptor
                 .actions
-                .into_iter()
+                .iter()
+                .cloned()
                 .map(|action| ActionDetail {
                     name: action.name,
                     description: action.docs,
@@ -111,11 +101,69 @@ impl Host {
                     output_schema: action.output_schema,
                 })
                 .collect(),
-            unavailable: descriptor.unavailable,
+            unavailable: descriptor.unavailable.clone(),
             limits: loaded.manifest.limits.shown(),
             body: loaded.frontmatter.body.clone(),
         })
     }
+}
+
+/// What the user has said of a project.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trusts<'a> {
+    /// The project, when its skills are listed and must not run.
+    untrusted: Option<&'a Path>,
+}
+
+impl Trusts<'_> {
+    /// Whether the skill may run, and why not. Whether its component is fit to run is not looked at.
+    pub(super) fn state(self, entry: &Entry) -> (SkillState, Option<String>) {
+        match self.untrusted {
+            Some(project) if entry.source == Source::Project => {
+                let (name, project) = (&entry.name, project.display());
+                let why = format!(
+                    "the skill {name} is of the project {project}, which is not trusted: look at it with \
+                     `skillhost inspect {name}`, then let the project's skills run with `skillhost trust {project}`"
+                );
+                (SkillState::Untrusted, Some(why))
+            }
+            _ => (SkillState::Ready, None),
+        }
+    }
+}
+
+fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
+    let (state, problem) = match descriptor {
+        Err(error) => (SkillState::Broken, Some(error.message.clone())),
+        Ok(_) => trust.state(entry),
+    };
+    let loaded = entry.loaded.as_ref().ok();
+    let actions = descriptor.iter().flat_map(|descriptor| &descriptor.actions);
+    SkillSummary {
+        name: entry.name.clone(),
+        description: loaded.map(|loaded| loaded.frontmatter.description.clone()).unwrap_or_default(),
+        version: loaded.map(|loaded| loaded.manifest.skill.version.clone()).unwrap_or_default(),
+        source: entry.source.name().into(),
+        directory: entry.dir.clone(),
+        actions: actions.map(|action| action.name.clone()).collect(),
+        state,
+        problem,
+    }
+}
+
+/// The descriptors of all of these, side by side: a first listing describes each in a process of its own.
+fn describe_all<'a>(entries: &'a [Entry], cache: &DirCache) -> Vec<Result<Arc<Descriptor>>> {
+    let describe = |entry: &Entry| entry.describe(cache).map_err(|error| error.context(&entry.name));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let share = entries.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let work = |share: &'a [Entry]| (share, scope.spawn(move || share.iter().map(describe).collect::<Vec<_>>()));
+        let shares: Vec<_> = entries.chunks(share).map(work).collect();
+        let failed = || Err(Error::other("the host failed while it described the skill"));
+        let results =
+            shares.into_iter().map(|(share, done)| done.join().unwrap_or_else(|_| vec![failed(); share.len()]));
+        results.flatten().collect()
+    })
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -1,9 +1,9 @@
 //! Which projects' skills may run. A skill of a project that somebody cloned is a stranger's program: it is listed, and
 //! runs only when the user has said so.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-
-use rusqlite::OptionalExtension as _;
+use std::sync::{PoisonError, RwLock};
 
 use crate::api::types::Done;
 use crate::db::Db;
@@ -13,17 +13,30 @@ use crate::units::now_ms;
 /// The user's word about projects.
 pub(super) struct Trust {
     db: Db,
+    /// What the database has: this process is the only one that writes there.
+    trusted: RwLock<HashSet<PathBuf>>,
 }
 
 impl Trust {
-    pub(super) fn new(db: Db) -> Self {
-        Self { db }
+    pub(super) async fn open(db: Db) -> Result<Self> {
+        let trusted = db
+            .run(|transaction| {
+                let mut query = transaction.prepare("SELECT project FROM trust")?;
+                let projects = query.query_map([], |row| Ok(PathBuf::from(row.get::<_, String>(0)?)))?;
+                projects.collect::<rusqlite::Result<_>>()
+            })
+            .await?;
+        Ok(Self { db, trusted: RwLock::new(trusted) })
     }
 
     /// Gives or takes it.
     pub(super) async fn set(&self, project: &Path, trusted: bool) -> Result<Done> {
         let project = real(project)?;
         let key = text(&project)?;
+        if !trusted {
+            // At once, whatever becomes of the database.
+            self.trusted.write().unwrap_or_else(PoisonError::into_inner).remove(&project);
+        }
         self.db
             .run(move |transaction| match trusted {
                 true => transaction
@@ -31,6 +44,9 @@ impl Trust {
                 false => transaction.execute("DELETE FROM trust WHERE project = ?1", [key]),
             })
             .await?;
+        if trusted {
+            self.trusted.write().unwrap_or_else(PoisonError::into_inner).insert(project.clone());
+        }
         let project = project.display();
         let message = if trusted {
             format!("the skills of {project} may run; `skillhost trust --revoke {project}` takes that back")
@@ -41,18 +57,8 @@ impl Trust {
     }
 
     /// Whether the project is trusted.
-    pub(super) async fn has(&self, project: &Path) -> Result<bool> {
-        let key = text(&real(project)?)?;
-        let found = self
-            .db
-            .run(move |transaction| {
-                transaction
-                    .prepare_cached("SELECT 1 FROM trust WHERE project = ?1")?
-                    .query_row([key], |_| Ok(()))
-                    .optional()
-            })
-            .await?;
-        Ok(found.is_some())
+    pub(super) fn has(&self, project: &Path) -> Result<bool> {
+        Ok(self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(&real(project)?))
     }
 }
 

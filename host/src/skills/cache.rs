@@ -21,8 +21,8 @@ use crate::units::hex;
 
 /// Changes with the layout of [`Descriptor`], so that none of another layout is read.
 const LAYOUT: &str = "1";
-/// The most files of the directory; the oldest half goes when there are more.
-const MAX_FILES: usize = 2_000;
+/// The most files of the directory, two for each component; the oldest half goes when there are more.
+const MAX_FILES: usize = 10_000;
 
 /// Keeps descriptors.
 pub trait DescriptorCache: Send + Sync {

@@ -4,12 +4,14 @@
 //! directory: neither `..` nor a symbolic link leads out, also when it is swapped meanwhile. Read to a bound, and only
 //! from regular files: a FIFO in a skill's place hangs nobody.
 
+use std::fs::Metadata;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, File, MetadataExt, OpenOptions, OpenOptionsExt};
+use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
 
 use super::descriptor::digest;
 use super::manifest::Manifest;
@@ -27,14 +29,56 @@ pub struct Component {
     pub digest: String,
 }
 
+/// How long ago a file must have been changed for its [`Stamp`] to speak for its content: some file systems count time in
+/// steps of seconds, and a second change within one step leaves the stamp as it is.
+const SETTLED: Duration = Duration::from_secs(3);
+
 /// What tells whether a file has changed, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    len: u64,
+    /// When its content was changed, in nanoseconds. An owner can set this back.
+    modified: i128,
+    /// When anything of it was changed, in nanoseconds. Nobody can set this but by setting the clock.
+    changed: i128,
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            len: meta.size(),
+            modified: nanos(meta.mtime(), meta.mtime_nsec()),
+            changed: nanos(meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Of the file at `path` itself, when it is a regular one and no link, and was left alone for long enough for the
+    /// stamp to speak for its content. To be taken before the file is read.
+    pub(super) fn settled(path: &Path) -> Option<Self> {
+        let meta = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
+        Some(Self::of(&meta)).filter(Self::is_settled)
+    }
+
+    fn is_settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let changed = u128::try_from(self.changed.max(self.modified)).unwrap_or_default();
+        now.as_nanos().saturating_sub(changed) > SETTLED.as_nanos()
+    }
+}
+
+/// A file, and what tells whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileKey {
     /// Where it is.
     pub path: PathBuf,
-    /// Device, inode, length, and when it was modified (seconds and nanoseconds).
-    pub stamp: (u64, u64, u64, i64, i64),
-    /// Whether it was modified so lately that a further change could leave the stamp as it is.
+    /// What tells whether it has changed.
+    pub stamp: Stamp,
+    /// Whether the stamp does not tell yet, for the file was changed a moment ago.
     pub fresh: bool,
 }
 
@@ -66,14 +110,8 @@ pub fn check_pin(manifest: &Manifest, digest: &str) -> Result<()> {
 pub fn file_key(dir: &Path, manifest: &Manifest) -> Result<FileKey> {
     let relative = &manifest.skill.component;
     let file = open_beneath(&open_dir(dir)?, relative).map_err(|error| missing(dir, relative, error))?;
-    let meta = file.metadata()?;
-    let modified = Duration::new(u64::try_from(meta.mtime()).unwrap_or(0), 0);
-    let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + modified).unwrap_or_default();
-    Ok(FileKey {
-        path: dir.join(relative),
-        stamp: (meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()),
-        fresh: age < Duration::from_secs(3),
-    })
+    let stamp = Stamp::of(&file.into_std().metadata()?);
+    Ok(FileKey { path: dir.join(relative), fresh: !stamp.is_settled(), stamp })
 }
 
 fn missing(dir: &Path, relative: &Path, error: Error) -> Error {

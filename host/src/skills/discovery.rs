@@ -11,17 +11,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cap_std::fs::Dir;
 
-use super::cache::{DescriptorCache, descriptor_of};
-use super::component::{open_dir, read_beneath};
+use super::cache::DescriptorCache;
+use super::component::open_dir;
 use super::descriptor::Descriptor;
-use super::frontmatter::{self, Frontmatter};
-use super::imports::check_imports;
-use super::manifest::{self, Manifest};
-use super::name::{SkillName, check_part, is_part};
+use super::loaded::{Loaded, Shelf};
+use super::manifest;
+use super::name::{SkillName, check_part};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
@@ -115,43 +116,51 @@ pub struct Entry {
     /// Its directory.
     pub dir: PathBuf,
     /// What its files say, or why they cannot be used.
-    pub loaded: Result<Loaded>,
-}
-
-/// A skill's files, read; its component is not.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
-    /// `skill.toml`.
-    pub manifest: Manifest,
-    /// `SKILL.md`.
-    pub frontmatter: Frontmatter,
+    pub loaded: Result<Arc<Loaded>>,
 }
 
 impl Entry {
     /// The descriptor: only what the manifest exposes, and only when it asks for all that the component imports.
-    pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Descriptor> {
-        let loaded = self.loaded.as_ref().map_err(Clone::clone)?;
-        let descriptor = descriptor_of(&self.dir, &loaded.manifest, cache)?;
-        loaded.check(descriptor)
-    }
-}
-
-impl Loaded {
-    /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
-    pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
-        check_imports(&descriptor, &self.manifest)?;
-        descriptor.expose(&self.manifest.actions)
+    pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
+        self.loaded.as_ref().map_err(Clone::clone)?.describe(&self.dir, cache)
     }
 }
 
 impl Catalog {
-    /// Looks through the roots.
-    pub fn discover(roots: &Roots) -> Self {
-        let mut scan = Scan::default();
+    /// Looks through the roots. What `shelf` holds of a skill is used when its files have not changed, and what is read is
+    /// put there.
+    pub fn discover(roots: &Roots, shelf: &Shelf) -> Self {
+        let mut scan =
+            Scan { shelf, catalog: Self::default(), seen: BTreeSet::new(), plugins: BTreeMap::new(), looked_at: 0 };
         for root in &roots.0 {
             scan.root(root);
         }
         scan.catalog
+    }
+
+    /// The skill called `name` and its descriptor, when its owner is on the shelf and described, and nothing of it has
+    /// changed: some questions to the file system, and nothing is read. None tells nothing.
+    pub fn recall(roots: &Roots, name: &SkillName, shelf: &Shelf) -> Option<(Entry, Arc<Descriptor>)> {
+        if name.plugin.is_some() {
+            return None;
+        }
+        for root in &roots.0 {
+            let dir = root.dir.join(&name.skill);
+            let Some(loaded) = shelf.get(&dir) else {
+                let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
+                match is_there.err()?.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => continue,
+                    _ => return None,
+                }
+            };
+            let loaded = loaded.ok()?;
+            let descriptor = loaded.recall(&dir)?.ok()?;
+            return Some((
+                Entry { name: name.skill.clone(), source: root.source, dir, loaded: Ok(loaded) },
+                descriptor,
+            ));
+        }
+        None
     }
 
     /// The skill called `name`.
@@ -190,8 +199,8 @@ impl Catalog {
     }
 }
 
-#[derive(Default)]
-struct Scan {
+struct Scan<'a> {
+    shelf: &'a Shelf,
     catalog: Catalog,
     /// Roots by their real path: two ways to one directory are one root.
     seen: BTreeSet<PathBuf>,
@@ -201,7 +210,7 @@ struct Scan {
     looked_at: usize,
 }
 
-impl Scan {
+impl Scan<'_> {
     fn root(&mut self, root: &Root) {
         self.looked_at = 0;
         self.skills_dir(&root.dir, root.source, None);
@@ -242,17 +251,7 @@ impl Scan {
         let Some(dir) = self.open_root(path) else { return };
         for name in self.entries(&dir, path) {
             let at = path.join(&name);
-            let loaded = match dir.open_dir(&name) {
-                Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
-                Ok(_) => continue,
-                // A file, or something that went away: no skill. A link out of the root is one that is refused.
-                Err(_) if !at.join(manifest::FILE).exists() => continue,
-                Err(error) => Err(Error::from(error).context(format!(
-                    "{} cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill \
-                     itself there)",
-                    at.display()
-                ))),
-            };
+            let Some(loaded) = self.shelf.get(&at).or_else(|| self.shelf.read(&dir, &name, &at)) else { continue };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
             if let Some(owner) = self.catalog.skills.get(&name) {
@@ -260,7 +259,6 @@ impl Scan {
                 self.catalog.collisions.push(lost);
                 continue;
             }
-            let loaded = loaded.map_err(|error| error.context(at.display()));
             self.catalog.skills.insert(name.clone(), Entry { name, source, dir: at, loaded });
         }
     }
@@ -301,33 +299,4 @@ impl Scan {
         names.sort();
         names
     }
-}
-
-/// Also when it is a link that leads nowhere: then it is a skill that cannot be read.
-fn has_manifest(skill: &Dir) -> bool {
-    skill.symlink_metadata(manifest::FILE).is_ok()
-}
-
-fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
-    if !is_part(directory) {
-        check_part("skill", directory)?;
-    }
-    let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
-    let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
-    manifest.check_directory(directory)?;
-    let text = read_text(skill, frontmatter::FILE, frontmatter::MAX_BYTES).map_err(|error| match error.kind {
-        ErrorKind::NotFound => Error::not_found(format!(
-            "there is no {}: write one with the fields `name` and `description`",
-            frontmatter::FILE
-        )),
-        _ => error,
-    })?;
-    Ok(Loaded { manifest, frontmatter: Frontmatter::parse(&text)? })
-}
-
-fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
-    let bytes = read_beneath(dir, Path::new(file), max).map_err(|error| error.context(file))?;
-    String::from_utf8(bytes).map_err(|error| {
-        Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
-    })
 }

@@ -4,6 +4,7 @@
 //! - [`manifest`]: `skill.toml`, the machine contract; strict, every error with its file, line and key.
 //! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
+//! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`apart`]: the same, in a process of its own.
@@ -25,6 +26,7 @@ pub mod docs;
 pub mod frontmatter;
 pub mod imports;
 pub mod lift;
+pub mod loaded;
 pub mod lower;
 pub mod manifest;
 pub mod name;
@@ -38,8 +40,9 @@ pub use crate::engine::limits::{self, Limits};
 pub use cache::{DescriptorCache, DirCache};
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
-pub use discovery::{Catalog, Entry, Loaded, Root, Roots, Source};
+pub use discovery::{Catalog, Entry, Root, Roots, Source};
 pub use imports::check_imports;
 pub use lift::Lifted;
+pub use loaded::{Loaded, Shelf};
 pub use manifest::Manifest;
 pub use name::{SkillName, Target};

@@ -1,0 +1,170 @@
+//! A skill's files, read, and kept for as long as they stay as they are.
+//!
+//! A host is asked for the same skills again and again, and what the file system says of a file without opening it is
+//! enough to know that its content is still the one that was read (see [`Stamp`]). So each use costs three such questions for
+//! each skill and one more for its component, and a change on disk is seen by the next use, with nothing to reload. Errors that
+//! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cap_std::fs::Dir;
+
+use super::cache::{DescriptorCache, descriptor_of};
+use super::component::{Stamp, read_beneath};
+use super::descriptor::Descriptor;
+use super::frontmatter::{self, Frontmatter};
+use super::imports::check_imports;
+use super::manifest::{self, Manifest};
+use super::name::check_part;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most skills that are kept; when there are more, all are read anew.
+const MAX_KEPT: usize = 10_000;
+
+/// A skill's files, read; its component is not.
+#[derive(Debug)]
+pub struct Loaded {
+    /// `skill.toml`.
+    pub manifest: Manifest,
+    /// `SKILL.md`.
+    pub frontmatter: Frontmatter,
+    /// What the component was found to be, and of which file that was said.
+    described: Mutex<Option<(Stamp, Result<Arc<Descriptor>>)>>,
+}
+
+impl Loaded {
+    /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
+    pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
+        check_imports(&descriptor, &self.manifest)?;
+        descriptor.expose(&self.manifest.actions)
+    }
+
+    /// The checked descriptor of the component in `dir`, when it is known and the component has not changed.
+    pub(super) fn recall(&self, dir: &Path) -> Option<Result<Arc<Descriptor>>> {
+        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component))?;
+        let described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
+    }
+
+    /// The checked descriptor of the component in `dir`.
+    pub(super) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
+        if let Some(known) = self.recall(dir) {
+            return known;
+        }
+        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component));
+        let descriptor = descriptor_of(dir, &self.manifest, cache).and_then(|found| self.check(found)).map(Arc::new);
+        if let Some(stamp) = stamp.filter(|_| lasts(&descriptor)) {
+            *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, descriptor.clone()));
+        }
+        descriptor
+    }
+}
+
+/// Whether this comes from the files alone, and not from the machine's state at the time.
+fn lasts<T>(result: &Result<T>) -> bool {
+    result.as_ref().err().is_none_or(|error| matches!(error.kind, ErrorKind::InvalidArgument | ErrorKind::TooLarge))
+}
+
+/// Skills that were read, by their directory.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    kept: Mutex<HashMap<PathBuf, Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    stamps: Stamps,
+    loaded: Result<Arc<Loaded>>,
+}
+
+/// What tells whether a skill's directory is the one that was read.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamps {
+    dir: (u64, u64),
+    manifest: Stamp,
+    frontmatter: Stamp,
+}
+
+impl Stamps {
+    fn of(dir: &Path) -> Option<Self> {
+        // Not through a link: whether one may be followed is for the scan to say, each time.
+        let meta = std::fs::symlink_metadata(dir).ok().filter(Metadata::is_dir)?;
+        Some(Self {
+            dir: (meta.dev(), meta.ino()),
+            manifest: Stamp::settled(&dir.join(manifest::FILE))?,
+            frontmatter: Stamp::settled(&dir.join(frontmatter::FILE))?,
+        })
+    }
+}
+
+impl Shelf {
+    /// The skill in `dir`, when it is here and has not changed.
+    pub(super) fn get(&self, dir: &Path) -> Option<Result<Arc<Loaded>>> {
+        if !self.lock().contains_key(dir) {
+            return None;
+        }
+        // Not under the lock: the file system may take its time.
+        let stamps = Stamps::of(dir)?;
+        self.lock().get(dir).filter(|kept| kept.stamps == stamps).map(|kept| kept.loaded.clone())
+    }
+
+    /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
+    pub(super) fn read(&self, root: &Dir, name: &OsStr, at: &Path) -> Option<Result<Arc<Loaded>>> {
+        let stamps = Stamps::of(at);
+        let loaded = match root.open_dir(name) {
+            Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
+            Ok(_) => return None,
+            // A file, or something that went away: no skill. A link out of the root is one that is refused.
+            Err(_) if !at.join(manifest::FILE).exists() => return None,
+            Err(error) => Err(Error::from(error).context(
+                "it cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill itself there)",
+            )),
+        };
+        let loaded = loaded.map(Arc::new).map_err(|error| error.context(at.display()));
+        let mut kept = self.lock();
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        match stamps.filter(|_| lasts(&loaded)) {
+            Some(stamps) => kept.insert(at.to_owned(), Kept { stamps, loaded: loaded.clone() }),
+            None => kept.remove(at),
+        };
+        Some(loaded)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Also when it is a link that leads nowhere: then it is a skill that cannot be read.
+fn has_manifest(skill: &Dir) -> bool {
+    skill.symlink_metadata(manifest::FILE).is_ok()
+}
+
+fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
+    check_part("skill", directory)?;
+    let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
+    let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
+    manifest.check_directory(directory)?;
+    let text = read_text(skill, frontmatter::FILE, frontmatter::MAX_BYTES).map_err(|error| match error.kind {
+        ErrorKind::NotFound => Error::not_found(format!(
+            "there is no {}: write one with the fields `name` and `description`",
+            frontmatter::FILE
+        )),
+        _ => error,
+    })?;
+    Ok(Loaded { manifest, frontmatter: Frontmatter::parse(&text)?, described: Mutex::default() })
+}
+
+fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
+    let bytes = read_beneath(dir, Path::new(file), max).map_err(|error| error.context(file))?;
+    String::from_utf8(bytes).map_err(|error| {
+        Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+    })
+}
