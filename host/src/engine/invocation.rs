@@ -1,7 +1,11 @@
 //! One call of one action: its store, its limits, its deadline.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Instant;
 
 use wasmtime::UpdateDeadline;
@@ -83,17 +87,26 @@ impl Drop for AbortOnDrop {
 
 impl Engine {
     /// Makes the call. Dropping the future ends the guest and releases all that it held.
+    ///
+    /// Most calls are over in less time than it takes to hand them to another thread and to hear of their end. So a guest
+    /// begins where it is called, for one tick of the clock at most; if it has not returned by then, or waits for
+    /// something, it goes on where guests run. How many begin here at once is bounded, so that a thread is always left
+    /// for timers and sockets.
     pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<Finished> {
         let guests = self.guests.as_ref().ok_or_else(ended)?;
         let engine = self.clone();
-        let task = guests.spawn(async move { engine.run(invocation).await });
+        let mut work = Box::pin(async move { engine.run(invocation).await });
+        if let Ok(_permit) = self.beginning.try_acquire()
+            && let Some(result) = poll_fn(|cx| Poll::Ready(begin(work.as_mut(), cx))).await
+        {
+            return result;
+        }
+        let task = guests.spawn(work);
         let _guard = AbortOnDrop(task.abort_handle());
         match task.await {
             Ok(result) => result,
             Err(error) if error.is_cancelled() => Err(Error::cancelled("the call was cancelled")),
-            Err(error) => {
-                Err(Error::other(format!("the host failed while the skill ran, which is its own mistake: {error}")))
-            }
+            Err(error) => Err(host_failed(&error)),
         }
     }
 
@@ -157,6 +170,19 @@ impl Engine {
         });
         Ok(store)
     }
+}
+
+/// Polls once, and takes a panic for what a task takes it for. None when it is not done.
+fn begin<T>(work: Pin<&mut impl Future<Output = Result<T>>>, cx: &mut task::Context<'_>) -> Option<Result<T>> {
+    match catch_unwind(AssertUnwindSafe(|| work.poll(cx))) {
+        Ok(Poll::Ready(result)) => Some(result),
+        Ok(Poll::Pending) => None,
+        Err(_) => Some(Err(host_failed(&"it panicked"))),
+    }
+}
+
+fn host_failed(why: &dyn std::fmt::Display) -> Error {
+    Error::other(format!("the host failed while the skill ran, which is its own mistake: {why}"))
 }
 
 fn missing(name: &str) -> wasmtime::Error {

@@ -1,7 +1,8 @@
 //! How a skill's code runs: one configuration, one linker, a fresh store for every call.
 //!
 //! - Guests run on a runtime of their own. A guest that computes is interrupted every few milliseconds and lets others
-//!   have their turn, but on a shared runtime even that would hold up timers and sockets.
+//!   have their turn, but on a shared runtime even that would hold up timers and sockets. Only a call's first
+//!   milliseconds are spent where it was made ([`Engine::call`]).
 //! - A component is compiled once, by one caller, while others wait for it; the code is kept on disk ([`cache`]).
 //! - A call gets a new store and a new instance, and both go when it ends, however it ends: nothing is left between calls.
 
@@ -44,6 +45,8 @@ pub struct Engine {
     /// One compile at a time: each uses every core.
     compiling: Semaphore,
     guests: Option<tokio::runtime::Runtime>,
+    /// Guests that may begin on the caller's runtime at once: one less than it has threads, where it has several.
+    beginning: Semaphore,
 }
 
 #[derive(Default)]
@@ -79,6 +82,9 @@ impl Engine {
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
             compiling: Semaphore::new(1),
             guests: Some(guests),
+            beginning: Semaphore::new(
+                tokio::runtime::Handle::current().metrics().num_workers().saturating_sub(1).max(1),
+            ),
             engine,
             allocation,
             linker,
