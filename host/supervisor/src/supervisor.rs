@@ -35,8 +35,6 @@ const RECONNECT: Duration = Duration::from_millis(200);
 const SWEEP: Duration = Duration::from_secs(2);
 /// What a first loss of the host, before any hello, leaves to a tree.
 const DEFAULT_GRACE: u32 = 200;
-/// The reserve is refilled when nothing has happened for this long.
-const QUIET: Duration = Duration::from_millis(5);
 
 struct Connection {
     socket: OwnedFd,
@@ -233,10 +231,12 @@ impl Supervisor {
                 fds.push(PollFd::new(fd, flags));
             }
         }
-        let mut timeout = self.due().saturating_duration_since(Instant::now());
-        if self.reserve.wants_more() {
-            timeout = timeout.min(QUIET);
-        }
+        // The reserve is refilled when nothing else is to be done: as a rule while the exec that took a pair runs, so that
+        // neither it nor the next one waits for a fork.
+        let timeout = match self.reserve.wants_more() {
+            true => Duration::ZERO,
+            false => self.due().saturating_duration_since(Instant::now()),
+        };
         let timeout = Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -291,10 +291,6 @@ impl Supervisor {
         self.execs.retain(|_, exec| !exec.settle(&self.oom, &mut connection.output));
         if self.execs.len() < before {
             self.idle_since = Instant::now();
-            self.flush();
-            if self.reserve.wants_more() {
-                self.reserve.refill();
-            }
         }
     }
 
@@ -454,9 +450,6 @@ impl Supervisor {
         self.idle_since = Instant::now();
         if let Some(connection) = &mut self.connection {
             connection.greeted = true;
-        }
-        while self.reserve.wants_more() {
-            self.reserve.refill();
         }
         Ok(())
     }
