@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::host::Profile;
 use crate::run::{output, run, say, shown};
 use crate::{guests, host, setup};
 
@@ -16,9 +17,9 @@ const PATH: &str = "host";
 
 pub(crate) fn demo() -> Result<()> {
     setup::wasm_target()?;
-    guests::build()?;
-    host::build()?;
-    if let Err(error) = host::provide_images() {
+    guests::build(Profile::Debug)?;
+    host::build(Profile::Debug)?;
+    if let Err(error) = host::provide_images(Profile::Debug) {
         say(&format!("no containers here, so this machine's own programs stand in for the image: {error:#}"));
     }
     let show = Show { state: tempfile::Builder::new().prefix("skillhost-demo-").tempdir()? };
@@ -43,7 +44,7 @@ struct Show {
 
 impl Show {
     fn skillhost(&self, words: &[&str]) -> Command {
-        let mut command = host::skillhost();
+        let mut command = host::skillhost(Profile::Debug);
         command.args(words).arg("--state-dir").arg(self.state.path());
         command
     }

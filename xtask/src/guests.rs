@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use crate::host;
-use crate::run::{cargo, quietly, root, run, say, target};
+use crate::host::{self, Profile};
+use crate::run::{cargo, program, quietly, root, run, say, target};
 use crate::setup::TARGET;
 
 /// Where guests live.
@@ -49,8 +49,8 @@ struct Skill {
     component: PathBuf,
 }
 
-/// Builds every guest. The target must be there (`setup`).
-pub(crate) fn build() -> Result<()> {
+/// Builds every guest, with a program of this profile to document them. The target must be there (`setup`).
+pub(crate) fn build(profile: Profile) -> Result<()> {
     let guests = find()?;
     let directory = target().join("guests");
     say(&format!("building {} guests for {TARGET}", guests.len()));
@@ -63,13 +63,13 @@ pub(crate) fn build() -> Result<()> {
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run(&mut command)?;
 
-    host::build()?;
+    let skillhost = host::build(profile)?;
     for guest in &guests {
         let Some(component) = &guest.component else { continue };
         let file = format!("{}.wasm", guest.package.replace('-', "_"));
         let built = directory.join(TARGET).join(PROFILE).join(file);
         let to = guest.directory.join(component);
-        let said = if install(&built, &guest.directory.join("wit"), &to)? { "built" } else { "unchanged" };
+        let said = if install(&skillhost, &built, &guest.directory.join("wit"), &to)? { "built" } else { "unchanged" };
         say(&format!("{}: {said}", to.strip_prefix(root()).unwrap_or(&to).display()));
     }
     Ok(())
@@ -77,11 +77,11 @@ pub(crate) fn build() -> Result<()> {
 
 /// Puts `built` at `to`, with the docs of the WIT that it was built from. Says whether anything changed: a component
 /// that is the same keeps its file, and with it what the host has remembered of it.
-fn install(built: &Path, wit: &Path, to: &Path) -> Result<bool> {
+fn install(skillhost: &Path, built: &Path, wit: &Path, to: &Path) -> Result<bool> {
     let parent = to.parent().context("a component's path has a directory")?;
     let scratch = tempfile::Builder::new().prefix(".component-").tempdir_in(parent)?;
     let documented = scratch.path().join("documented.wasm");
-    keep_docs(built, wit, &documented)?;
+    keep_docs(skillhost, built, wit, &documented)?;
     if fs::read(to).is_ok_and(|there| fs::read(&documented).is_ok_and(|new| new == there)) {
         return Ok(false);
     }
@@ -91,9 +91,9 @@ fn install(built: &Path, wit: &Path, to: &Path) -> Result<bool> {
 }
 
 /// Writes the component `built` to `to`, with the comments of its WIT: compilers drop them.
-fn keep_docs(built: &Path, wit: &Path, to: &Path) -> Result<()> {
+fn keep_docs(skillhost: &Path, built: &Path, wit: &Path, to: &Path) -> Result<()> {
     let options: [(&str, &Path); 3] = [("--component", built), ("--wit", wit), ("-o", to)];
-    let mut command = host::skillhost();
+    let mut command = program(skillhost);
     command.arg("build");
     for (name, value) in options {
         command.arg(name).arg(value);

@@ -7,29 +7,47 @@ use anyhow::Result;
 
 use crate::run::{cargo, program, run, say, target};
 
+/// How the program is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// For everything but figures.
+    Debug,
+    /// With optimisation.
+    Release,
+}
+
 /// Builds the program and says where it is.
-pub(crate) fn build() -> Result<PathBuf> {
+pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
     say("building skillhost (a first build takes minutes)");
     // All of the workspace, as `cargo test` takes it: for one package alone, dependencies have fewer features, and
     // Wasmtime would be compiled for both. Programs only, for a skill is no library of this machine's: the names of what
     // it exports are more than a linker takes.
-    run(cargo().args(["build", "--workspace", "--bins"]))?;
-    Ok(path())
+    let mut command = cargo();
+    command.args(["build", "--workspace", "--bins"]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    run(&mut command)?;
+    Ok(path(profile))
 }
 
 /// Where the program is, once it is built.
-pub(crate) fn path() -> PathBuf {
-    target().join("debug").join("skillhost").with_extension(std::env::consts::EXE_EXTENSION)
+pub(crate) fn path(profile: Profile) -> PathBuf {
+    let directory = match profile {
+        Profile::Debug => "debug",
+        Profile::Release => "release",
+    };
+    target().join(directory).join("skillhost").with_extension(std::env::consts::EXE_EXTENSION)
 }
 
 /// The program, to be run in the workspace.
-pub(crate) fn skillhost() -> Command {
-    program(path())
+pub(crate) fn skillhost(profile: Profile) -> Command {
+    program(path(profile))
 }
 
 /// Provides the image of every role.
-pub(crate) fn provide_images() -> Result<()> {
-    build()?;
+pub(crate) fn provide_images(profile: Profile) -> Result<()> {
+    build(profile)?;
     say("providing the images of sandbox-images.toml");
-    run(skillhost().args(["images", "build"]))
+    run(skillhost(profile).args(["images", "build"]))
 }

@@ -3,6 +3,7 @@
 //! Every verb brings about what it needs first and is quick when that is done already, so none of them has to be
 //! remembered in an order. What is going on stands on stderr; a failure says what to do about it.
 
+mod bench;
 mod demo;
 mod guests;
 mod host;
@@ -16,6 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use host::Profile;
 
 #[derive(Parser)]
 #[command(
@@ -47,6 +50,14 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Do all the set-up with optimisation, then measure: `cargo xtask bench [--quick] [--json FILE] [--list] [FILTER…]`.
+    ///
+    /// `cargo xtask bench -- --help` says more.
+    Bench {
+        /// Passed on to the program that measures.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Check format, clippy, layers, lengths of files, and docs of WIT.
     Lint,
 }
@@ -66,11 +77,12 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Setup => setup::wasm_target(),
         Verb::Skills => {
             setup::wasm_target()?;
-            guests::build()
+            guests::build(Profile::Debug)
         }
-        Verb::Images => host::provide_images(),
+        Verb::Images => host::provide_images(Profile::Debug),
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
+        Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Lint => lint::lint(),
     }
 }

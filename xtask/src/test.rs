@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::host::Profile;
 use crate::run::{cargo, root, say, shown};
 use crate::{guests, host, setup};
 
@@ -29,8 +30,8 @@ const REQUIRE: &str = "SKILLHOST_REQUIRE_DOCKER";
 pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     setup::wasm_target()?;
-    guests::build()?;
-    match host::provide_images() {
+    guests::build(Profile::Debug)?;
+    match host::provide_images(Profile::Debug) {
         Err(error) if required => {
             return Err(error.context(format!("{REQUIRE}=1, but there are no images to test with")));
         }

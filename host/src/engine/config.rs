@@ -26,7 +26,8 @@ pub(crate) fn engine() -> wasmtime::Result<(Engine, Allocation)> {
     }
 }
 
-fn config(allocation: Allocation) -> Config {
+/// The settings. Public for who wants to compare with Wasmtime alone.
+pub fn config(allocation: Allocation) -> Config {
     let mut config = Config::new();
     // The two ways to stop a guest: fuel is exact and the same everywhere, epochs are cheap and follow the clock.
     config.consume_fuel(true).epoch_interruption(true);

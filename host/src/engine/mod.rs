@@ -25,7 +25,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::capabilities;
 use crate::error::{Error, Result};
 use cache::Cache;
-pub use config::Allocation;
+pub use config::{Allocation, config as wasmtime_config};
 pub use invocation::{Finished, Invocation, Preopen};
 pub use limits::Limits;
 use ticker::Ticker;

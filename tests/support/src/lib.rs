@@ -42,34 +42,43 @@ pub fn guest(name: &str) -> PathBuf {
 
 /// Builds the component of the Python program in `tests/guests/python`, once for every content of its sources.
 pub fn python_guest() -> PathBuf {
+    try_python_guest().unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same for who can do without it: the error says why there is none, and what would help.
+pub fn try_python_guest() -> Result<PathBuf, String> {
     let source = workspace().join("tests/guests/python");
     let dir = workspace().join("target/guests/python");
-    must(fs::create_dir_all(&dir), &dir);
+    at(fs::create_dir_all(&dir), &dir)?;
     // Several test processes may want it at once.
-    let lock = must(File::create(dir.join("lock")), &dir);
-    must(lock.lock(), &dir);
+    let lock = at(File::create(dir.join("lock")), &dir)?;
+    at(lock.lock(), &dir)?;
     let (component, made_from) = (dir.join("greeter.wasm"), dir.join("made-from"));
     let mut sources = COMPONENTIZE_PY.to_owned();
     for file in ["app.py", "wit/greeter.wit"] {
-        sources.push_str(&must(fs::read_to_string(source.join(file)), &source));
+        sources.push_str(&at(fs::read_to_string(source.join(file)), &source)?);
     }
     if component.exists() && fs::read_to_string(&made_from).is_ok_and(|from| from == sources) {
-        return component;
+        return Ok(component);
     }
     let venv = dir.join("venv");
     let remedy = "Python 3.10 or newer with `venv`, and a package index for pip, are needed";
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy);
-    run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", COMPONENTIZE_PY]), remedy);
+    try_run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy)?;
+    try_run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", COMPONENTIZE_PY]), remedy)?;
     let mut command = Command::new(venv.join("bin/componentize-py"));
     command.current_dir(&source).env("PYTHONDONTWRITEBYTECODE", "1");
     command.args(["-d", "wit", "-w", "greeter", "componentize", "app", "-o"]).arg(&component);
-    run(&mut command, remedy);
-    must(fs::write(&made_from, sources), &made_from);
-    component
+    try_run(&mut command, remedy)?;
+    at(fs::write(&made_from, sources), &made_from)?;
+    Ok(component)
+}
+
+fn at<T>(result: std::io::Result<T>, path: &Path) -> Result<T, String> {
+    result.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn must<T>(result: std::io::Result<T>, path: &Path) -> T {
-    result.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    at(result, path).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Counts the test that calls this as skipped; it must then return. Where `SKILLHOST_REQUIRE_DOCKER=1` says that
@@ -94,12 +103,14 @@ pub fn skip(why: &str) {
 
 /// Runs `command` to its end; what went wrong, with `remedy`, ends the test.
 pub fn run(command: &mut Command, remedy: &str) {
-    let output = match command.output() {
-        Ok(output) => output,
-        Err(error) => panic!("{command:?} cannot be started: {error}; {remedy}"),
-    };
-    if !output.status.success() {
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        panic!("{command:?} failed ({}); {remedy}\n{out}{err}", output.status);
+    try_run(command, remedy).unwrap_or_else(|why| panic!("{why}"));
+}
+
+fn try_run(command: &mut Command, remedy: &str) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?} cannot be started: {error}; {remedy}"))?;
+    if output.status.success() {
+        return Ok(());
     }
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Err(format!("{command:?} failed ({}); {remedy}\n{out}{err}", output.status))
 }

@@ -1,0 +1,89 @@
+//! Bare Wasmtime, the control: the same settings, a WASI context, and nothing else of skillhost.
+//!
+//! It is what a program that embeds Wasmtime by the book would do for each call: a fresh store, an instance out of what is
+//! linked already, a typed call. No JSON, no limits but the fuel that the settings demand, no other thread.
+
+use std::path::Path;
+
+use anyhow::Result;
+use skillhost::engine::{Allocation, wasmtime_config};
+use wasmtime::component::{Component, ComponentNamedList, InstancePre, Lift, Linker, Lower, ResourceTable};
+use wasmtime::{Engine, Store};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+/// What a store holds.
+pub(crate) struct State {
+    wasi: WasiCtx,
+    table: ResourceTable,
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+/// A component that is compiled and linked.
+pub(crate) struct Bare {
+    engine: Engine,
+    pre: InstancePre<State>,
+}
+
+/// An engine with skillhost's own settings.
+pub(crate) fn engine() -> Result<Engine> {
+    Ok(Engine::new(&wasmtime_config(Allocation::Pooling))?)
+}
+
+impl Bare {
+    /// Compiles and links it.
+    pub(crate) fn new(engine: &Engine, component: &Path) -> Result<Self> {
+        Self::link(engine, &Component::from_file(engine, component)?)
+    }
+
+    /// Links what [`Bare::compiled`] wrote.
+    pub(crate) fn load(engine: &Engine, compiled: &Path) -> Result<Self> {
+        // SAFETY: `compiled` was written by this same program into a directory of its own.
+        #[allow(unsafe_code)]
+        let component = unsafe { Component::deserialize_file(engine, compiled) }?;
+        Self::link(engine, &component)
+    }
+
+    /// The engine that it runs in.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The compiled code, for [`Bare::load`].
+    pub(crate) fn compiled(&self) -> Result<Vec<u8>> {
+        Ok(self.pre.component().serialize()?)
+    }
+
+    fn link(engine: &Engine, component: &Component) -> Result<Self> {
+        let mut linker = Linker::new(engine);
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+        Ok(Self { engine: engine.clone(), pre: linker.instantiate_pre(component)? })
+    }
+
+    /// Calls the world's function `name` in a fresh store. It is interrupted `ticks` epochs from now.
+    pub(crate) async fn call<P, R>(&self, name: &str, params: P, ticks: u64) -> Result<R>
+    where
+        P: ComponentNamedList + Lower + Send + Sync,
+        R: ComponentNamedList + Lift + Send + Sync + 'static,
+    {
+        let state = State { wasi: WasiCtx::builder().build(), table: ResourceTable::new() };
+        let mut store = Store::new(&self.engine, state);
+        store.set_fuel(u64::MAX)?;
+        store.set_epoch_deadline(ticks);
+        let instance = self.pre.instantiate_async(&mut store).await?;
+        let function = instance.get_typed_func::<P, R>(&mut store, name)?;
+        Ok(function.call_async(&mut store, params).await?)
+    }
+
+    /// Calls `greet` of the skills that have one.
+    pub(crate) async fn greet(&self, name: &str) -> Result<String> {
+        Ok(self.call::<_, (String,)>("greet", (name,), NEVER).await?.0)
+    }
+}
+
+/// More epochs than ever come; the sum with what has passed must not overflow.
+pub(crate) const NEVER: u64 = u64::MAX / 2;

@@ -1,0 +1,88 @@
+//! A thousand skills.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use skillhost::api::client::Client;
+use skillhost::api::types::{Request, SkillList};
+
+use crate::row::{Control, Own, Row, Unit};
+use crate::sample::{Sampled, Side, interleave};
+use crate::world::{Bench, Program, Scratch};
+
+/// Skills, each with a component of its own.
+const COUNT: usize = 1_000;
+
+pub(super) const START: Row = Row {
+    name: "catalog/start",
+    what: "start of the host process until it has listed 1,000 skills; descriptors are cached",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.100)),
+    controls: &[Control { what: "the same with one skill", goal: None }],
+    run: start,
+};
+
+pub(super) const LIST: Row = Row {
+    name: "catalog/list",
+    what: "list of 1,000 skills from a host process that is up; descriptors are cached",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.010)),
+    controls: &[Control { what: "reading the 2,000 files `skill.toml` and `SKILL.md`", goal: None }],
+    run: list,
+};
+
+/// Lists the skills, all of which must be there and fit to run.
+async fn listed(program: &Program<'_>, client: &mut Client, count: usize) -> Result<()> {
+    let list: SkillList = serde_json::from_value(program.call(client, Request::ListSkills).await?)?;
+    let ready = list.skills.iter().filter(|skill| !skill.actions.is_empty()).count();
+    ensure!(ready == count, "{ready} of {count} skills are listed with their actions: {:?}", list.problems);
+    Ok(())
+}
+
+/// A program whose host knows `count` skills and has described them.
+fn warm<'a>(bench: &'a Bench, scratch: &Scratch, count: usize) -> Result<Program<'a>> {
+    scratch.many_skills("skill", count)?;
+    let program = Program::new(bench, scratch)?;
+    bench.runtime.block_on(async { listed(&program, &mut program.connect().await?, count).await })?;
+    Ok(program)
+}
+
+fn started<'p>(bench: &'p Bench, program: &'p Program<'_>, count: usize) -> Side<'p> {
+    Side::new(move || {
+        program.stop()?;
+        let start = Instant::now();
+        bench.runtime.block_on(async { listed(program, &mut program.connect().await?, count).await })?;
+        Ok(start.elapsed().into())
+    })
+}
+
+fn start(bench: &Bench) -> Result<Sampled> {
+    let (thousand, single) = (Scratch::new(&[])?, Scratch::new(&[])?);
+    let (many, one) = (warm(bench, &thousand, COUNT)?, warm(bench, &single, 1)?);
+    interleave(bench.pace, started(bench, &many, COUNT), vec![Ok(started(bench, &one, 1))])
+}
+
+fn list(bench: &Bench) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let program = warm(bench, &scratch, COUNT)?;
+    let mut client = bench.runtime.block_on(program.connect())?;
+    let skills = scratch.project().join("skills");
+    let subject = Side::timed(|| bench.runtime.block_on(listed(&program, &mut client, COUNT)));
+    interleave(bench.pace, subject, vec![Ok(Side::timed(|| read(&skills)))])
+}
+
+/// What no listing that sees changes can do without.
+fn read(skills: &Path) -> Result<()> {
+    let mut count = 0;
+    for entry in fs::read_dir(skills)? {
+        let dir = entry?.path();
+        for name in ["skill.toml", "SKILL.md"] {
+            ensure!(!fs::read(dir.join(name))?.is_empty(), "{} is empty", dir.display());
+        }
+        count += 1;
+    }
+    ensure!(count == COUNT, "there are {count} skills");
+    Ok(())
+}

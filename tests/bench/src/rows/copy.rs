@@ -1,0 +1,162 @@
+//! How fast files come into a sandbox and out of it.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use skillhost::api::types::{CopyAnswer, CopyRequest, HostPath, Request};
+use skillhost::host::BackendChoice;
+
+use crate::row::{Control, Goal, Row, Unit};
+use crate::sample::{Sampled, Side, interleave};
+use crate::world::{Bench, Container, InProcess, Sandbox, Scratch, docker, quietly};
+
+/// The size of the file.
+const BYTES: u64 = 256 << 20;
+/// What the file is called wherever it is.
+const NAME: &str = "big";
+/// Where it is in the control's container.
+const IN_CONTAINER: &str = "/big";
+
+const CONTROLS: &[Control] = &[
+    Control { what: "cp, on the same file system", goal: Some(Goal::OfRate(0.8)) },
+    Control { what: "docker cp", goal: None },
+];
+
+const fn row(name: &'static str, what: &'static str, run: fn(&Bench) -> Result<Sampled>) -> Row {
+    Row { name, what, unit: Unit::Moved(BYTES), goal: None, controls: CONTROLS, run }
+}
+
+pub(super) const IN_DOCKER: Row = row("copy-in/docker", "a file of 256 MiB into a container's workspace", |bench| {
+    copy_in(bench, BackendChoice::Docker)
+});
+pub(super) const IN_LOCAL: Row = row("copy-in/local", "a file of 256 MiB into a local sandbox's workspace", |bench| {
+    copy_in(bench, BackendChoice::Local)
+});
+pub(super) const OUT_DOCKER: Row =
+    row("copy-out/docker", "a file of 256 MiB out of a container's workspace", |bench| {
+        copy_out(bench, BackendChoice::Docker)
+    });
+pub(super) const OUT_LOCAL: Row =
+    row("copy-out/local", "a file of 256 MiB out of a local sandbox's workspace", |bench| {
+        copy_out(bench, BackendChoice::Local)
+    });
+
+/// A sandbox with a directory for what comes and goes, on the file system of its workspace.
+struct Place<'a> {
+    host: InProcess<'a>,
+    sandbox: Sandbox,
+    container: Result<Container, String>,
+    /// The file that is copied into the sandbox, or was copied out of it.
+    outside: PathBuf,
+    /// The same in the workspace.
+    inside: PathBuf,
+    /// Where `cp` puts it.
+    beside: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    fn new(bench: &'a Bench, scratch: &Scratch, backend: BackendChoice) -> Result<Self> {
+        let host = InProcess::with_backend(bench, scratch, backend)?;
+        let sandbox = host.launch()?;
+        let (outside, beside) = (scratch.path().join(NAME), scratch.path().join("copied-by-cp"));
+        let inside = sandbox.workspace.join(NAME);
+        Ok(Self { host, sandbox, container: Container::start(), outside, inside, beside })
+    }
+
+    fn request(&self) -> CopyRequest {
+        let host = HostPath::Owner(self.outside.clone());
+        CopyRequest { container_id: self.sandbox.id.clone(), host, sandbox: NAME.into() }
+    }
+
+    fn ask(&self, request: Request) -> Result<()> {
+        let answer: CopyAnswer = self.host.ask(request)?;
+        ensure!(answer.bytes == BYTES, "{} of {BYTES} bytes were copied: {}", answer.bytes, answer.message);
+        Ok(())
+    }
+
+    /// `docker cp` as a side; `from` and `to` are made of the container's id.
+    fn docker_cp<'p>(
+        &'p self,
+        paths: impl Fn(&str) -> [String; 2] + 'p,
+        to: Option<&'p Path>,
+    ) -> Result<Side<'p>, String> {
+        let container = self.container.as_ref().map_err(Clone::clone)?;
+        let copied = format!("{}:{IN_CONTAINER}", container.id);
+        Ok(Side::new(move || {
+            match to {
+                Some(to) => absent(to)?,
+                None => quietly(&mut docker(["exec", &container.id, "rm", "-f", IN_CONTAINER]))?,
+            }
+            let [from, to] = paths(&copied);
+            timed(|| quietly(&mut docker(["cp", "--quiet", &from, &to])))
+        }))
+    }
+}
+
+fn copy_in(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let place = Place::new(bench, &scratch, backend)?;
+    fill(&place.outside)?;
+    let subject = Side::new(|| {
+        absent(&place.inside)?;
+        timed(|| place.ask(Request::CopyIn(place.request())))
+    });
+    let outside = place.outside.to_string_lossy().into_owned();
+    let docker = place.docker_cp(move |copied| [outside.clone(), copied.to_owned()], None);
+    interleave(bench.pace, subject, vec![Ok(cp(&place.outside, &place.beside)), docker])
+}
+
+fn copy_out(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let place = Place::new(bench, &scratch, backend)?;
+    // By the host itself, so that it is the sandbox's.
+    fill(&place.outside)?;
+    place.ask(Request::CopyIn(place.request()))?;
+    if let Ok(container) = &place.container {
+        let to = format!("{}:{IN_CONTAINER}", container.id);
+        quietly(&mut docker(["cp", "--quiet", &place.outside.to_string_lossy(), &to]))?;
+    }
+    let subject = Side::new(|| {
+        absent(&place.outside)?;
+        timed(|| place.ask(Request::CopyOut(place.request())))
+    });
+    let by_docker = scratch.path().join("copied-by-docker");
+    let to = by_docker.to_string_lossy().into_owned();
+    let docker = place.docker_cp(move |copied| [copied.to_owned(), to.clone()], Some(&by_docker));
+    interleave(bench.pace, subject, vec![Ok(cp(&place.inside, &place.beside)), docker])
+}
+
+/// `cp`, which copies in the kernel where it can.
+fn cp<'p>(from: &'p Path, to: &'p Path) -> Side<'p> {
+    Side::new(move || {
+        absent(to)?;
+        timed(|| quietly(Command::new("cp").arg(from).arg(to)))
+    })
+}
+
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<crate::sample::Sample> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().into())
+}
+
+/// A file of bytes that are not all the same.
+fn fill(path: &Path) -> Result<()> {
+    let piece: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
+    let mut file = fs::File::create(path)?;
+    for _ in 0..BYTES >> 20 {
+        file.write_all(&piece)?;
+    }
+    Ok(())
+}
+
+fn absent(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! How fast what a command writes arrives.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use skillhost::api::types::{ExecRequest, Request};
+use skillhost::host::{BackendChoice, CallIo, Output};
+use tokio::sync::mpsc;
+
+use crate::row::{Control, Own, Row, Unit};
+use crate::sample::{Sampled, Side, interleave};
+use crate::world::{Bench, Container, InProcess, Sandbox, Scratch, exec};
+
+/// Bytes that are written.
+const BYTES: u64 = 256 << 20;
+/// What writes them: in pieces that are large, so that not the writer is measured.
+const WRITE: [&str; 5] = ["dd", "if=/dev/zero", "bs=1M", "count=256", "status=none"];
+/// Pieces that may wait for their reader.
+const QUEUE: usize = 64;
+
+const CONTROLS: &[Control] = &[
+    Control { what: "the Engine API's exec, attached", goal: None },
+    Control { what: "the same program on this machine, through a pipe", goal: None },
+];
+
+pub(super) const DOCKER: Row = Row {
+    name: "stream/docker",
+    what: "standard output of a command in a container, 256 MiB, streamed to its caller in process",
+    unit: Unit::Moved(BYTES),
+    goal: Some(Own::BytesPerSecond(1e9)),
+    controls: CONTROLS,
+    run: |bench| run(bench, BackendChoice::Docker),
+};
+
+pub(super) const LOCAL: Row = Row {
+    name: "stream/local",
+    what: "standard output of a command in a local sandbox, 256 MiB, streamed to its caller in process",
+    unit: Unit::Moved(BYTES),
+    goal: Some(Own::BytesPerSecond(1e9)),
+    controls: CONTROLS,
+    run: |bench| run(bench, BackendChoice::Local),
+};
+
+fn run(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let host = InProcess::with_backend(bench, &scratch, backend)?;
+    let sandbox = host.launch()?;
+    let subject = Side::timed(|| whole(host.wait(streamed(&host, &sandbox))?));
+    let container = Container::start();
+    let api = container.as_ref().map_err(Clone::clone).map(|container| container.side(bench, &WRITE, whole));
+    interleave(bench.pace, subject, vec![api, Ok(Side::timed(|| whole(piped()?)))])
+}
+
+/// Reads what the sandbox's command writes; how many bytes that were.
+async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
+    let (output, mut pieces) = mpsc::channel(QUEUE);
+    let request = ExecRequest { stream: true, max_output: Some(0), ..exec(sandbox, &WRITE) };
+    let call = host.host.call(host.request(Request::Exec(request)), CallIo { output, input: None });
+    let read = async {
+        let mut bytes = 0;
+        while let Some(piece) = pieces.recv().await {
+            if let Output::Stdout(piece) = piece {
+                bytes += piece.len() as u64;
+            }
+        }
+        bytes
+    };
+    let (answer, bytes) = futures_util::join!(call, read);
+    answer?;
+    Ok(bytes)
+}
+
+/// The same on this machine, with no sandbox.
+fn piped() -> Result<u64> {
+    let [program, arguments @ ..] = WRITE;
+    let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut stdout = child.stdout.take().context("the pipe")?;
+    let (mut piece, mut bytes) = (vec![0; 64 << 10], 0);
+    loop {
+        match stdout.read(&mut piece)? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+    }
+    ensure!(child.wait()?.success(), "{program} failed");
+    Ok(bytes)
+}
+
+fn whole(bytes: u64) -> Result<()> {
+    ensure!(bytes == BYTES, "{bytes} of {BYTES} bytes came");
+    Ok(())
+}

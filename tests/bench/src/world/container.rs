@@ -1,0 +1,104 @@
+//! A container as anyone would start one, and the engine's own exec in it: what people use instead of a sandbox.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::exec::StartExecResults;
+use bollard::models::ExecConfig;
+use futures_util::StreamExt as _;
+use skillhost::sandbox::images::Roles;
+
+use super::in_process::ROLE;
+use super::{Bench, output, quietly};
+use crate::sample::Side;
+
+/// The engine goes on cleaning up after an exec has been answered. Without a pause the next sample would pay for it.
+const CLEAN_UP: Duration = Duration::from_millis(50);
+
+/// A container that sleeps. It is removed with this.
+pub(crate) struct Container {
+    pub(crate) id: String,
+    api: Docker,
+}
+
+impl Container {
+    /// Starts it; or why there is none here.
+    pub(crate) fn start() -> Result<Self, String> {
+        let start = || {
+            let image = image()?;
+            // Not pulled: a bare name would be anyone's on Docker Hub.
+            let run = ["run", "--pull", "never", "--detach", "--network", "none", &image, "sleep", "infinity"];
+            let id = output(&mut docker(run))?;
+            let id = String::from_utf8(id).context("a container's id")?.trim().to_owned();
+            Ok(Self { id, api: Docker::connect_with_defaults()? })
+        };
+        start().map_err(|error: anyhow::Error| format!("no container to compare with: {error:#}"))
+    }
+
+    /// Runs a command by the engine's API as an exec is run by the book: create, start attached, read, ask for the exit
+    /// code. Returns how many bytes it wrote.
+    async fn exec(&self, argv: &[&str]) -> Result<u64> {
+        let config = ExecConfig {
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(argv.iter().map(ToString::to_string).collect()),
+            ..ExecConfig::default()
+        };
+        let exec = self.api.create_exec(&self.id, config).await?.id;
+        let started = self.api.start_exec(&exec, None).await?;
+        let StartExecResults::Attached { output: mut pieces, .. } = started else {
+            anyhow::bail!("the exec was not attached");
+        };
+        let mut bytes = 0;
+        while let Some(piece) = pieces.next().await {
+            if let LogOutput::StdOut { message } = piece? {
+                bytes += message.len() as u64;
+            }
+        }
+        let code = self.api.inspect_exec(&exec).await?.exit_code;
+        ensure!(code == Some(0), "{argv:?} in the container: exit code {code:?}");
+        Ok(bytes)
+    }
+
+    /// The same as a side: `check` is given how many bytes came.
+    pub(crate) fn side<'a>(
+        &'a self,
+        bench: &'a Bench,
+        argv: &'a [&'a str],
+        check: impl Fn(u64) -> Result<()> + 'a,
+    ) -> Side<'a> {
+        Side::new(move || {
+            bench.runtime.block_on(async {
+                let start = Instant::now();
+                let bytes = self.exec(argv).await?;
+                let took = start.elapsed();
+                check(bytes)?;
+                tokio::time::sleep(CLEAN_UP).await;
+                Ok(took.into())
+            })
+        })
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if let Err(error) = quietly(&mut docker(["rm", "--force", "--volumes", &self.id])) {
+            eprintln!("bench: the container {} stays: {error:#}", self.id);
+        }
+    }
+}
+
+/// The engine's own command line.
+pub(crate) fn docker<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = Command::new("docker");
+    command.args(arguments);
+    command
+}
+
+/// The image that sandboxes are made from, so that a container of it has the same programs.
+pub(crate) fn image() -> Result<String> {
+    Ok(Roles::shipped()?.require(ROLE)?.image.clone())
+}

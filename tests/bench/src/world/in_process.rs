@@ -1,0 +1,154 @@
+//! A host in this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use skillhost::api::types::{
+    Call, Command, Event, ExecAnswer, ExecRequest, LaunchAnswer, LaunchRequest, Request, RunRequest, StopAnswer,
+};
+use skillhost::caller::Caller;
+use skillhost::error::ErrorKind;
+use skillhost::host::{BackendChoice, CallIo, Host, HostOptions, Output};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::{Bench, Scratch, scratch};
+use crate::row::Missing;
+
+/// Pieces of output that a call may be ahead of its reader.
+const QUEUE: usize = 64;
+/// The role of every sandbox here.
+pub(crate) const ROLE: &str = "default";
+
+/// A host that is open, with its project trusted.
+pub(crate) struct InProcess<'a> {
+    runtime: &'a Runtime,
+    pub(crate) host: Arc<Host>,
+    project: PathBuf,
+}
+
+/// A sandbox that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    /// The session's workspace on this machine.
+    pub(crate) workspace: PathBuf,
+}
+
+impl<'a> InProcess<'a> {
+    /// One without sandboxes to speak of.
+    pub(crate) fn open(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
+        Self::open_at(&bench.runtime, &bench.program, scratch.path(), BackendChoice::Auto)
+    }
+
+    /// One whose sandboxes are of this backend.
+    pub(crate) fn with_backend(bench: &'a Bench, scratch: &Scratch, backend: BackendChoice) -> Result<Self> {
+        Self::open_at(&bench.runtime, &bench.program, scratch.path(), backend)
+    }
+
+    /// One in the directories of a scratch that may be another process's.
+    pub(crate) fn open_at(runtime: &'a Runtime, program: &Path, home: &Path, backend: BackendChoice) -> Result<Self> {
+        let options = HostOptions {
+            state_dir: scratch::state(home),
+            config: Some(scratch::config(home)),
+            backend: Some(backend),
+            describer: Some(program.to_owned()),
+            ..HostOptions::default()
+        };
+        let host = runtime.block_on(Host::open(options))?;
+        let opened = Self { runtime, host, project: scratch::project(home) };
+        opened.ask::<Value>(Request::Trust { project: opened.project.clone(), trusted: true })?;
+        Ok(opened)
+    }
+
+    /// Waits for something that is done beside this thread.
+    pub(crate) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// A call of the project's.
+    pub(crate) fn request(&self, request: Request) -> Call {
+        Call { caller: Caller::default(), project: Some(self.project.clone()), request }
+    }
+
+    /// A call whose output nobody reads: it must be little.
+    pub(crate) async fn call(&self, request: Request) -> skillhost::error::Result<Value> {
+        let (output, _unread) = mpsc::channel(QUEUE);
+        self.host.call(self.request(request), CallIo { output, input: None }).await
+    }
+
+    /// The same, to its typed answer.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T> {
+        let answer = self.wait(self.call(request))?;
+        serde_json::from_value(answer).context("the answer has another shape")
+    }
+
+    /// Begins a call in the background; what it puts out comes from the channel. It ends when the handle is aborted.
+    pub(crate) fn begin(&self, request: Request) -> (JoinHandle<Result<()>>, mpsc::Receiver<Output>) {
+        let (output, outputs) = mpsc::channel(QUEUE);
+        let (host, call) = (self.host.clone(), self.request(request));
+        let task = self.runtime.spawn(async move {
+            host.call(call, CallIo { output, input: None }).await?;
+            Ok(())
+        });
+        (task, outputs)
+    }
+
+    /// Calls an action with arguments as JSON text, and gives its answer as JSON text.
+    pub(crate) fn run(&self, skill: &str, args: &str) -> Result<String> {
+        let answer = self.wait(self.call(run(skill, args)?))?;
+        Ok(serde_json::to_string(&answer)?)
+    }
+
+    /// Launches a sandbox; that there can be none here is no failure of the row.
+    pub(crate) fn launch(&self) -> Result<Sandbox> {
+        let request = LaunchRequest { role: ROLE.into(), ..LaunchRequest::default() };
+        match self.wait(self.call(Request::Launch(request))) {
+            Ok(answer) => {
+                let answer: LaunchAnswer = serde_json::from_value(answer)?;
+                Ok(Sandbox { id: answer.container_id, workspace: answer.workspace_path })
+            }
+            Err(error) if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotFound) => {
+                Err(Missing(error.message).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Runs a command to a good end.
+    pub(crate) fn exec(&self, sandbox: &Sandbox, argv: &[&str]) -> Result<()> {
+        let answer: ExecAnswer = self.ask(Request::Exec(exec(sandbox, argv)))?;
+        anyhow::ensure!(answer.exit_code == 0, "{argv:?} in the sandbox: {:?} {}", answer.outcome, answer.message);
+        Ok(())
+    }
+
+    pub(crate) fn stop(&self, sandbox: &Sandbox) -> Result<()> {
+        self.ask::<StopAnswer>(Request::StopSandbox { container_id: sandbox.id.clone() }).map(drop)
+    }
+}
+
+impl Drop for InProcess<'_> {
+    fn drop(&mut self) {
+        self.wait(self.host.shutdown());
+    }
+}
+
+/// The request of a call with arguments as JSON text.
+pub(crate) fn run(skill: &str, args: &str) -> Result<Request> {
+    Ok(Request::Run(RunRequest { skill: skill.into(), args: serde_json::from_str(args)?, ..RunRequest::default() }))
+}
+
+/// The request of a command with no input.
+pub(crate) fn exec(sandbox: &Sandbox, argv: &[&str]) -> ExecRequest {
+    let command = Command::Argv(argv.iter().map(ToString::to_string).collect());
+    ExecRequest { container_id: sandbox.id.clone(), command, ..ExecRequest::default() }
+}
+
+/// Whether an output says that an action of the guest `bench` has begun.
+pub(crate) fn is_first_line(output: &Output) -> bool {
+    matches!(output, Output::Event(Event::Log { .. }))
+}

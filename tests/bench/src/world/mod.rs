@@ -1,0 +1,60 @@
+//! What a row is measured in: hosts, sandboxes and containers that are its own and end with it.
+
+mod container;
+mod in_process;
+mod program;
+mod scratch;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::runtime::Runtime;
+
+use crate::sample::Pace;
+pub(crate) use container::{Container, docker, image};
+pub(crate) use in_process::{InProcess, Sandbox, exec, is_first_line, run};
+pub(crate) use program::Program;
+pub(crate) use scratch::{Scratch, component};
+
+/// What all rows share.
+pub(crate) struct Bench {
+    /// Where the host's own work is done, and the controls that wait.
+    pub(crate) runtime: Runtime,
+    pub(crate) pace: Pace,
+    /// The `skillhost` that was built with this.
+    pub(crate) program: PathBuf,
+}
+
+impl Bench {
+    pub(crate) fn new(pace: Pace) -> Result<Self> {
+        let own = std::env::current_exe().context("where this program is")?;
+        let program = own.with_file_name("skillhost");
+        if !program.exists() {
+            bail!("{} is not there: run `cargo xtask bench`, which builds it", program.display());
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
+        Ok(Self { runtime, pace, program })
+    }
+}
+
+/// Runs a command to a good end, its output unheard.
+pub(crate) fn quietly(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// Runs a command to a good end and returns its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("`{}` cannot be started", shown(command)))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed ({}): {}", shown(command), output.status, said.trim());
+    }
+    Ok(output.stdout)
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,73 @@
+//! The program as its users meet it: whole processes, and a host process behind them.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use skillhost::api::client::Client;
+use skillhost::api::types::{Call, Request};
+use skillhost::caller::Caller;
+use skillhost::host::CallIo;
+use skillhost::process::{self, HostProcess};
+use tokio::sync::mpsc;
+
+use super::{Bench, Scratch, quietly};
+
+/// The program with a state directory of its own. Its host process ends with this.
+pub(crate) struct Program<'a> {
+    bench: &'a Bench,
+    state: PathBuf,
+    config: PathBuf,
+    project: PathBuf,
+}
+
+impl<'a> Program<'a> {
+    /// The project is trusted, which starts a host process.
+    pub(crate) fn new(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
+        let program = Self { bench, state: scratch.state(), config: scratch.config(), project: scratch.project() };
+        quietly(&mut program.command(["trust"]))?;
+        Ok(program)
+    }
+
+    /// A command line.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(&self.bench.program);
+        command.current_dir(&self.project).args(args);
+        command.env("SKILLHOST_STATE_DIR", &self.state).env("SKILLHOST_CONFIG", &self.config);
+        command
+    }
+
+    /// A connection to the host process, which is started when there is none.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        let wanted = HostProcess {
+            program: self.bench.program.clone(),
+            state_dir: self.state.clone(),
+            config: Some(self.config.clone()),
+            backend: None,
+        };
+        process::connect_or_start(&wanted).await.context("the host process")
+    }
+
+    /// A call of the project's, whose output nobody reads: it must be little.
+    pub(crate) async fn call(&self, client: &mut Client, request: Request) -> Result<Value> {
+        let (output, _unread) = mpsc::channel(64);
+        let call = Call { caller: Caller::default(), project: Some(self.project.clone()), request };
+        Ok(client.call(&call, CallIo { output, input: None }).await?)
+    }
+
+    /// Ends the host process and waits until it is gone.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.bench.runtime.block_on(process::stop(&self.state))?;
+        Ok(())
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("bench: a host process stays: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A project with skills, a configuration and a state directory, all temporary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use skillhost::process::StateDir;
+use skillhost_test_support::workspace;
+
+/// More than any row holds at once.
+const QUOTA: &str = "[quota]\nsandboxes = 64\ncpus = 64.0\nmemory-mib = 65536\n";
+
+/// The directories of one host.
+pub(crate) struct Scratch {
+    home: tempfile::TempDir,
+}
+
+/// A component that `cargo xtask skills` or a test's build has left, and the directory of its skill.
+pub(crate) fn component(skill: &str) -> Result<PathBuf> {
+    let dir = home_of(skill)?;
+    let found = fs::read_dir(&dir)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found = found.filter(|path| path.extension().is_some_and(|ending| ending == "wasm"));
+    found.next().with_context(|| format!("{} has no component: `cargo xtask skills` builds it", dir.display()))
+}
+
+fn home_of(skill: &str) -> Result<PathBuf> {
+    let root = workspace();
+    let homes = [root.join("skills").join(skill), root.join("tests/guests").join(skill)];
+    homes.into_iter().find(|home| home.is_dir()).with_context(|| format!("there is no skill {skill}"))
+}
+
+impl Scratch {
+    /// With skills of `skills/` and `tests/guests/`.
+    pub(crate) fn new(skills: &[&str]) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("skillhost-bench-").tempdir()?;
+        let scratch = Self { home };
+        fs::create_dir(scratch.project())?;
+        // Owned by us and closed to others, as a host demands.
+        StateDir::create(&scratch.state())?;
+        fs::write(scratch.config(), QUOTA)?;
+        for skill in skills {
+            let component = component(skill)?;
+            let source = home_of(skill)?;
+            scratch.skill(skill, &fs::read(component)?, &fs::read_to_string(source.join("skill.toml"))?)?;
+        }
+        Ok(scratch)
+    }
+
+    /// Adds a skill with this component. Of its manifest, what stands before `[limits]` is our own.
+    pub(crate) fn skill(&self, name: &str, component: &[u8], manifest: &str) -> Result<()> {
+        let limits = manifest.split_once("[limits]").map(|(_, limits)| format!("[limits]{limits}")).unwrap_or_default();
+        let dir = self.project().join("skills").join(name);
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join("component.wasm"), component)?;
+        let head = format!("[skill]\nname = \"{name}\"\nversion = \"0.1.0\"\ncomponent = \"component.wasm\"\n\n");
+        fs::write(dir.join("skill.toml"), head + &limits)?;
+        fs::write(dir.join("SKILL.md"), format!("---\nname: {name}\ndescription: A skill that is measured.\n---\n"))?;
+        Ok(())
+    }
+
+    /// Adds `count` skills `PREFIX-N`, each with a component of its own: `hello`'s, made different by a custom section.
+    pub(crate) fn many_skills(&self, prefix: &str, count: usize) -> Result<Vec<String>> {
+        let hello = fs::read(component("hello")?)?;
+        let mut names = Vec::with_capacity(count);
+        for number in 0..count {
+            let name = format!("{prefix}-{number}");
+            self.skill(&name, &marked(&hello, number)?, "")?;
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub(crate) fn project(&self) -> PathBuf {
+        project(self.path())
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        state(self.path())
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        config(self.path())
+    }
+}
+
+/// Where the project is beneath a scratch's path: a child process knows just that.
+pub(super) fn project(home: &Path) -> PathBuf {
+    home.join("project")
+}
+
+pub(super) fn state(home: &Path) -> PathBuf {
+    home.join("state")
+}
+
+pub(super) fn config(home: &Path) -> PathBuf {
+    home.join("skillhost.toml")
+}
+
+/// `component` with a custom section `bench` at its end, which means nothing and changes its digest.
+fn marked(component: &[u8], number: usize) -> Result<Vec<u8>> {
+    let payload = format!("\u{5}bench{number}");
+    let Ok(size @ ..0x80) = u8::try_from(payload.len()) else { bail!("{number} has too many digits") };
+    Ok([component, &[0, size], payload.as_bytes()].concat())
+}
