@@ -31,7 +31,7 @@ pub struct Component {
 
 /// How long ago a file must have been changed for its [`Stamp`] to speak for its content: some file systems count time in
 /// steps of seconds, and a second change within one step leaves the stamp as it is.
-const SETTLED: Duration = Duration::from_secs(3);
+pub const SETTLED: Duration = Duration::from_secs(3);
 
 /// What tells whether a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

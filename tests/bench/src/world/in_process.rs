@@ -42,11 +42,12 @@ pub(crate) struct Sandbox {
 impl<'a> InProcess<'a> {
     /// One without sandboxes to speak of.
     pub(crate) fn open(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
-        Self::open_at(&bench.runtime, &bench.program, scratch.path(), BackendChoice::Auto)
+        Self::with_backend(bench, scratch, BackendChoice::Auto)
     }
 
     /// One whose sandboxes are of this backend.
     pub(crate) fn with_backend(bench: &'a Bench, scratch: &Scratch, backend: BackendChoice) -> Result<Self> {
+        scratch.settle();
         Self::open_at(&bench.runtime, &bench.program, scratch.path(), backend)
     }
 

@@ -26,6 +26,7 @@ pub(crate) struct Program<'a> {
 impl<'a> Program<'a> {
     /// The project is trusted, which starts a host process.
     pub(crate) fn new(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
+        scratch.settle();
         let program = Self { bench, state: scratch.state(), config: scratch.config(), project: scratch.project() };
         quietly(&mut program.command(["trust"]))?;
         Ok(program)

@@ -1,18 +1,26 @@
 //! A project with skills, a configuration and a state directory, all temporary.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use skillhost::process::StateDir;
+use skillhost::skills::component::SETTLED;
 use skillhost_test_support::workspace;
 
 /// More than any row holds at once.
 const QUOTA: &str = "[quota]\nsandboxes = 64\ncpus = 64.0\nmemory-mib = 65536\n";
 
+/// The longest step in which a file system counts time, as far as the kernel's own go.
+const STEP: Duration = Duration::from_millis(100);
+
 /// The directories of one host.
 pub(crate) struct Scratch {
     home: tempfile::TempDir,
+    /// When a skill was last written.
+    written: Cell<Option<Instant>>,
 }
 
 /// A component that `cargo xtask skills` or a test's build has left, and the directory of its skill.
@@ -33,7 +41,7 @@ impl Scratch {
     /// With skills of `skills/` and `tests/guests/`.
     pub(crate) fn new(skills: &[&str]) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("skillhost-bench-").tempdir()?;
-        let scratch = Self { home };
+        let scratch = Self { home, written: Cell::new(None) };
         fs::create_dir(scratch.project())?;
         // Owned by us and closed to others, as a host demands.
         StateDir::create(&scratch.state())?;
@@ -55,6 +63,7 @@ impl Scratch {
         let head = format!("[skill]\nname = \"{name}\"\nversion = \"0.1.0\"\ncomponent = \"component.wasm\"\n\n");
         fs::write(dir.join("skill.toml"), head + &limits)?;
         fs::write(dir.join("SKILL.md"), format!("---\nname: {name}\ndescription: A skill that is measured.\n---\n"))?;
+        self.written.set(Some(Instant::now()));
         Ok(())
     }
 
@@ -68,6 +77,12 @@ impl Scratch {
             names.push(name);
         }
         Ok(names)
+    }
+
+    /// Waits until a host that reads the skills will keep them: until then it reads them again for each call.
+    pub(super) fn settle(&self) {
+        let Some(written) = self.written.get() else { return };
+        std::thread::sleep((SETTLED + STEP).saturating_sub(written.elapsed()));
     }
 
     pub(crate) fn path(&self) -> &Path {
