@@ -108,7 +108,7 @@ impl Broker {
 
     /// The owner's yes.
     pub(crate) async fn approve(&self, actor: &Actor, id: &str) -> Result<Approval> {
-        let mut record = self.begin(actor, "approval.give");
+        let mut record = self.begin(actor, "approval.give").await?;
         record.note("approval", id);
         let found = {
             let mut asked = self.approvals.lock();

@@ -3,6 +3,9 @@
 //! A record is written after the effect and before its answer is given: what a caller was told has happened is in the
 //! log. Records hold sizes and digests, never contents.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rusqlite::{Row, Transaction, params};
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -21,11 +24,32 @@ const FOLLOW_BUFFER: usize = 1_024;
 pub(crate) struct Audit {
     db: Db,
     live: broadcast::Sender<AuditRecord>,
+    under_way: Arc<AtomicUsize>,
+}
+
+/// An effect that has no record yet.
+pub(super) struct UnderWay(Arc<AtomicUsize>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Audit {
     pub(crate) fn new(db: Db) -> Self {
-        Self { db, live: broadcast::channel(FOLLOW_BUFFER).0 }
+        Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default() }
+    }
+
+    /// Counts an effect until its record is written.
+    pub(super) fn under_way(&self) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.under_way.clone())
+    }
+
+    /// How many effects have begun and have no record yet.
+    pub(crate) fn effects(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     /// Writes a record; returns when it lasts.

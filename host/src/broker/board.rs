@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 impl Broker {
     /// Writes a value.
     pub(crate) async fn publish(&self, actor: &Actor, key: &str, value: Value) -> Result<BlackboardEntry> {
-        let mut record = self.begin(actor, "blackboard.publish");
+        let mut record = self.begin(actor, "blackboard.publish").await?;
         record.note("key", key);
         let result = async {
             check_key(key)?;
@@ -26,7 +26,7 @@ impl Broker {
 
     /// Reads a value.
     pub(crate) async fn get(&self, actor: &Actor, key: &str) -> Result<Option<BlackboardEntry>> {
-        let mut record = self.begin(actor, "blackboard.get");
+        let mut record = self.begin(actor, "blackboard.get").await?;
         record.note("key", key);
         let result = async {
             check_key(key)?;
@@ -39,7 +39,7 @@ impl Broker {
 
     /// Lists what matches `pattern` and may be read.
     pub(crate) async fn list(&self, actor: &Actor, pattern: &str) -> Result<BlackboardList> {
-        let mut record = self.begin(actor, "blackboard.list");
+        let mut record = self.begin(actor, "blackboard.list").await?;
         record.note("pattern", pattern);
         let result = async {
             if pattern.len() > crate::blackboard::MAX_KEY {

@@ -97,7 +97,7 @@ impl Broker {
     /// Starts a command.
     pub(crate) async fn exec(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
         let exec_id = ids::exec()?;
-        let mut record = self.begin(actor, "sandbox.exec");
+        let mut record = self.begin(actor, "sandbox.exec").await?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
         record.note("command", audited(&request.command));

@@ -11,7 +11,7 @@ use crate::sandbox::link::FileRead;
 impl Broker {
     /// Reads a file as the sandbox's user would; `too-large` beyond `max` bytes.
     pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
-        let mut record = self.begin(actor, "files.read");
+        let mut record = self.begin(actor, "files.read").await?;
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
@@ -31,7 +31,7 @@ impl Broker {
         path: &str,
         content: impl AsyncRead + Unpin + Send,
     ) -> Result<FileAnswer> {
-        let mut record = self.begin(actor, "files.write");
+        let mut record = self.begin(actor, "files.write").await?;
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
@@ -63,7 +63,7 @@ impl Broker {
             Direction::In => "files.copy-in",
             Direction::Out => "files.copy-out",
         };
-        let mut record = self.begin(actor, effect);
+        let mut record = self.begin(actor, effect).await?;
         record.note("container_id", request.container_id.clone());
         record.note("sandbox", request.sandbox.clone());
         match &request.host {

@@ -9,6 +9,7 @@
 mod approvals;
 mod audit;
 mod board;
+mod effects;
 mod exec;
 mod files;
 mod grants;
@@ -18,6 +19,7 @@ mod sandboxes;
 
 use std::sync::Arc;
 
+pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, Kept, Running, with_background};
 pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
 pub(crate) use sandboxes::Owned;
@@ -44,12 +46,21 @@ pub(crate) struct Actor {
     pub(crate) invocation_id: Option<String>,
     /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
     pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many effects it may begin. `None` is as many as it likes.
+    pub(crate) effects: Option<Arc<Effects>>,
 }
 
 impl Actor {
     /// The state directory's owner at the command line.
     pub(crate) fn owner(caller: Caller) -> Self {
-        Self { caller, grant: Arc::new(Grant::Owner), skill: None, invocation_id: None, containers: None }
+        Self {
+            caller,
+            grant: Arc::new(Grant::Owner),
+            skill: None,
+            invocation_id: None,
+            containers: None,
+            effects: None,
+        }
     }
 }
 
@@ -84,16 +95,25 @@ impl Broker {
         &self.sandboxes
     }
 
+    pub(crate) fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
     }
 
     /// Records an effect that was refused before it came to a check here, and gives the refusal back.
     pub(crate) async fn refuse<T>(&self, actor: &Actor, effect: &'static str, error: Error) -> Result<T> {
-        self.begin(actor, effect).end(Err(error)).await
+        Record::begin(&self.audit, actor, effect).end(Err(error)).await
     }
 
-    fn begin(&self, actor: &Actor, effect: &'static str) -> Record {
-        Record::begin(&self.audit, actor, effect)
+    /// Begins an effect, of which an invocation has only so many.
+    async fn begin(&self, actor: &Actor, effect: &'static str) -> Result<Record> {
+        match actor.effects.as_ref().map_or(Ok(()), |effects| effects.begin()) {
+            Ok(()) => Ok(Record::begin(&self.audit, actor, effect)),
+            Err(refused) if refused.first => self.refuse(actor, effect, refused.error).await,
+            Err(refused) => Err(refused.error),
+        }
     }
 }

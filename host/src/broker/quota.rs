@@ -96,6 +96,12 @@ impl Quota {
         self.take(&mut all, caller, share(cpus, memory_mib))
     }
 
+    /// How many sandboxes are taken, by all agents together.
+    pub(crate) fn taken(&self) -> usize {
+        let all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().map(|used| used.sandboxes as usize).sum()
+    }
+
     fn take(&self, all: &mut HashMap<Caller, Used>, caller: &Caller, share: Used) -> Reservation {
         let used = all.entry(caller.clone()).or_default();
         used.sandboxes += share.sandboxes;

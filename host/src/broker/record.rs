@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::Actor;
-use super::audit::Audit;
+use super::audit::{Audit, UnderWay};
 use crate::error::{ErrorKind, Result};
 
 /// An effect that has begun. Every one ends in one audit record: by [`Record::end`], or as `cancelled` when its
@@ -15,6 +15,7 @@ pub(crate) struct Record {
 }
 
 struct Open {
+    _under_way: UnderWay,
     audit: Arc<Audit>,
     actor: Actor,
     effect: &'static str,
@@ -23,7 +24,13 @@ struct Open {
 
 impl Record {
     pub(super) fn begin(audit: &Arc<Audit>, actor: &Actor, effect: &'static str) -> Self {
-        let open = Open { audit: audit.clone(), actor: actor.clone(), effect, detail: Map::new() };
+        let open = Open {
+            _under_way: audit.under_way(),
+            audit: audit.clone(),
+            actor: actor.clone(),
+            effect,
+            detail: Map::new(),
+        };
         Self { open: Some(open) }
     }
 

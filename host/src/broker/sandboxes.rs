@@ -33,7 +33,7 @@ impl Drop for Owned {
 impl Broker {
     /// Launches a sandbox that stays until it is stopped.
     pub(crate) async fn launch(&self, actor: &Actor, request: LaunchRequest) -> Result<LaunchAnswer> {
-        let mut record = self.begin(actor, "sandbox.launch");
+        let mut record = self.begin(actor, "sandbox.launch").await?;
         record.note("role", request.role.clone());
         let result = self.launch_granted(actor, request).await;
         if let Ok(answer) = &result {
@@ -51,7 +51,9 @@ impl Broker {
         request: LaunchRequest,
     ) -> Result<(LaunchAnswer, Owned)> {
         let answer = self.launch(actor, request).await?;
-        let owned = Owned { broker: self.clone(), actor: actor.clone(), id: answer.container_id.clone() };
+        // What it has is stopped, however many effects it has used up.
+        let actor = Actor { effects: None, ..actor.clone() };
+        let owned = Owned { broker: self.clone(), actor, id: answer.container_id.clone() };
         Ok((answer, owned))
     }
 
@@ -117,7 +119,7 @@ impl Broker {
 
     /// Stops a sandbox of the actor's own.
     pub(crate) async fn stop(&self, actor: &Actor, id: &str) -> Result<StopAnswer> {
-        let mut record = self.begin(actor, "sandbox.stop");
+        let mut record = self.begin(actor, "sandbox.stop").await?;
         record.note("container_id", id);
         let result = async {
             self.usable(actor, id)?;

@@ -1,10 +1,12 @@
 //! What guests may import. Each interface of the WIT package has one file here; each call goes to the broker.
+//! [`filesystem`] is the part of WASI that is ours.
 //!
 //! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
 //! container's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
 
 mod blackboard;
 mod files;
+mod filesystem;
 mod log;
 mod sandbox;
 
@@ -16,6 +18,7 @@ use wasmtime::component::{HasData, Linker, ResourceTable};
 use crate::broker::{Actor, Broker};
 use crate::error::{Error, ErrorKind, Result};
 use bindings::skillhost::skill::types::Error as WitError;
+pub use filesystem::OpenFiles;
 pub use log::Log;
 pub use sandbox::{Container, Process};
 
@@ -45,6 +48,7 @@ pub struct Context {
 pub struct View<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) table: &'a mut ResourceTable,
+    pub(crate) files: &'a mut OpenFiles,
 }
 
 /// Gives the imports their part of a store.
@@ -59,7 +63,7 @@ impl HasData for HasCapabilities {
     type Data<'a> = View<'a>;
 }
 
-/// Adds every interface of the package to a linker.
+/// Adds every interface of the package to a linker, which has WASI already, and puts our part of WASI in its place.
 pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     use bindings::skillhost::skill;
     skill::types::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
@@ -67,7 +71,7 @@ pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> w
     skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    Ok(())
+    filesystem::add_to_linker(linker)
 }
 
 impl bindings::skillhost::skill::types::Host for View<'_> {}

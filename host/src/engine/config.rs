@@ -2,6 +2,8 @@
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
 
+use super::limits::Limits;
+
 /// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
 pub(crate) const MAX_LIVE: u32 = 256;
 
@@ -26,6 +28,11 @@ pub(crate) fn engine() -> wasmtime::Result<(Engine, Allocation)> {
     }
 }
 
+/// The most that one invocation can ask for, as the pool counts.
+fn most(limit: u64) -> u32 {
+    u32::try_from(limit).unwrap_or(u32::MAX)
+}
+
 /// The settings. Public for who wants to compare with Wasmtime alone.
 pub fn config(allocation: Allocation) -> Config {
     let mut config = Config::new();
@@ -44,13 +51,14 @@ pub fn config(allocation: Allocation) -> Config {
         let mut pool = PoolingAllocationConfig::new();
         pool.total_component_instances(MAX_LIVE)
             .total_stacks(MAX_LIVE)
-            // A Python component has some dozens of core instances, nearly all without a memory.
-            .total_core_instances(MAX_LIVE * 24)
-            .total_memories(MAX_LIVE * 4)
-            .total_tables(MAX_LIVE * 8)
-            .max_memories_per_module(16)
-            .max_tables_per_module(16)
-            .table_elements(100_000)
+            // As many as all invocations together can ask for: no skill can use up the slots of another. What is not
+            // used costs address space alone.
+            .total_core_instances(MAX_LIVE.saturating_mul(most(Limits::MOST.instances)))
+            .total_memories(MAX_LIVE.saturating_mul(most(Limits::MOST.memories)))
+            .total_tables(MAX_LIVE.saturating_mul(most(Limits::MOST.tables)))
+            .max_memories_per_module(most(Limits::MOST.memories))
+            .max_tables_per_module(most(Limits::MOST.tables))
+            .table_elements(usize::try_from(Limits::MOST.table_elements).unwrap_or(usize::MAX))
             // Memory that stays in a slot between calls: enough that a small skill never returns to the kernel.
             .linear_memory_keep_resident(256 * 1024)
             .table_keep_resident(16 * 1024);

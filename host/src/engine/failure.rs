@@ -46,8 +46,16 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
             limits.resources
         ));
     }
-    // Wasmtime's own error has no name to ask for; a test holds its words.
-    if format!("{error:#}").contains("fuel allocated for hostcalls has been exhausted") {
+    // These errors of Wasmtime's have no name to ask for; tests hold their words.
+    let text = format!("{error:#}");
+    if let Some((_, what)) = text.split_once("resource limit exceeded: ") {
+        return Error::quota_exceeded(format!(
+            "the component needs more than it may have ({}): raise `memories`, `tables` or `instances` under [limits] in its \
+             skill.toml",
+            clip(what)
+        ));
+    }
+    if text.contains("fuel allocated for hostcalls has been exhausted") {
         return Error::too_large(format!(
             "the action hands over more than {} bytes in one call: hand over less at a time, or raise `host-call-bytes` under \
              [limits] in its skill.toml",
@@ -63,7 +71,7 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
     let cause = match trap {
         // A trap's own words are enough; the chain around it speaks of the host.
         Some(trap) => trap.to_string(),
-        None => clip(&format!("{error:#}")),
+        None => clip(&text),
     };
     let message = format!("the action trapped: {cause}{}{}", frames(error), last_words(log));
     match hit {
@@ -77,6 +85,11 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
             "the action used up its {} table elements: {} ({message})",
             limits.table_elements,
             raise("table-elements")
+        )),
+        Some(Hit::OpenFiles) => Error::quota_exceeded(format!(
+            "the action has its {} files open: close what is no longer needed, or raise `open-files` under [limits] in its \
+             skill.toml ({message})",
+            limits.open_files
         )),
         None => Error::other(message),
     }

@@ -12,10 +12,10 @@ use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
-use super::limiter::{Limiter, size};
+use super::limiter::{Hit, Limiter, size};
 use super::limits::Limits;
 use super::{Engine, Prepared, ended, failure};
-use crate::capabilities::{CapabilitiesView, Context, View};
+use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
 use crate::error::{Error, Result};
 
 /// What a store holds.
@@ -23,7 +23,15 @@ pub(super) struct Store {
     wasi: WasiCtx,
     table: ResourceTable,
     context: Context,
-    pub(super) limiter: Limiter,
+    files: OpenFiles,
+    limiter: Limiter,
+}
+
+impl Store {
+    /// The limit that was met, where the guest itself had to do with less.
+    fn hit(&self) -> Option<Hit> {
+        self.limiter.hit.or_else(|| self.files.refused().then_some(Hit::OpenFiles))
+    }
 }
 
 impl WasiView for Store {
@@ -34,7 +42,7 @@ impl WasiView for Store {
 
 impl CapabilitiesView for Store {
     fn capabilities(&mut self) -> View<'_> {
-        View { context: &mut self.context, table: &mut self.table }
+        View { context: &mut self.context, table: &mut self.table, files: &mut self.files }
     }
 }
 
@@ -140,7 +148,7 @@ impl Engine {
                 let left = store.get_fuel().unwrap_or_default();
                 Ok(Finished { results, fuel_used: limits.fuel.saturating_sub(left) })
             }
-            Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().limiter.hit, &log)),
+            Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().hit(), &log)),
             Err(_) => Err(overrun()),
         }
     }
@@ -157,7 +165,8 @@ impl Engine {
         }
         let mut table = ResourceTable::new();
         table.set_max_capacity(size(limits.resources));
-        let data = Store { wasi: wasi.build(), table, context, limiter: Limiter::new(limits) };
+        let files = OpenFiles::new(size(limits.open_files));
+        let data = Store { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
         let mut store = wasmtime::Store::new(&self.engine, data);
         store.limiter(|data| &mut data.limiter);
         store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;

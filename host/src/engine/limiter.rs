@@ -9,6 +9,8 @@
 //! | memories, tables, instances | Wasmtime | instantiation fails |
 //! | bytes per host call | Wasmtime, what it must allocate for one call's arguments | the guest traps |
 //! | resources | the resource table | the guest traps |
+//! | open files | `capabilities::OpenFiles` | opening fails with `quota` |
+//! | effects | the broker, where each begins | the import fails with `quota-exceeded` |
 //! | log bytes | the log sink | the rest is dropped and counted |
 //!
 //! Memory is summed because Wasmtime's own limit is per memory, and a component may have many. A refused growth is
@@ -24,6 +26,7 @@ use super::limits::Limits;
 pub(crate) enum Hit {
     Memory,
     TableElements,
+    OpenFiles,
 }
 
 /// Holds a store to its [`Limits`].

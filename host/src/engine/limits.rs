@@ -38,6 +38,9 @@ macro_rules! limits {
         pub const KEYS: &[&str] = &["deadline", $( $key, )*];
 
         impl Limits {
+            /// The most that can be asked for.
+            pub const MOST: Self = Self { deadline: MAX_DEADLINE, $( $name: $max, )* };
+
             /// The limits by key, as text with units.
             pub fn shown(&self) -> BTreeMap<String, String> {
                 let mut shown = BTreeMap::from([("deadline".to_owned(), duration_text(self.deadline))]);
@@ -60,12 +63,14 @@ macro_rules! limits {
 limits! {
     memory_mib "memory-mib" = 64 in 1 to 4096 "MiB": "Linear memory, all memories of the component together";
     fuel "fuel" = 10_000_000_000 in 1_000 to 1_000_000_000_000_000 "": "Instructions, roughly: the budget that gives the same answer on every machine";
-    table_elements "table-elements" = 100_000 in 1 to 10_000_000 "": "Elements of all tables together";
-    instances "instances" = 256 in 1 to 10_000 "": "Core instances of the component";
-    tables "tables" = 256 in 1 to 10_000 "": "Tables of the component";
-    memories "memories" = 64 in 1 to 10_000 "": "Linear memories of the component";
+    table_elements "table-elements" = 100_000 in 1 to 1_000_000 "": "Elements of all tables together";
+    instances "instances" = 256 in 1 to 1_000 "": "Core instances of the component";
+    tables "tables" = 16 in 1 to 32 "": "Tables of the component";
+    memories "memories" = 4 in 1 to 8 "": "Linear memories of the component";
     host_call_bytes "host-call-bytes" = 201_326_592 in 65_536 to 2_147_483_648 "bytes": "Host memory that the values of one host call may take. A byte of a `list<u8>` that an action returns takes 40";
     resources "resources" = 1_000 in 1 to 1_000_000 "": "Entries of the resource table";
+    open_files "open-files" = 64 in 1 to 1_024 "": "Files and directories of the workspace that are open at a time";
+    effects "effects" = 10_000 in 1 to 1_000_000 "": "Effects on the world: launches, commands, files read, written and copied, values published and read";
     log_bytes "log-bytes" = 1_048_576 in 0 to 67_108_864 "bytes": "Log, standard output and standard error together; what is over is dropped and counted";
 }
 

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use tokio::sync::{OnceCell, Semaphore};
+use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::capabilities;
@@ -47,6 +48,21 @@ pub struct Engine {
     guests: Option<tokio::runtime::Runtime>,
     /// Guests that may begin on the caller's runtime at once: one less than it has threads, where it has several.
     beginning: Semaphore,
+}
+
+/// What the invocations under way hold. Slots are the pool's; without a pool they are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Live {
+    /// Invocations.
+    pub invocations: usize,
+    /// Slots of core instances.
+    pub instances: usize,
+    /// Slots of linear memories.
+    pub memories: usize,
+    /// Slots of tables.
+    pub tables: usize,
+    /// Slots of stacks.
+    pub stacks: usize,
 }
 
 #[derive(Default)]
@@ -114,6 +130,19 @@ impl Engine {
             self.link(&component)
         });
         Ok(prepared.await?.clone())
+    }
+
+    /// What invocations hold now.
+    pub fn live(&self) -> Live {
+        let pool = self.engine.pooling_allocator_metrics();
+        let slots = |count: fn(&PoolingAllocatorMetrics) -> usize| pool.as_ref().map_or(0, count);
+        Live {
+            invocations: usize::try_from(config::MAX_LIVE).unwrap_or(usize::MAX) - self.live.available_permits(),
+            instances: slots(|pool| usize::try_from(pool.core_instances()).unwrap_or(usize::MAX)),
+            memories: slots(PoolingAllocatorMetrics::memories),
+            tables: slots(PoolingAllocatorMetrics::tables),
+            stacks: slots(PoolingAllocatorMetrics::stacks),
+        }
     }
 
     fn link(&self, component: &Component) -> Result<Prepared> {

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod grant;
+mod held;
 mod run;
 mod sandboxes;
 mod skills;
@@ -28,6 +29,7 @@ use crate::sandbox::backend::local::LocalConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, Shelf};
 use crate::units::now_ms;
+pub use held::Held;
 use trust::Trust;
 
 /// How long a background host process stays with nothing to do.

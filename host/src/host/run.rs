@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::{CallIo, Host, Output, grant};
 use crate::api::types::{RunAnswer, RunRequest, SkillState};
-use crate::broker::{Actor, Grant, with_background};
+use crate::broker::{Actor, Effects, Grant, with_background};
 use crate::caller::Caller;
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
@@ -65,6 +65,7 @@ impl Host {
         let actor = Actor {
             grant: Arc::new(Grant::Skill(Box::new(granted))),
             invocation_id: Some(invocation_id.clone()),
+            effects: Some(Arc::new(Effects::new(loaded.manifest.limits.effects))),
             containers: Some(Arc::new(Semaphore::new(usize::try_from(containers).unwrap_or(usize::MAX)))),
             ..actor
         };

@@ -1,0 +1,347 @@
+//! `wasi:filesystem/types`, of which the functions here are ours. All others are wasmtime-wasi's.
+//!
+//! | function | wasmtime-wasi's | ours |
+//! | --- | --- | --- |
+//! | `open-at` | opens what is there; of a named pipe that waits for its other end, in a thread that no deadline ends | opens regular files and directories, and never waits |
+//! | `set-times-at` | opens the file to set its times | needs no more than its name |
+//! | `read-directory` | holds the names of a whole directory in memory | reads some when they are asked for |
+//!
+//! What a skill has open is counted ([`OpenFiles`]): descriptors are the host process's, which has only so many.
+//!
+//! Paths are resolved as wasmtime-wasi does, by the same library, and never lead out of the directory that they start
+//! at. The system's calls run on threads that may wait, for a disk can be slow.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cap_fs_ext::{OpenOptionsFollowExt as _, OpenOptionsSyncExt as _};
+use cap_primitives::fs::{FollowSymlinks, OpenOptions, OpenOptionsExt as _};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource, ResourceType};
+use wasmtime_wasi::OpenMode;
+use wasmtime_wasi::filesystem::{Descriptor, Dir, File};
+use wasmtime_wasi::p2::bindings::filesystem::types::{
+    DescriptorFlags, DescriptorType, DirectoryEntry, ErrorCode, NewTimestamp, OpenFlags, PathFlags,
+};
+
+use super::{CapabilitiesView, View};
+
+/// The interface, as wasmtime-wasi has put it into the linker.
+const INTERFACE: &str = "wasi:filesystem/types@0.2.12";
+/// How many names of a directory are read at a time.
+const BATCH: usize = 256;
+
+/// The files and directories that an invocation has open, whatever of it holds them: a descriptor, or a stream that was
+/// made of one.
+pub struct OpenFiles {
+    limit: usize,
+    open: Vec<Weak<dyn Any + Send + Sync>>,
+    refused: bool,
+}
+
+impl OpenFiles {
+    /// At most `limit` at a time.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, open: Vec::new(), refused: false }
+    }
+
+    /// Whether one was refused.
+    pub fn refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether there is room for one more. The answer to a skill that has none is `quota`.
+    fn room(&mut self) -> Result<(), ErrorCode> {
+        self.open.retain(|open| open.strong_count() > 0);
+        if self.open.len() < self.limit {
+            return Ok(());
+        }
+        self.refused = true;
+        Err(ErrorCode::Quota)
+    }
+
+    fn count<T: Any + Send + Sync>(&mut self, open: &Arc<T>) {
+        let open: Arc<dyn Any + Send + Sync> = open.clone();
+        self.open.push(Arc::downgrade(&open));
+    }
+}
+
+/// Names of a directory, read as they are asked for.
+struct Entries {
+    dir: Arc<Mutex<rustix::fs::Dir>>,
+    ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
+    ended: bool,
+}
+
+/// Puts these functions in the place of wasmtime-wasi's, which must be in the linker already.
+pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    let mut types = linker.instance(INTERFACE)?;
+    types.func_wrap_async(
+        "[method]descriptor.open-at",
+        |mut store: StoreContextMut<'_, T>,
+         (dir, at, path, open, flags): (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags)| {
+            Box::new(async move { Ok((open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await?,)) })
+        },
+    )?;
+    types.func_wrap_async(
+        "[method]descriptor.set-times-at",
+        |mut store: StoreContextMut<'_, T>,
+         (dir, at, path, accessed, modified): (
+            Resource<Descriptor>,
+            PathFlags,
+            String,
+            NewTimestamp,
+            NewTimestamp,
+        )| {
+            Box::new(async move {
+                Ok((set_times_at(store.data_mut().capabilities(), &dir, at, path, accessed, modified).await?,))
+            })
+        },
+    )?;
+    types.resource("directory-entry-stream", ResourceType::host::<Entries>(), |mut store, rep| {
+        store.data_mut().capabilities().table.delete(Resource::<Entries>::new_own(rep))?;
+        Ok(())
+    })?;
+    types.func_wrap_async(
+        "[method]descriptor.read-directory",
+        |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
+            Box::new(async move { Ok((read_directory(store.data_mut().capabilities(), &dir).await?,)) })
+        },
+    )?;
+    types.func_wrap_async(
+        "[method]directory-entry-stream.read-directory-entry",
+        |mut store: StoreContextMut<'_, T>, (entries,): (Resource<Entries>,)| {
+            Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// The directory behind a handle.
+fn directory(view: &View<'_>, handle: &Resource<Descriptor>) -> wasmtime::Result<Result<Dir, ErrorCode>> {
+    Ok(match view.table.get(handle)? {
+        Descriptor::Dir(dir) => Ok(dir.clone()),
+        Descriptor::File(_) => Err(ErrorCode::NotDirectory),
+    })
+}
+
+/// Runs a call of the system where it may wait.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ErrorCode> + Send + 'static,
+) -> wasmtime::Result<Result<T, ErrorCode>> {
+    Ok(tokio::task::spawn_blocking(work).await?)
+}
+
+fn follow(at: PathFlags) -> FollowSymlinks {
+    if at.contains(PathFlags::SYMLINK_FOLLOW) { FollowSymlinks::Yes } else { FollowSymlinks::No }
+}
+
+/// What the system says of a file that has nobody at its other end, or no driver, is what we say of all its kind.
+fn refused(error: &io::Error) -> ErrorCode {
+    match Errno::from_io_error(error) {
+        Some(Errno::NXIO | Errno::NODEV) => ErrorCode::Unsupported,
+        _ => error.into(),
+    }
+}
+
+/// How a file is asked for.
+struct Asked {
+    options: OpenOptions,
+    mode: OpenMode,
+    directory: bool,
+}
+
+impl Asked {
+    fn new(at: PathFlags, open: OpenFlags, flags: DescriptorFlags) -> Result<Self, ErrorCode> {
+        let sync = [
+            DescriptorFlags::FILE_INTEGRITY_SYNC,
+            DescriptorFlags::DATA_INTEGRITY_SYNC,
+            DescriptorFlags::REQUESTED_WRITE_SYNC,
+        ];
+        if sync.into_iter().any(|flag| flags.contains(flag)) {
+            return Err(ErrorCode::Unsupported);
+        }
+        let create = open.contains(OpenFlags::CREATE);
+        let exclusive = open.contains(OpenFlags::EXCLUSIVE);
+        let truncate = open.contains(OpenFlags::TRUNCATE);
+        let directory = open.contains(OpenFlags::DIRECTORY);
+        if directory && (create || exclusive || truncate) {
+            return Err(ErrorCode::Invalid);
+        }
+        let write = flags.contains(DescriptorFlags::WRITE);
+        // What is not opened to write is opened to read: a system opens nothing for neither.
+        let read = flags.contains(DescriptorFlags::READ) || !write;
+        let write = write || create || truncate;
+        let mut options = OpenOptions::new();
+        options.read(read).write(write).truncate(truncate).follow(follow(at));
+        match exclusive {
+            true => options.create_new(create),
+            false => options.create(create),
+        };
+        // Neither a pipe without another end nor a device is waited for, and a terminal never becomes the host's.
+        options.nonblock(true).custom_flags(OFlags::NOCTTY.bits().cast_signed());
+        let mut mode = OpenMode::empty();
+        mode.set(OpenMode::READ, read);
+        mode.set(OpenMode::WRITE, write);
+        Ok(Self { options, mode, directory })
+    }
+
+    /// Opens it. Says whether it is a directory.
+    fn open(&self, dir: &fs::File, path: &Path) -> Result<(fs::File, bool), ErrorCode> {
+        let file = cap_primitives::fs::open(dir, path, &self.options).map_err(|error| refused(&error))?;
+        let kind = file.metadata()?.file_type();
+        match (kind.is_dir(), kind.is_file()) {
+            (true, _) => Ok((file, true)),
+            (_, true) if self.directory => Err(ErrorCode::NotDirectory),
+            (_, true) => Ok((file, false)),
+            _ => Err(ErrorCode::Unsupported),
+        }
+    }
+}
+
+async fn open_at(
+    view: View<'_>,
+    dir: &Resource<Descriptor>,
+    at: PathFlags,
+    path: String,
+    open: OpenFlags,
+    flags: DescriptorFlags,
+) -> wasmtime::Result<Result<Resource<Descriptor>, ErrorCode>> {
+    let asked = directory(&view, dir)?.and_then(|dir| Ok((dir, Asked::new(at, open, flags)?)));
+    let (dir, asked) = match asked {
+        Ok((dir, asked)) if asked.mode.contains(OpenMode::WRITE) && dir.perms.write_not_permitted() => {
+            return Ok(Err(ErrorCode::NotPermitted));
+        }
+        Ok(asked) => asked,
+        Err(error) => return Ok(Err(error)),
+    };
+    if let Err(error) = view.files.room() {
+        return Ok(Err(error));
+    }
+    let (perms, mode) = (dir.perms, asked.mode);
+    let opened = blocking(move || asked.open(&dir.dir, Path::new(&path))).await?;
+    let descriptor = match opened {
+        Ok((file, true)) => {
+            let dir = Dir::new(file, perms, mode, false);
+            view.files.count(&dir.dir);
+            Descriptor::Dir(dir)
+        }
+        Ok((file, false)) => {
+            let file = File::new(file, perms, mode, false);
+            view.files.count(&file.file);
+            Descriptor::File(file)
+        }
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Ok(view.table.push(descriptor)?))
+}
+
+async fn set_times_at(
+    view: View<'_>,
+    dir: &Resource<Descriptor>,
+    at: PathFlags,
+    path: String,
+    accessed: NewTimestamp,
+    modified: NewTimestamp,
+) -> wasmtime::Result<Result<(), ErrorCode>> {
+    let times = timespec(&accessed)
+        .and_then(|last_access| Ok(Timestamps { last_access, last_modification: timespec(&modified)? }));
+    let (dir, times) = match directory(&view, dir)?.and_then(|dir| Ok((dir, times?))) {
+        Ok((dir, _)) if dir.perms.write_not_permitted() => return Ok(Err(ErrorCode::NotPermitted)),
+        Ok(asked) => asked,
+        Err(error) => return Ok(Err(error)),
+    };
+    blocking(move || {
+        let mut options = OpenOptions::new();
+        // A descriptor of the name alone: what it names is not opened.
+        options.read(true).follow(follow(at)).custom_flags(OFlags::PATH.bits().cast_signed());
+        let named = cap_primitives::fs::open(&dir.dir, Path::new(&path), &options)?;
+        rustix::fs::utimensat(&named, "", &times, AtFlags::EMPTY_PATH).map_err(io::Error::from)?;
+        Ok(())
+    })
+    .await
+}
+
+fn timespec(time: &NewTimestamp) -> Result<Timespec, ErrorCode> {
+    Ok(match time {
+        NewTimestamp::NoChange => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        NewTimestamp::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        NewTimestamp::Timestamp(time) => {
+            let seconds = time.seconds.checked_add(u64::from(time.nanoseconds / 1_000_000_000));
+            let tv_sec = seconds.and_then(|seconds| seconds.try_into().ok()).ok_or(ErrorCode::Overflow)?;
+            Timespec { tv_sec, tv_nsec: (time.nanoseconds % 1_000_000_000).into() }
+        }
+    })
+}
+
+async fn read_directory(
+    view: View<'_>,
+    dir: &Resource<Descriptor>,
+) -> wasmtime::Result<Result<Resource<Entries>, ErrorCode>> {
+    let dir = match directory(&view, dir)? {
+        Ok(dir) => dir,
+        Err(error) => return Ok(Err(error)),
+    };
+    if let Err(error) = view.files.room() {
+        return Ok(Err(error));
+    }
+    let opened = blocking(move || {
+        // A descriptor of its own, so that two readers of one directory do not share a position.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&dir.dir, ".", flags, Mode::empty()).map_err(io::Error::from)?;
+        Ok(rustix::fs::Dir::new(dir).map_err(io::Error::from)?)
+    })
+    .await?;
+    let dir = match opened {
+        Ok(dir) => Arc::new(Mutex::new(dir)),
+        Err(error) => return Ok(Err(error)),
+    };
+    view.files.count(&dir);
+    Ok(Ok(view.table.push(Entries { dir, ready: VecDeque::new(), ended: false })?))
+}
+
+async fn next_entry(
+    view: View<'_>,
+    entries: &Resource<Entries>,
+) -> wasmtime::Result<Result<Option<DirectoryEntry>, ErrorCode>> {
+    let entries = view.table.get_mut(entries)?;
+    if entries.ready.is_empty() && !entries.ended {
+        let dir = entries.dir.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let mut dir = dir.lock().unwrap_or_else(PoisonError::into_inner);
+            // `.` and `..` are no entries.
+            let some = dir.by_ref().filter_map(|read| entry(read).transpose()).take(BATCH);
+            some.collect::<VecDeque<_>>()
+        });
+        entries.ready = read.await?;
+        entries.ended = entries.ready.len() < BATCH;
+    }
+    Ok(entries.ready.pop_front().transpose())
+}
+
+fn entry(read: rustix::io::Result<rustix::fs::DirEntry>) -> Result<Option<DirectoryEntry>, ErrorCode> {
+    let read = read.map_err(io::Error::from)?;
+    let name = read.file_name().to_str().map_err(|_| ErrorCode::IllegalByteSequence)?;
+    if [".", ".."].contains(&name) {
+        return Ok(None);
+    }
+    let type_ = match read.file_type() {
+        FileType::RegularFile => DescriptorType::RegularFile,
+        FileType::Directory => DescriptorType::Directory,
+        FileType::Symlink => DescriptorType::SymbolicLink,
+        FileType::Fifo => DescriptorType::Fifo,
+        FileType::Socket => DescriptorType::Socket,
+        FileType::CharacterDevice => DescriptorType::CharacterDevice,
+        FileType::BlockDevice => DescriptorType::BlockDevice,
+        FileType::Unknown => DescriptorType::Unknown,
+    };
+    Ok(Some(DirectoryEntry { type_, name: name.to_owned() }))
+}

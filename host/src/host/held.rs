@@ -1,0 +1,36 @@
+//! What the host holds for those that call it.
+
+use std::sync::atomic::Ordering;
+
+use super::Host;
+use crate::engine::Live;
+
+/// What is held on behalf of callers. With no call under way and no sandbox running all of it is zero, whatever the calls
+/// before did; what a call held is given back before its answer, but for a sandbox that a skill leaves behind, which
+/// is stopped after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Calls under way.
+    pub calls: usize,
+    /// Effects that have begun and are not recorded yet.
+    pub effects: usize,
+    /// Sandboxes that run.
+    pub sandboxes: usize,
+    /// Sandboxes that count against somebody's quota, those that are being launched included.
+    pub reserved: usize,
+    /// What invocations hold of the engine.
+    pub engine: Live,
+}
+
+impl Host {
+    /// What is held now.
+    pub fn held(&self) -> Held {
+        Held {
+            calls: self.calls.load(Ordering::Relaxed),
+            effects: self.broker.audit().effects(),
+            sandboxes: self.broker.sandboxes().list().len(),
+            reserved: self.broker.quota().taken(),
+            engine: self.engine.live(),
+        }
+    }
+}

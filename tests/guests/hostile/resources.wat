@@ -1,0 +1,21 @@
+;; Takes 100,000 timers and drops none.
+(component
+  (import "wasi:io/poll@0.2.0" (instance $poll
+    (export "pollable" (type $pollable (sub resource)))
+    (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+  (alias export $poll "pollable" (type $pollable))
+  (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+    (alias outer 1 $pollable (type $pollable'))
+    (export "pollable" (type $pollable (eq $pollable')))
+    (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+  (core func $subscribe (canon lower (func $clock "subscribe-duration")))
+  (core module $guest
+    (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
+    (func (export "run")
+      (local $left i32)
+      (local.set $left (i32.const 100000))
+      (loop $next
+        (drop (call $subscribe (i64.const 3600000000000)))
+        (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))))
+  (core instance $guest (instantiate $guest (with "host" (instance (export "subscribe" (func $subscribe))))))
+  (func (export "run") (canon lift (core func $guest "run"))))
