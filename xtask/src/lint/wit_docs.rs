@@ -33,15 +33,21 @@ pub(super) fn check() -> Result<()> {
 fn undocumented(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut documented = false;
+    let mut parameters = false;
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
+        // Parameters on lines of their own: the function's comment has them.
+        parameters = (parameters || line.ends_with("func(")) && !line.starts_with(')');
+        if parameters && !line.ends_with("func(") || line.starts_with(')') {
+            continue;
+        }
         if line.starts_with("///") {
             documented = true;
             continue;
         }
         // One line, `enum level { debug, info }`: the names speak for themselves.
         let is_item =
-            ITEMS.iter().any(|item| line.starts_with(item)) || (line.ends_with([',', ';']) && !is_plain(line));
+            ITEMS.iter().any(|item| line.starts_with(item)) || (line.ends_with([',', ';', '(']) && !is_plain(line));
         if is_item && !documented && !line.starts_with("//") {
             found.push((at + 1, line));
         }
@@ -64,6 +70,12 @@ mod tests {
         let text = "package a:b@0.1.0;\n\n/// An interface.\ninterface i {\n    use types.{error};\n\n    /// A record.\n\
                     record r {\n        /// A field.\n        a: u8,\n        b: u8,\n    }\n\n    f: func();\n}\n";
         assert_eq!(undocumented(text), [(1, "package a:b@0.1.0;"), (11, "b: u8,"), (14, "f: func();")]);
+    }
+
+    #[test]
+    fn parameters_are_documented_by_their_function() {
+        let text = "/// F.\nf: func(\n    a: u8,\n) -> u8;\ng: func(\n    a: u8,\n);\nb: u8,\n";
+        assert_eq!(undocumented(text), [(5, "g: func("), (8, "b: u8,")]);
     }
 
     #[test]

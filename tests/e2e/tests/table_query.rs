@@ -1,0 +1,158 @@
+//! `table-query`: tables of the workspace that are larger than the skill's memory, without any sandbox.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use skillhost_e2e::User;
+
+const ROWS: u64 = 2_000_000;
+const KEYS: u64 = 600_000;
+
+/// A user of the skill, and where their session's workspace is on this machine.
+fn user() -> (User, PathBuf) {
+    let user = User::with_skills(&["table-query"]);
+    // The first call makes the workspace; there is no such file in it yet.
+    let failed = user.call("table-query.describe", &json!({"file": "none.csv"})).code(1).json();
+    assert!(failed["failure"].as_str().unwrap().starts_with("`none.csv` cannot be read: "), "{failed}");
+    let workspaces = fs::read_dir(user.state().join("workspaces")).unwrap().map(|entry| entry.unwrap().path());
+    let workspace = workspaces.filter(|path| path.is_dir()).collect::<Vec<_>>();
+    assert_eq!(workspace.len(), 1, "one session, one workspace");
+    (user, workspace[0].clone())
+}
+
+/// The key and the amount of a row; every number below `ROWS` is some row's place in the order of `n`.
+fn row(at: u64) -> (u64, u64, u64) {
+    // An odd factor that shares nothing with ROWS: a permutation.
+    let n = at * 1_234_567_891 % ROWS;
+    (n, n % KEYS, n % 977)
+}
+
+/// Writes more than 200 MiB.
+fn large(path: &Path) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    writeln!(file, "n,key,amount,note").unwrap();
+    let note =
+        "so that a row is about as long as rows are, \"\"quoted\"\" and with a comma, too; once more, with feeling";
+    for at in 0..ROWS {
+        let (n, key, amount) = row(at);
+        writeln!(file, "{n},k{key},{amount},\"{note}\"").unwrap();
+    }
+    file.into_inner().unwrap();
+    assert!(path.metadata().unwrap().len() > 200 << 20);
+}
+
+fn query(user: &User, args: Value) -> Value {
+    user.call("table-query.query", &args).ok().json()["result"].clone()
+}
+
+/// What is in the workspace, hidden files too.
+fn names(workspace: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(workspace).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn tables_larger_than_its_memory_are_sorted_grouped_and_joined() {
+    let (user, workspace) = user();
+    let manifest = fs::read_to_string(user.project().join("skills/table-query/skill.toml")).unwrap();
+    assert!(manifest.contains("memory-mib = 64"), "{manifest}");
+    large(&workspace.join("large.csv"));
+
+    // Sorted: every row is there, in order, whole.
+    let sorted = query(
+        &user,
+        json!({"files": ["large.csv"], "order-by": [{"column": "n", "descending": true}], "output": "sorted.csv"}),
+    );
+    assert_eq!((&sorted["row-count"], &sorted["output"]["rows"]), (&json!(ROWS), &json!(ROWS)), "{sorted}");
+    let size = |name: &str| workspace.join(name).metadata().unwrap().len();
+    assert_eq!(size("sorted.csv"), size("large.csv"), "the same rows, written the same way");
+    let lines = BufReader::new(File::open(workspace.join("sorted.csv")).unwrap()).lines().skip(1);
+    for (n, line) in (0..ROWS).rev().zip(lines) {
+        let line = line.unwrap();
+        assert!(line.starts_with(&format!("{n},k{},{},", n % KEYS, n % 977)), "{n}: {line}");
+    }
+
+    // The first few alone.
+    let first = query(
+        &user,
+        json!({"files": ["large.csv"], "order-by": [{"column": "n", "descending": false}], "select": ["n"], "limit": 3}),
+    );
+    assert_eq!((&first["rows"], &first["truncated"]), (&json!([["0"], ["1"], ["2"]]), &json!(true)));
+
+    // Grouped: more groups than fit into memory at once.
+    let grouped = query(
+        &user,
+        json!({
+            "files": ["large.csv"], "group-by": ["key", "note"], "output": "groups.jsonl",
+            "aggregates": [{"function": "count"}, {"function": "sum", "column": "amount", "name": "total"}],
+        }),
+    );
+    assert_eq!(grouped["row-count"], KEYS, "{grouped}");
+    let mut expected: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (_, key, amount) in (0..ROWS).map(row) {
+        let group = expected.entry(format!("k{key}")).or_default();
+        *group = (group.0 + 1, group.1 + amount);
+    }
+    let lines = BufReader::new(File::open(workspace.join("groups.jsonl")).unwrap()).lines();
+    let mut groups = 0;
+    for (line, (key, (count, total))) in lines.zip(expected) {
+        let group: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!((&group["key"], &group["count"], &group["total"]), (&json!(key), &json!(count), &json!(total)));
+        groups += 1;
+    }
+    assert_eq!(groups, KEYS);
+
+    // Joined with a table that does not fit, either.
+    let joined = query(
+        &user,
+        json!({
+            "files": ["large.csv"], "join": {"file": "groups.jsonl", "on": [{"left": "key", "right": "key"}]},
+            "where": [{"column": "n", "is": {"tag": "less", "val": "1000"}}],
+            "aggregates": [{"function": "count"}, {"function": "greatest", "column": "right.note", "name": "note"},
+                           {"function": "sum", "column": "total"}],
+        }),
+    );
+    let of_first = (0..ROWS).map(row).filter(|(_, key, _)| *key < 1000).map(|(.., amount)| amount).sum::<u64>();
+    assert_eq!((&joined["rows"][0][0], &joined["rows"][0][2]), (&json!("1000"), &json!(of_first.to_string())));
+    assert_eq!(joined["rows-read"], ROWS + KEYS);
+
+    assert_eq!(names(&workspace), ["groups.jsonl", "large.csv", "sorted.csv"], "no scratch file is left");
+    assert_eq!(user.audit().len(), 0, "no sandbox, no effect");
+}
+
+#[test]
+fn a_call_that_is_cut_off_leaves_no_scratch_file() {
+    let (user, workspace) = user();
+    let manifest = user.project().join("skills/table-query/skill.toml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    // Enough to have begun with runs, and not to end.
+    fs::write(&manifest, text.replace("fuel = 1_000_000_000_000", "fuel = 3_000_000_000")).unwrap();
+    large(&workspace.join("large.csv"));
+    let order = json!([{"column": "note", "descending": false}]);
+    let args = json!({"files": ["large.csv"], "order-by": order, "output": "sorted.csv"});
+    let error = user.call("table-query.query", &args).code(4).json()["error"].clone();
+    assert_eq!(error["kind"], "quota-exceeded", "{error}");
+    let left = names(&workspace);
+    assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn no_path_leads_out_of_the_workspace() {
+    let (user, workspace) = user();
+    fs::write(workspace.parent().unwrap().join("secret.csv"), "a\n1\n").unwrap();
+    std::os::unix::fs::symlink("../secret.csv", workspace.join("link.csv")).unwrap();
+    for file in ["../secret.csv", "link.csv", "/etc/passwd"] {
+        let args = json!({"files": [file], "format": "csv"});
+        let failed = user.call("table-query.query", &args).code(1).json();
+        assert!(failed["failure"].as_str().unwrap().contains(file), "{failed}");
+    }
+    let args = json!({"files": ["a.csv"], "output": "../out.csv"});
+    fs::write(workspace.join("a.csv"), "a\n1\n").unwrap();
+    let failed = user.call("table-query.query", &args).code(1).json();
+    assert!(failed["failure"].as_str().unwrap().contains("is not a path of a file in the workspace"), "{failed}");
+}
