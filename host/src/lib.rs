@@ -2,6 +2,7 @@
 
 #![warn(missing_docs)]
 
+pub mod apart;
 pub mod api;
 mod blackboard;
 mod broker;

@@ -42,6 +42,7 @@ impl Serve {
             idle_timeout: self.idle_timeout,
             // This very program, also when its file has been replaced meanwhile.
             describer: Some("/proc/self/exe".into()),
+            compile_bounds: None,
         };
         let mode = if self.background { ServeMode::Background } else { ServeMode::Foreground };
         process::serve(options, mode).await?;

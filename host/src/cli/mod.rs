@@ -27,6 +27,8 @@ mod print;
 mod sandbox;
 mod skills;
 
+use std::ffi::OsStr;
+
 use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,6 +36,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use self::app::App;
 use self::failure::Ended;
 use self::global::Global;
+use crate::engine::compile;
 use crate::error::Result;
 use crate::skills::apart;
 
@@ -67,9 +70,11 @@ enum Verb {
 
 /// The program. Returns its exit code.
 pub fn main() -> i32 {
-    // No verb for people: the host process asks this of its own program.
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == apart::VERB) {
-        return apart::answer();
+    // No verbs for people: the host process asks these of its own program.
+    match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some(apart::VERB) => return apart::answer(),
+        Some(compile::VERB) => return compile::answer(),
+        _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -14,6 +14,9 @@ use anyhow::Context as _;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use super::compile::{self, Compiler};
+use crate::error::{Error, Result};
+
 /// Bytes that the directory may hold; the longest unused files go first.
 const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 
@@ -21,16 +24,18 @@ const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
+    /// Who compiles; this process, where there is none.
+    compiler: Option<Compiler>,
 }
 
 impl Cache {
-    pub(crate) fn open(dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(dir: &Path, compiler: Option<Compiler>) -> anyhow::Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make the compile cache {}", dir.display()))?;
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self { dir: dir.to_owned(), compiler })
     }
 
     /// The component of these bytes, from the cache or compiled now. Blocks; `digest` is theirs.
-    pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> anyhow::Result<Component> {
+    pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
         let path = self.dir.join(name(engine, digest));
         if path.exists() {
             match load(engine, &path) {
@@ -42,9 +47,24 @@ impl Cache {
                 Err(error) => tracing::warn!("compiling anew, {} cannot be used: {error:#}", path.display()),
             }
         }
-        let component = Component::from_binary(engine, bytes)?;
-        if let Err(error) = self.store(&path, &component) {
-            tracing::warn!("the compiled code is not kept: {error:#}");
+        let component = match &self.compiler {
+            Some(compiler) => {
+                let file = tempfile::NamedTempFile::new_in(&self.dir)?;
+                compiler.compile(bytes, file.reopen()?)?;
+                file.persist(&path).map_err(|error| Error::from(error.error))?;
+                load(engine, &path)
+                    .map_err(|error| Error::other(format!("the compiled code cannot be used: {error:#}")))?
+            }
+            None => {
+                let component = Component::from_binary(engine, bytes).map_err(|error| compile::bad(&error))?;
+                if let Err(error) = self.store(&path, &component) {
+                    tracing::warn!("the compiled code is not kept: {error:#}");
+                }
+                component
+            }
+        };
+        if let Err(error) = self.trim() {
+            tracing::warn!("the compile cache is not kept small: {error:#}");
         }
         Ok(component)
     }
@@ -53,7 +73,7 @@ impl Cache {
         let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
         std::io::Write::write_all(&mut file, &component.serialize()?)?;
         file.persist(path)?;
-        self.trim()
+        Ok(())
     }
 
     fn trim(&self) -> anyhow::Result<()> {

@@ -28,6 +28,11 @@ pub(crate) fn engine() -> wasmtime::Result<(Engine, Allocation)> {
     }
 }
 
+/// Makes an engine that only compiles. Code does not depend on how instances get their memory, and this reserves none.
+pub(crate) fn compiler() -> wasmtime::Result<Engine> {
+    Engine::new(&config(Allocation::OnDemand))
+}
+
 /// The most that one invocation can ask for, as the pool counts.
 fn most(limit: u64) -> u32 {
     u32::try_from(limit).unwrap_or(u32::MAX)

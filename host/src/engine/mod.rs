@@ -7,6 +7,7 @@
 //! - A call gets a new store and a new instance, and both go when it ends, however it ends: nothing is left between calls.
 
 mod cache;
+pub mod compile;
 mod config;
 mod failure;
 mod invocation;
@@ -15,7 +16,7 @@ pub mod limits;
 mod ticker;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
@@ -23,9 +24,11 @@ use tokio::sync::{OnceCell, Semaphore};
 use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
+use crate::apart::Bounds;
 use crate::capabilities;
 use crate::error::{Error, Result};
 use cache::Cache;
+use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
 pub use invocation::{Finished, Invocation, Preopen};
 pub use limits::Limits;
@@ -78,8 +81,9 @@ pub struct Prepared {
 }
 
 impl Engine {
-    /// Makes the engine; compiled code is kept in `cache`.
-    pub fn open(cache: &Path) -> anyhow::Result<Self> {
+    /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
+    /// held to `bounds`; without one, this process does, and nothing bounds it.
+    pub fn open(cache: &Path, program: Option<PathBuf>, bounds: Bounds) -> anyhow::Result<Self> {
         let (engine, allocation) = config::engine()?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
@@ -93,7 +97,7 @@ impl Engine {
             .context("cannot start the threads that run skills")?;
         Ok(Self {
             ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
-            cache: Arc::new(Cache::open(cache)?),
+            cache: Arc::new(Cache::open(cache, program.map(|program| Compiler { program, bounds }))?),
             ready: Mutex::default(),
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
             compiling: Semaphore::new(1),
@@ -125,8 +129,7 @@ impl Engine {
             let (engine, cache, digest) = (self.engine.clone(), self.cache.clone(), digest.to_owned());
             let component = tokio::task::spawn_blocking(move || cache.component(&engine, &digest, &bytes))
                 .await
-                .map_err(|error| Error::other(format!("compiling failed: {error}")))?
-                .map_err(|error| Error::invalid_argument(format!("the component cannot be compiled: {error:#}")))?;
+                .map_err(|error| Error::other(format!("compiling failed: {error}")))??;
             self.link(&component)
         });
         Ok(prepared.await?.clone())

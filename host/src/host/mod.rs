@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::apart::Bounds;
 use crate::api::types::{AuditList, Call, Event, HostStatus, Request};
 use crate::broker::{Actor, Broker};
 use crate::config::{Config, Isolation};
 use crate::db::Db;
-use crate::engine::Engine;
+use crate::engine::{Engine, compile};
 use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
@@ -72,9 +73,11 @@ pub struct HostOptions {
     pub backend: Option<BackendChoice>,
     /// How long a background host process stays with nothing to do, when that was said.
     pub idle_timeout: Option<Duration>,
-    /// The `skillhost` that describes components in a process of its own; without one that is done in this process, which a
-    /// component that is made for it can then end (see [`crate::skills::apart`]).
+    /// The `skillhost` that describes and compiles components in processes of their own; without one that is done in this
+    /// process, which a component that is made for it can then end or hold up (see [`crate::apart`]).
     pub describer: Option<PathBuf>,
+    /// What compiling one component may use, where it is done in a process of its own; [`compile::BOUNDS`] when absent.
+    pub compile_bounds: Option<Bounds>,
 }
 
 /// What a call gives before its answer.
@@ -134,7 +137,11 @@ impl Host {
         let roles = config.roles()?;
         let state = &options.state_dir;
         let db = Db::open(&state.join("state.db"), config.durability)?;
-        let engine = Arc::new(Engine::open(&state.join("compiled"))?);
+        let engine = Arc::new(Engine::open(
+            &state.join("compiled"),
+            options.describer.clone(),
+            options.compile_bounds.unwrap_or(compile::BOUNDS),
+        )?);
         let descriptors =
             Arc::new(DirCache::open(&state.join("descriptors"))?.describing_with(options.describer.clone()));
         let sandboxes = Sandboxes::open(sandbox::Config {

@@ -15,7 +15,7 @@ use crate::run::root;
 const LAYERS: &[&[&str]] = &[
     // Words that everybody uses.
     &["error", "units"],
-    &["caller", "ids"],
+    &["caller", "ids", "apart"],
     // What requests and answers are made of, what limits there are, and what is kept.
     &["api::bytes"],
     &["api::types", "engine::limits", "broker::quota", "db"],

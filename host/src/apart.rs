@@ -1,0 +1,102 @@
+//! Work on a stranger's bytes in a process of its own.
+//!
+//! What reads and what compiles components was written for components that tools make. A stranger's may be made for it:
+//! to recurse until the stack is used up, to take all memory, to go on for ever; and that ends, or holds up, the process
+//! it happens in. So the host has its own program do such work in another process, which has nothing to lose: no
+//! environment, no arguments but the work's name, bounded memory and time.
+
+use std::io::{self, Read, Write as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
+
+/// What a process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Memory that it writes to, in MiB.
+    pub memory_mib: u64,
+    /// Processor time, over all of its threads, in seconds.
+    pub cpu_seconds: u64,
+    /// The time it may take by the clock.
+    pub wall: Duration,
+}
+
+/// A process that came to its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// What it wrote to the one of its outputs that is a pipe.
+    pub(crate) answer: Vec<u8>,
+    pub(crate) status: ExitStatus,
+    /// Whether it was ended for having taken too long.
+    pub(crate) overran: bool,
+}
+
+/// Runs `command`, whose program is a `skillhost`, with `input` on its standard input. One of its outputs is a pipe,
+/// from which at most `max_answer` bytes are taken.
+pub(crate) fn run(mut command: Command, input: &[u8], max_answer: u64, wall: Duration) -> io::Result<Ended> {
+    command.env_clear().current_dir("/").stdin(Stdio::piped());
+    let mut child = command.spawn()?;
+    let stdin = child.stdin.take();
+    let output: Box<dyn Read + Send> = match (child.stdout.take(), child.stderr.take()) {
+        (Some(stdout), _) => Box::new(stdout),
+        (None, Some(stderr)) => Box::new(stderr),
+        (None, None) => Box::new(io::empty()),
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A process that ended early reads no more, and its end tells why.
+            let _ = stdin.map(|mut stdin| stdin.write_all(input));
+        });
+        let reader = scope.spawn(|| {
+            let mut answer = Vec::new();
+            // Past the bound nobody reads, and what is written then is an error there.
+            output.take(max_answer).read_to_end(&mut answer).map(|_| answer)
+        });
+        let overran = match ends_within(&child, wall) {
+            Ok(ended) => !ended,
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
+        };
+        if overran {
+            child.kill()?;
+        }
+        let status = child.wait()?;
+        let answer = reader.join().map_err(|_| io::Error::other("reading its answer failed"))??;
+        Ok(Ended { answer, status, overran })
+    })
+}
+
+/// Waits for the end of `child`. Whether it came in time.
+fn ends_within(child: &Child, wall: Duration) -> io::Result<bool> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let until = Instant::now() + wall;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            result => return Ok(result? > 0),
+        }
+    }
+}
+
+/// Holds this process to its bounds; the first thing that one for such work does. It may write files of at most
+/// `max_file` bytes.
+pub(crate) fn confine(bounds: &Bounds, max_file: u64) {
+    let memory = bounds.memory_mib.saturating_mul(1024 * 1024);
+    for (resource, limit) in [
+        (Resource::Data, memory),
+        (Resource::Cpu, bounds.cpu_seconds),
+        (Resource::Fsize, max_file),
+        (Resource::Core, 0),
+    ] {
+        // Lowering a limit is always allowed.
+        let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+    }
+}

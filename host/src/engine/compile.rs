@@ -1,0 +1,103 @@
+//! Compiling a component in a process of its own ([`crate::apart`]).
+//!
+//! The compiler takes what a function's shape makes it take: a few kilobytes of WebAssembly can ask for hours, or for
+//! more memory than there is. There it ends a process that has nothing else to do. The code comes back in a file that
+//! the host made and that process has as its standard output, so it names no path and writes nothing else.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::config;
+use crate::apart::{self, Bounds};
+use crate::error::{Error, Result};
+use crate::skills::MAX_COMPONENT;
+
+/// The first argument that makes `skillhost` do this: its bounds follow (memory in MiB, processor time in seconds), a component is on
+/// standard input, the code goes to standard output and what is wrong with the component to standard error.
+pub const VERB: &str = "compile-component";
+
+/// What compiling one component may use. The largest that we know, with a Python interpreter in it (18 MB), takes 17 s
+/// of processor time and 400 MiB.
+pub const BOUNDS: Bounds = Bounds { memory_mib: 8192, cpu_seconds: 120, wall: Duration::from_secs(300) };
+
+/// The most bytes of code.
+const MAX_CODE: u64 = 1024 * 1024 * 1024;
+/// The most bytes of what is said of a component.
+const MAX_SAID: u64 = 16 * 1024;
+/// How much of it is passed on where it is no error of ours.
+const MAX_LINE: usize = 500;
+
+/// Compiles elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Compiler {
+    /// A `skillhost`.
+    pub(crate) program: PathBuf,
+    pub(crate) bounds: Bounds,
+}
+
+impl Compiler {
+    /// Writes the code of `component` to `code`, which is empty.
+    pub(crate) fn compile(&self, component: &[u8], code: File) -> Result<()> {
+        let bounds = &self.bounds;
+        let mut command = Command::new(&self.program);
+        command.arg(VERB).arg(bounds.memory_mib.to_string()).arg(bounds.cpu_seconds.to_string());
+        command.stdout(code).stderr(Stdio::piped());
+        let ended = apart::run(command, component, MAX_SAID, bounds.wall)
+            .map_err(|error| Error::from(error).context("the component cannot be compiled"))?;
+        if ended.status.success() {
+            return Ok(());
+        }
+        if let Ok(error) = serde_json::from_slice(&ended.answer) {
+            return Err(error);
+        }
+        let how = match ended.overran {
+            true => format!("took longer than {} s", bounds.wall.as_secs()),
+            false => format!("ended ({})", ended.status),
+        };
+        let said = String::from_utf8_lossy(&ended.answer);
+        // What an allocation that failed, or a panic, says first.
+        let said = match said.lines().next() {
+            Some(line) => format!("; it said: {}", line.get(..line.floor_char_boundary(MAX_LINE)).unwrap_or(line)),
+            None => String::new(),
+        };
+        Err(Error::invalid_argument(format!(
+            "the component cannot be compiled: the process that compiled it {how}; it may use {} s of processor time and {} \
+             MiB of memory, which is enough for what toolchains make; build it again, with a current one{said}",
+            bounds.cpu_seconds, bounds.memory_mib,
+        )))
+    }
+}
+
+/// Compiles the component on standard input. Returns the exit code.
+pub fn answer() -> i32 {
+    let mut numbers = std::env::args().skip(2).map_while(|number| number.parse().ok());
+    let (Some(memory_mib), Some(cpu_seconds)) = (numbers.next(), numbers.next()) else { return 2 };
+    apart::confine(&Bounds { memory_mib, cpu_seconds, ..BOUNDS }, MAX_CODE);
+    match compile() {
+        Ok(()) => 0,
+        Err(error) => {
+            let said = serde_json::to_vec(&error).unwrap_or_default();
+            // Whoever asked is gone, or hears of it by the exit code.
+            let _ = std::io::stderr().lock().write_all(&said);
+            1
+        }
+    }
+}
+
+fn compile() -> Result<()> {
+    let mut component = Vec::new();
+    std::io::stdin().lock().take(MAX_COMPONENT + 1).read_to_end(&mut component)?;
+    let code =
+        config::compiler().and_then(|engine| engine.precompile_component(&component)).map_err(|error| bad(&error))?;
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&code)?;
+    Ok(stdout.flush()?)
+}
+
+/// Why a component cannot be compiled.
+pub(super) fn bad(error: &wasmtime::Error) -> Error {
+    Error::invalid_argument(format!("the component cannot be compiled: {error:#}"))
+}
