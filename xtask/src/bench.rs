@@ -11,7 +11,7 @@ use crate::{guests, host, setup};
 pub(crate) fn bench(arguments: &[OsString]) -> Result<()> {
     setup::wasm_target()?;
     guests::build(Profile::Release)?;
-    if let Err(error) = host::provide_images(Profile::Release) {
+    if let Err(error) = host::provide_images(Profile::Release, &["default"]) {
         say(&format!("no containers here, so nothing is compared with them: {error:#}"));
     }
     run(program(host::path(Profile::Release).with_file_name("skillhost-bench")).args(arguments))

@@ -19,7 +19,7 @@ pub(crate) fn demo() -> Result<()> {
     setup::wasm_target()?;
     guests::build(Profile::Debug)?;
     host::build(Profile::Debug)?;
-    if let Err(error) = host::provide_images(Profile::Debug) {
+    if let Err(error) = host::provide_images(Profile::Debug, &["default"]) {
         say(&format!("no containers here, so this machine's own programs stand in for the image: {error:#}"));
     }
     let show = Show { state: tempfile::Builder::new().prefix("skillhost-demo-").tempdir()? };

@@ -45,9 +45,9 @@ pub(crate) fn skillhost(profile: Profile) -> Command {
     program(path(profile))
 }
 
-/// Provides the image of every role.
-pub(crate) fn provide_images(profile: Profile) -> Result<()> {
+/// Provides the images of these roles; of every role when none is named.
+pub(crate) fn provide_images(profile: Profile, roles: &[&str]) -> Result<()> {
     build(profile)?;
     say("providing the images of sandbox-images.toml");
-    run(skillhost(profile).args(["images", "build"]))
+    run(skillhost(profile).args(["images", "build"]).args(roles))
 }

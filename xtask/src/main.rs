@@ -79,7 +79,7 @@ fn perform(verb: Verb) -> Result<()> {
             setup::wasm_target()?;
             guests::build(Profile::Debug)
         }
-        Verb::Images => host::provide_images(Profile::Debug),
+        Verb::Images => host::provide_images(Profile::Debug, &[]),
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
         Verb::Bench { arguments } => bench::bench(&arguments),

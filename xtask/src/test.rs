@@ -31,7 +31,7 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     setup::wasm_target()?;
     guests::build(Profile::Debug)?;
-    match host::provide_images(Profile::Debug) {
+    match host::provide_images(Profile::Debug, &[]) {
         Err(error) if required => {
             return Err(error.context(format!("{REQUIRE}=1, but there are no images to test with")));
         }

@@ -6,6 +6,8 @@
 
 #![allow(clippy::panic)]
 
+pub mod foreign;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write as _;
