@@ -5,72 +5,22 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
+use std::fs::File;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use skillhost::error::{ErrorKind, Result};
 use skillhost::sandbox::link::{CloseReason, Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME};
-use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
-use skillhost_protocol::{Ending, Header, Kind, MAGIC, STDIN_WINDOW, SupervisorHello, ToHost, ToSupervisor, VERSION};
+use skillhost_protocol::frame::encode_control;
+use skillhost_protocol::{
+    Ending, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MIN_WINDOW, STDIN_WINDOW, SandboxConfig, ToHost,
+    ToSupervisor, VERSION,
+};
+use support::peer::{Peer, link};
 use support::{skip, stdout, user};
-
-/// The other end, spoken by hand.
-struct Peer(UnixStream);
-
-impl Peer {
-    fn connect(dir: &Path) -> Self {
-        Self(UnixStream::connect(dir.join(SOCKET_NAME)).unwrap())
-    }
-
-    fn control(&mut self, exec: u32, message: &ToHost) {
-        let mut frame = Vec::new();
-        encode_control(exec, message, &mut frame).unwrap();
-        self.raw(&frame);
-    }
-
-    fn data(&mut self, kind: Kind, exec: u32, bytes: &[u8]) {
-        self.raw(&Header { kind, exec, len: bytes.len() }.encode());
-        self.raw(bytes);
-    }
-
-    fn raw(&mut self, bytes: &[u8]) {
-        // The other end may have hung up already, which is what is tested.
-        let _ = self.0.write_all(bytes);
-    }
-
-    fn hello(&mut self, version: u16) {
-        let hello = SupervisorHello { magic: MAGIC, version, build: "test".into(), uid: 0 };
-        self.control(0, &ToHost::Hello(hello));
-    }
-
-    /// Reads until the other end has said `wanted`.
-    fn until(&mut self, wanted: impl Fn(&ToSupervisor) -> bool) {
-        loop {
-            let mut header = [0; HEADER];
-            self.0.read_exact(&mut header).unwrap();
-            let header = Header::decode(&header).unwrap().unwrap();
-            let mut payload = vec![0; header.len];
-            self.0.read_exact(&mut payload).unwrap();
-            if header.kind == Kind::Control && wanted(&decode_control(&payload).unwrap()) {
-                return;
-            }
-        }
-    }
-
-    /// Waits until the other end has hung up, in order or not.
-    fn wait_for_the_end(&mut self) {
-        let _ = std::io::copy(&mut self.0, &mut std::io::sink());
-    }
-}
-
-async fn link(dir: &Path) -> (Link, Peer) {
-    let listener = Listener::bind(dir).unwrap();
-    let mut peer = Peer::connect(dir);
-    peer.hello(VERSION);
-    let own = i32::try_from(std::process::id()).unwrap();
-    (listener.accept(Some(own), HelloConfig::default()).await.unwrap(), peer)
-}
 
 async fn link_with_exec() -> (tempfile::TempDir, Link, Peer, Exec) {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +165,7 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
         let listener = UnixListener::bind(run.join(SOCKET_NAME)).unwrap();
         for bytes in nonsense {
             let (stream, _) = listener.accept().unwrap();
-            let mut peer = Peer(stream);
+            let mut peer = Peer::new(stream);
             peer.raw(&bytes);
             // It says why and hangs up, and comes again.
             peer.wait_for_the_end();
@@ -227,6 +177,91 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
     let link = listener.accept(Some(init), support::config(dir.path())).await.unwrap();
     let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
     assert_eq!(stdout(&support::events(&mut exec).await), "fine\n");
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+}
+
+/// A host that has said hello, and then sends `bytes` with so many descriptors of this file.
+fn greeted(listener: &UnixListener, bytes: &[u8], descriptors: usize) -> UnixStream {
+    let (stream, _) = listener.accept().unwrap();
+    let config = SandboxConfig {
+        lease_ms: 60_000,
+        wall_ms: 0,
+        idle_ms: 0,
+        grace_ms: 200,
+        env: Vec::new(),
+        workspace: "/tmp".into(),
+    };
+    let hello = HostHello { magic: MAGIC, version: VERSION, build: "test".into(), config };
+    let mut frame = Vec::new();
+    encode_control(0, &ToSupervisor::Hello(hello), &mut frame).unwrap();
+    (&stream).write_all(&frame).unwrap();
+    let file = File::open(file!().trim_start_matches("host/")).unwrap();
+    let passed = vec![file.as_fd(); descriptors];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if descriptors > 0 {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+    }
+    sendmsg(&stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    stream
+}
+
+/// What the supervisor says before it hangs up.
+fn heard(mut stream: UnixStream) -> String {
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    String::from_utf8_lossy(&heard).into_owned()
+}
+
+/// How often a process has this file open.
+fn times_open(pid: i32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to.ends_with("link_hostile.rs"))).count()
+}
+
+#[tokio::test]
+async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
+    if skip() {
+        return;
+    }
+    let (dir, listener, mut unshare, init) = support::prepare();
+    drop(listener);
+    let run = dir.path().join("run");
+    let start = |op| {
+        let mut frame = Vec::new();
+        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW };
+        encode_control(1, &ToSupervisor::File(start), &mut frame).unwrap();
+        frame
+    };
+    let stat = start(FileOp::Stat { path: "/".into() });
+    let tree = start(FileOp::TreeIn { path: "x".into() });
+    let served = tokio::task::spawn_blocking(move || {
+        std::fs::remove_file(run.join(SOCKET_NAME)).unwrap();
+        let listener = UnixListener::bind(run.join(SOCKET_NAME)).unwrap();
+        for (bytes, descriptors, says) in [
+            (&tree, 0, "a message without the descriptor that belongs to it"),
+            (&tree, 2, "more than one descriptor with a message"),
+            (&tree, 8, "more than one descriptor with a message"),
+        ] {
+            let heard = heard(greeted(&listener, bytes, descriptors));
+            assert!(heard.contains(says), "{descriptors}: {heard}");
+        }
+        // What nobody claims is closed, and no reason to hang up.
+        let mut stream = greeted(&listener, &stat, 1);
+        let mut peer = Peer::new(stream.try_clone().unwrap());
+        peer.until(|message| matches!(message, ToHost::Closed { .. }));
+        assert_eq!(times_open(init), 0);
+        stream.write_all(&[255; 9]).unwrap();
+        assert!(heard(stream).contains("unknown frame kind"));
+        run
+    });
+    let run = served.await.unwrap();
+    let listener = Listener::bind(&run).unwrap();
+    let link = listener.accept(Some(init), support::config(dir.path())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    assert_eq!(stdout(&support::events(&mut exec).await), "fine\n");
+    assert_eq!(times_open(init), 0);
     unshare.kill().unwrap();
     unshare.wait().unwrap();
 }

@@ -2,7 +2,8 @@
 //!
 //! One stream connection, one [`frame`] after another: `u32 payload length (LE) | u8 kind | u32 exec id (LE) | payload`.
 //! Control payloads are [`message`]s in postcard; standard input, output and error travel as raw bytes, since
-//! serialising them would cost a copy for nothing. A directory's content is such a byte stream too ([`tree`]).
+//! serialising them would cost a copy for nothing. A directory's content travels on a socket of its own ([`stream`]), whose
+//! one end the host passes with the message that asks for it.
 //!
 //! Invariants that both ends rely on, and check:
 //! - The first frame in each direction is a `Hello`; nothing else is read from a peer whose magic or version differs.
@@ -11,13 +12,17 @@
 //!   reader offered. Sending more than the credit is a protocol error.
 //! - A protocol error ends the connection. Nothing is guessed.
 //!
-//! Everything here is a pure function over buffers: the supervisor calls it from a poll loop, the host from tokio.
+//! The frames are pure functions over buffers: the supervisor calls them from a poll loop, the host from tokio. What both
+//! ends do with descriptors is the same, and is here, too ([`socket`], [`content`]).
 
 #![warn(missing_docs)]
 
+pub mod content;
 pub mod frame;
 pub mod local;
 pub mod message;
+pub mod socket;
+pub mod stream;
 pub mod tree;
 
 pub use frame::{Header, Kind, ProtocolError};
@@ -26,7 +31,7 @@ pub use message::*;
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].
 pub const STDIN_WINDOW: u32 = 256 * 1024;

@@ -16,7 +16,7 @@ pub enum ToSupervisor {
     Shutdown,
     /// Starts a command under a new exec id.
     Exec(ExecStart),
-    /// Starts a file operation under a new exec id.
+    /// Starts a file operation under a new exec id. With one on a tree comes a descriptor: the socket of the tree.
     File(FileStart),
     /// Offers room for more output.
     Credit {
@@ -220,12 +220,12 @@ pub enum FileOp {
         /// The mode of a new file; a replaced file's mode is kept.
         mode: u32,
     },
-    /// Makes the tree that comes as standard input ([`crate::tree`]) at `path`.
+    /// Makes the tree that comes on its socket ([`crate::stream`]) at `path`.
     TreeIn {
         /// Where its root goes.
         path: String,
     },
-    /// Sends the tree at `path` as standard output.
+    /// Sends the tree at `path` on its socket.
     TreeOut {
         /// A file or a directory.
         path: String,
@@ -235,6 +235,14 @@ pub enum FileOp {
         /// The path.
         path: String,
     },
+}
+
+impl FileOp {
+    /// Whether it moves a tree, on a socket of its own.
+    #[must_use]
+    pub fn is_tree(&self) -> bool {
+        matches!(self, Self::TreeIn { .. } | Self::TreeOut { .. })
+    }
 }
 
 /// What a file operation did.

@@ -66,17 +66,19 @@ proptest! {
     }
 
     #[test]
-    fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000)) {
+    fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000), len in any::<u64>()) {
         let entry = Entry { path, kind: EntryKind::File, mode };
         let mut bytes = Vec::new();
         tree::put_entry(&entry, &mut bytes).unwrap();
         tree::put_data(&data, &mut bytes);
+        tree::put_content(len, &mut bytes);
         tree::put_end(&mut bytes);
-        let (mut rest, mut seen, mut got, mut ended) = (&bytes[..], None, Vec::new(), false);
+        let (mut rest, mut seen, mut got, mut passed, mut ended) = (&bytes[..], None, Vec::new(), None, false);
         while let Some((record, used)) = tree::decode(rest).unwrap() {
             match record {
                 Record::Entry(entry) => seen = Some(entry),
                 Record::Data(chunk) => got.extend_from_slice(chunk),
+                Record::Content { len } => passed = Some(len),
                 Record::End => ended = true,
             }
             rest = &rest[used..];
@@ -84,6 +86,7 @@ proptest! {
         prop_assert!(rest.is_empty() && ended);
         prop_assert_eq!(seen, Some(entry));
         prop_assert_eq!(got, data);
+        prop_assert_eq!(passed, Some(len));
     }
 
     #[test]

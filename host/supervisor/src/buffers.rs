@@ -1,10 +1,13 @@
 //! The connection's two buffers. Both are of fixed size while nothing but data moves.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use serde::Serialize;
 use skillhost_protocol::frame::{HEADER, MAX_CONTROL, MAX_DATA, encode_control};
+use skillhost_protocol::socket::{Descriptors, StreamError};
 use skillhost_protocol::{Header, Kind, ProtocolError};
 
 const CAPACITY: usize = 512 * 1024;
@@ -29,6 +32,8 @@ fn read(fd: &OwnedFd, into: &mut [u8]) -> Read {
 
 /// What arrived and was not looked at yet.
 pub struct Input {
+    /// What arrived beside the bytes.
+    pub descriptors: Descriptors,
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -36,20 +41,33 @@ pub struct Input {
 
 impl Input {
     pub fn new() -> Self {
-        Self { bytes: vec![0; CAPACITY], start: 0, end: 0 }
+        Self { descriptors: Descriptors::default(), bytes: vec![0; CAPACITY], start: 0, end: 0 }
     }
 
-    pub fn fill(&mut self, socket: &OwnedFd) -> Read {
+    pub fn fill(&mut self, socket: &OwnedFd) -> Result<Read, ProtocolError> {
         if self.bytes.len() - self.end < HEADER + MAX_CONTROL {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        let read = read(socket, self.bytes.get_mut(self.end..).unwrap_or_default());
-        if let Read::Some(len) = read {
-            self.end += len;
+        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        match self.descriptors.receive(socket, room, RecvFlags::empty()) {
+            Ok(0) => Ok(Read::End),
+            Ok(len) => {
+                self.end += len;
+                Ok(Read::Some(len))
+            }
+            Err(StreamError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(Read::Nothing),
+            Err(StreamError::Io(_)) => Ok(Read::End),
+            Err(StreamError::Protocol(error)) => Err(error),
         }
-        read
+    }
+
+    /// All frames that were whole are taken: closes a descriptor that none of them has claimed.
+    pub fn taken(&mut self) {
+        if self.start == self.end {
+            self.descriptors.close();
+        }
     }
 
     /// The next whole frame: its header and where its payload is.

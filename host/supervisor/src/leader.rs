@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::thread::{self, CapabilitySet};
 use serde::{Deserialize, Serialize};
 use skillhost_protocol::{FileDone, FileError, FileOp, Program, User};
@@ -87,12 +87,12 @@ pub fn run(ends: Ends) -> ! {
     // The numbers of these are closed already, and another's by the time that a destructor would run.
     std::mem::forget((stdin, stdout, stderr));
     let mut status = File::from(status);
-    let Some(job) = read_job(job) else { sys::exit(0) };
+    let Some((job, rest)) = read_job(job) else { sys::exit(0) };
     let refusal = match prepared.and_then(|()| become_user(&job.user)) {
         Ok(()) => match job.task {
             Task::Exec { program, cwd, env, stdin } => execute(&job.workspace, program, &cwd, env, stdin, &mut status),
             Task::File(op) => {
-                let done = files::perform(op, &job.workspace, job.user.uid);
+                let done = files::perform(op, &job.workspace, job.user.uid, &rest);
                 say(&mut status, &Status::FileDone(done));
                 sys::exit(0);
             }
@@ -142,13 +142,14 @@ pub fn shrink_bounding_set(kept: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
-fn read_job(job: OwnedFd) -> Option<Job> {
+/// The job, and what it came from: a descriptor may follow.
+fn read_job(job: OwnedFd) -> Option<(Job, OwnedFd)> {
     let mut job = File::from(job);
     let mut len = [0; 4];
     job.read_exact(&mut len).ok()?;
     let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
     job.read_exact(&mut bytes).ok()?;
-    postcard::from_bytes(&bytes).ok()
+    Some((postcard::from_bytes(&bytes).ok()?, job.into()))
 }
 
 fn say(status: &mut File, what: &Status) {
@@ -181,6 +182,8 @@ fn become_user(user: &User) -> io::Result<()> {
     }
     let none = CapabilitySet::empty();
     thread::set_capabilities(None, thread::CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    // Another identity means another answer to this, by the machine's settings. A program starts with its own.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     Ok(())
 }
 

@@ -5,10 +5,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use skillhost_protocol::socket::send_all;
 
 use crate::keeper::{self, Report};
 use crate::leader::{self, Ends, Job};
@@ -61,14 +62,14 @@ impl Reserve {
         self.pairs.len() < before
     }
 
-    /// Takes a pair and tells it its job: the pair and its leader's pid.
-    pub fn start(&mut self, job: &Job) -> io::Result<(Pair, i32)> {
+    /// Takes a pair and tells it its job, with the descriptor that belongs to it: the pair and its leader's pid.
+    pub fn start(&mut self, job: &Job, descriptor: Option<BorrowedFd<'_>>) -> io::Result<(Pair, i32)> {
         loop {
             let (pair, fresh) = match self.pairs.pop_front() {
                 Some(pair) => (pair, false),
                 None => (fork_pair()?, true),
             };
-            match give(&pair, job) {
+            match give(&pair, job, descriptor) {
                 Ok(leader) => return Ok((pair, leader)),
                 Err(error) if fresh => return Err(error),
                 // This one was killed while it waited, or never came to be; another may be well.
@@ -78,7 +79,7 @@ impl Reserve {
     }
 }
 
-fn give(pair: &Pair, job: &Job) -> io::Result<i32> {
+fn give(pair: &Pair, job: &Job, descriptor: Option<BorrowedFd<'_>>) -> io::Result<i32> {
     let Ok(Some(Report::Ready { leader })) = Report::receive(&pair.control, true) else {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     };
@@ -89,10 +90,10 @@ fn give(pair: &Pair, job: &Job) -> io::Result<i32> {
         *head = len.to_le_bytes();
     }
     // The leader reads and does nothing else, so this does not block for longer than it takes.
-    let mut rest = bytes.as_slice();
-    while !rest.is_empty() {
-        let len = rustix::io::retry_on_intr(|| rustix::io::write(&pair.job, rest))?;
-        rest = rest.get(len..).unwrap_or_default();
+    send_all(&pair.job, &bytes, None)?;
+    if descriptor.is_some() {
+        // After the job: a leader takes it only when it has become its user.
+        send_all(&pair.job, &[0], descriptor)?;
     }
     Ok(leader)
 }
@@ -100,7 +101,7 @@ fn give(pair: &Pair, job: &Job) -> io::Result<i32> {
 fn fork_pair() -> io::Result<Pair> {
     let pipe = || pipe_with(PipeFlags::CLOEXEC);
     let (control, keeper_control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let (job_read, job) = pipe()?;
+    let (job_read, job) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let (status, status_write) = pipe()?;
     let (stdin_read, stdin) = pipe()?;
     let (stdout, stdout_write) = pipe()?;

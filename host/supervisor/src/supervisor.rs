@@ -8,7 +8,7 @@
 //!   a process that the engine put here) is killed.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -376,22 +376,27 @@ impl Supervisor {
     fn on_socket(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         let read = connection.input.fill(&connection.socket);
-        let taken = self.take_frames();
-        if let Err(ProtocolError(message)) = taken {
-            if let Some(connection) = &mut self.connection {
-                connection.output.control(0, &ToHost::Error { message });
+        let taken = read.and_then(|read| self.take_frames().map(|()| read));
+        match taken {
+            Ok(Read::End) => self.disconnect(),
+            Ok(_) => {}
+            Err(ProtocolError(message)) => {
+                if let Some(connection) = &mut self.connection {
+                    connection.output.control(0, &ToHost::Error { message });
+                }
+                self.flush();
+                self.disconnect();
             }
-            self.flush();
-            self.disconnect();
-        } else if read == Read::End {
-            self.disconnect();
         }
     }
 
     fn take_frames(&mut self) -> Result<(), ProtocolError> {
         loop {
             let Some(connection) = &mut self.connection else { return Ok(()) };
-            let Some((header, payload)) = connection.input.frame()? else { return Ok(()) };
+            let Some((header, payload)) = connection.input.frame()? else {
+                connection.input.taken();
+                return Ok(());
+            };
             match header.kind {
                 Kind::Control => {
                     let message = decode_control(payload)?;
@@ -462,13 +467,16 @@ impl Supervisor {
         all.extend(self.config.iter().flat_map(|config| config.env.iter().cloned()));
         all.extend(env);
         let task = Task::Exec { program, cwd, env: all, stdin };
-        self.start(id, false, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task })
+        self.start(id, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task }, None)
     }
 
     fn start_file(&mut self, id: u32, start: FileStart) -> Result<(), ProtocolError> {
         let FileStart { op, user, timeout_ms, window } = start;
-        let stdin = matches!(op, FileOp::Write { .. } | FileOp::TreeIn { .. });
-        self.start(id, true, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task: Task::File(op) })
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let socket = if op.is_tree() { Some(connection.input.descriptors.claim()?) } else { None };
+        let stdin = matches!(op, FileOp::Write { .. });
+        let job = Job { user, workspace: self.workspace(), task: Task::File(op) };
+        self.start(id, stdin, window, timeout_ms, job, socket)
     }
 
     fn workspace(&self) -> String {
@@ -478,11 +486,11 @@ impl Supervisor {
     fn start(
         &mut self,
         id: u32,
-        is_file: bool,
         stdin: bool,
         window: u32,
         timeout_ms: u64,
         job: Job,
+        descriptor: Option<OwnedFd>,
     ) -> Result<(), ProtocolError> {
         if id <= self.last_id {
             return Err(ProtocolError(format!("exec id {id} after {}", self.last_id)));
@@ -507,7 +515,8 @@ impl Supervisor {
             };
             let oom_before = self.oom.kills();
             let deadline = span(timeout_ms).map(|time| Instant::now() + time);
-            match self.reserve.start(&job) {
+            let is_file = matches!(job.task, Task::File(_));
+            match self.reserve.start(&job, descriptor.as_ref().map(AsFd::as_fd)) {
                 Ok((pair, leader)) => {
                     let setup = Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before };
                     self.execs.insert(id, Exec::new(setup, pair));

@@ -64,16 +64,20 @@ fn trees_are_copied_both_ways() {
     write(&from.join("a/b.txt"), "b");
     write(&from.join("run.sh"), "#!/bin/sh\necho ran\n");
     fs::set_permissions(from.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    // One that is copied from a descriptor.
+    let large: Vec<u8> = (0..=250u8).cycle().take(5_000_000).collect();
+    fs::write(from.join("large"), &large).unwrap();
     symlink("a/b.txt", from.join("inside")).unwrap();
     symlink("/etc/passwd", from.join("outside")).unwrap();
     let copied = user.run(["sandbox", "copy-in", &id, from.to_str().unwrap(), "tree", "--output", "json"]).ok().json();
-    assert_eq!(copied["files"], 2, "{copied}");
+    assert_eq!((&copied["files"], &copied["bytes"]), (&json!(3), &json!(5_000_020)), "{copied}");
     assert_eq!(user.shell(&id, "cat tree/a/b.txt tree/inside; tree/run.sh")["stdout"], "bbran\n");
 
     let to = user.elsewhere().join("back");
     let copied = user.run(["sandbox", "copy-out", &id, "tree", to.to_str().unwrap(), "--output", "json"]).ok().json();
-    assert_eq!(copied["files"], 2, "{copied}");
+    assert_eq!(copied["files"], 3, "{copied}");
     assert_eq!(fs::read_to_string(to.join("a/b.txt")).unwrap(), "b");
+    assert!(fs::read(to.join("large")).unwrap() == large);
     assert_ne!(fs::metadata(to.join("run.sh")).unwrap().permissions().mode() & 0o111, 0);
     // One file, into a directory.
     user.run(["sandbox", "copy-in", &id, from.join("run.sh").to_str().unwrap(), "."]).ok();

@@ -19,10 +19,9 @@ use std::path::Path;
 
 use cap_std::fs::Dir;
 use skillhost_protocol::Notes;
-use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::link::{FileKind, Link, TreeItem, User};
+use super::link::{FileKind, Link, User};
 use crate::error::{Error, Result};
 
 /// The most bytes that one copy moves.
@@ -53,24 +52,10 @@ pub async fn copy_in(link: &Link, user: User, host: Dir, from: &Path, dest: &str
         }
         _ => dest.to_owned(),
     };
-    // A few items ahead, so that disk and sandbox work at the same time.
-    let (items, mut queue) = mpsc::channel(8);
-    let from = from.to_owned();
-    let walk = spawn_blocking(move || read::walk(&host, &from, &items));
-    let done = link
-        .tree_in(user, dest, async |mut tree| {
-            while let Some(item) = queue.recv().await {
-                match item? {
-                    TreeItem::Entry(entry) => tree.entry(&entry).await?,
-                    TreeItem::Data(data) => tree.data(&data).await?,
-                }
-            }
-            Ok(tree)
-        })
-        .await;
-    let walked = walk.await.map_err(|error| Error::other(format!("reading the host's files failed: {error}")));
-    let done = done?;
-    let mut notes = walked?;
+    let transfer = link.tree_in(user, dest)?;
+    let (from, socket) = (from.to_owned(), transfer.socket());
+    let work = spawn_blocking(move || read::walk(&host, &from, socket));
+    let (done, mut notes) = transfer.finish(work).await?;
     for note in done.notes {
         notes.add(note);
     }
@@ -86,26 +71,11 @@ pub async fn copy_out(link: &Link, user: User, src: &str, host: Dir, to: &Path) 
         }
         _ => to,
     };
-    let mut tree = link.tree_out(user, src).await?;
-    let (items, queue) = mpsc::channel(8);
-    let to = to.to_owned();
-    let build = spawn_blocking(move || write::build(&host, &to, queue));
-    let read: Result<()> = async {
-        while let Some(item) = tree.next().await? {
-            if items.send(write::Step::Item(item)).await.is_err() {
-                break; // The writer's own error says why.
-            }
-        }
-        let _ = items.send(write::Step::End).await;
-        Ok(())
-    }
-    .await;
-    // Without the end the writer does not finish the file that it is at.
-    drop(items);
-    let built = build.await.map_err(|error| Error::other(format!("writing the host's files failed: {error}")))?;
-    read?;
-    let (mut copied, mut notes) = built?;
-    for note in tree.done().map(|done| done.notes.clone()).unwrap_or_default() {
+    let transfer = link.tree_out(user, src)?;
+    let (to, socket) = (to.to_owned(), transfer.socket());
+    let work = spawn_blocking(move || write::build(&host, &to, socket));
+    let (done, (mut copied, mut notes)) = transfer.finish(work).await?;
+    for note in done.notes {
         notes.add(note);
     }
     copied.notes = notes.finish();
@@ -138,9 +108,15 @@ impl Budget {
         Ok(())
     }
 
-    fn bytes(&mut self, len: usize) -> Result<()> {
-        self.bytes += len as u64;
-        if self.bytes > MAX_BYTES {
+    fn bytes(&mut self, len: u64) -> Result<()> {
+        self.has_room(len)?;
+        self.bytes += len;
+        Ok(())
+    }
+
+    /// Whether so many bytes more may be moved.
+    fn has_room(&self, len: u64) -> Result<()> {
+        if len > MAX_BYTES - self.bytes {
             return Err(Error::too_large(format!("there are more than {MAX_BYTES} bytes; copy fewer at a time")));
         }
         Ok(())

@@ -3,22 +3,25 @@
 use std::io::{self, Read as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
-use tokio::sync::mpsc::Sender;
+use skillhost_protocol::content;
+use skillhost_protocol::socket::StreamError;
+use skillhost_protocol::stream::TreeSender;
 
-use super::super::link::{Entry, EntryKind, TreeItem};
+use super::super::link::{Entry, EntryKind, TreeSocket};
 use super::{Budget, Notes, host_error, stays_inside};
 use crate::error::{Error, Result};
 
-const CHUNK: usize = 256 * 1024;
+const CHUNK: usize = 64 * 1024;
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
 const MAX_DEPTH: usize = 100;
 
-struct Walker<'a> {
-    items: &'a Sender<Result<TreeItem>>,
+struct Walker {
+    tree: TreeSender<Arc<TreeSocket>>,
+    chunk: Vec<u8>,
     budget: Budget,
     notes: Notes,
 }
@@ -35,13 +38,30 @@ impl From<Error> for Stop {
     }
 }
 
-/// Sends the tree at `from`; what it left out is returned.
-pub(super) fn walk(host: &Dir, from: &Path, items: &Sender<Result<TreeItem>>) -> Notes {
-    let mut walker = Walker { items, budget: Budget::default(), notes: Notes::default() };
-    if let Err(Stop::Error(error)) = walker.root(host, from) {
-        let _ = items.blocking_send(Err(error));
+impl From<StreamError> for Stop {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Io(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                Self::NobodyListens
+            }
+            StreamError::Io(error) => Self::Error(Error::from(error).context("cannot send to the sandbox")),
+            StreamError::Protocol(error) => Self::Error(Error::invalid_argument(error.0)),
+        }
     }
-    walker.notes
+}
+
+/// Sends the tree at `from`: what it left out, or nothing when the sandbox listens no more.
+pub(super) fn walk(host: &Dir, from: &Path, socket: Arc<TreeSocket>) -> Result<Option<Notes>> {
+    let (budget, notes) = Default::default();
+    let mut walker = Walker { tree: TreeSender::new(socket), chunk: vec![0; CHUNK], budget, notes };
+    let sent = walker.root(host, from).and_then(|()| Ok(walker.tree.end()?));
+    match sent {
+        Ok(()) => Ok(Some(walker.notes)),
+        Err(Stop::NobodyListens) => Ok(None),
+        Err(Stop::Error(error)) => Err(error),
+    }
 }
 
 fn open_regular(dir: &Dir, name: &Path) -> io::Result<(File, u32)> {
@@ -55,7 +75,7 @@ fn open_regular(dir: &Dir, name: &Path) -> io::Result<(File, u32)> {
     Ok((file, metadata.mode()))
 }
 
-impl Walker<'_> {
+impl Walker {
     fn root(&mut self, host: &Dir, from: &Path) -> Result<(), Stop> {
         let from = if from.as_os_str().is_empty() { Path::new(".") } else { from };
         let failed = |error: io::Error| Stop::Error(host_error("read", from, &error));
@@ -127,27 +147,27 @@ impl Walker<'_> {
 
     fn entry(&mut self, path: Vec<u8>, kind: EntryKind, mode: u32) -> Result<(), Stop> {
         self.budget.entry()?;
-        self.send(TreeItem::Entry(Entry { path, kind, mode: mode & 0o777 }))
+        Ok(self.tree.entry(&Entry { path, kind, mode: mode & 0o777 })?)
     }
 
     fn file(&mut self, mut file: File, path: &Path) -> Result<(), Stop> {
+        if let Some(len) = content::worth_passing(&file) {
+            self.budget.has_room(len)?;
+            if self.tree.content(&file, len)? {
+                return Ok(self.budget.bytes(len)?);
+            }
+        }
         loop {
-            let mut chunk = vec![0; CHUNK];
-            match file.read(&mut chunk) {
+            match file.read(&mut self.chunk) {
                 Ok(0) => return Ok(()),
                 Ok(len) => {
-                    self.budget.bytes(len)?;
-                    chunk.truncate(len);
-                    self.send(TreeItem::Data(Bytes::from(chunk)))?;
+                    self.budget.bytes(len as u64)?;
+                    self.tree.data(self.chunk.get(..len).unwrap_or_default())?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(host_error("read", path, &error).into()),
             }
         }
-    }
-
-    fn send(&self, item: TreeItem) -> Result<(), Stop> {
-        self.items.blocking_send(Ok(item)).map_err(|_| Stop::NobodyListens)
     }
 }
 

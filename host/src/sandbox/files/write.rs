@@ -2,23 +2,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt as _, Permissions, PermissionsExt as _};
-use tokio::sync::mpsc::Receiver;
+use skillhost_protocol::content::Copying;
+use skillhost_protocol::socket::StreamError;
+use skillhost_protocol::stream::{Item, TreeReceiver};
 
-use super::super::link::{Entry, EntryKind, TreeItem};
+use super::super::link::{Entry, EntryKind, TreeSocket};
 use super::{Budget, Copied, Notes, here, host_error, stays_inside};
 use crate::error::{Error, Result};
-
-/// What the writer is told.
-pub(super) enum Step {
-    /// The tree's next item.
-    Item(TreeItem),
-    /// The tree is whole. Without it the last file is not.
-    End,
-}
 
 struct Builder<'a> {
     host: &'a Dir,
@@ -42,21 +38,28 @@ struct Pending {
     done: bool,
 }
 
-/// Makes the tree at `to`.
-pub(super) fn build(host: &Dir, to: &Path, mut steps: Receiver<Step>) -> Result<(Copied, Notes)> {
+/// Makes the tree that comes at `to`; nothing when the sandbox ended it before it was whole.
+pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Option<(Copied, Notes)>> {
     let (budget, copied, notes) = Default::default();
     let mut builder = Builder { host, to, root: None, file: None, began: false, budget, copied, notes };
-    while let Some(step) = steps.blocking_recv() {
-        match step {
-            Step::Item(TreeItem::Entry(entry)) => builder.entry(entry)?,
-            Step::Item(TreeItem::Data(data)) => builder.data(&data)?,
-            Step::End => {
+    let mut tree = TreeReceiver::new(Arc::clone(&socket));
+    while !socket.is_stopped() {
+        match tree.item().map_err(|error| broken(&error.0))? {
+            Some(Item::Entry(entry)) => builder.entry(entry)?,
+            Some(Item::Data(data)) => builder.data(data)?,
+            Some(Item::Content { file, len }) => builder.content(&file, len, &socket)?,
+            Some(Item::End) => {
                 builder.finish_file()?;
-                return Ok((builder.copied, builder.notes));
+                return Ok(Some((builder.copied, builder.notes)));
             }
+            None => match tree.fill() {
+                Ok(true) => {}
+                Ok(false) | Err(StreamError::Io(_)) => return Ok(None),
+                Err(StreamError::Protocol(error)) => return Err(broken(&error.0)),
+            },
         }
     }
-    Err(Error::sandbox_died("the tree that the sandbox sent was cut off"))
+    Ok(None)
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
@@ -122,10 +125,26 @@ impl Builder<'_> {
     }
 
     fn data(&mut self, data: &[u8]) -> Result<()> {
-        self.budget.bytes(data.len())?;
+        self.budget.bytes(data.len() as u64)?;
         let pending = self.file.as_mut().ok_or_else(|| broken("bytes of no file"))?;
         pending.file.write_all(data).map_err(failed(&pending.path))?;
         self.copied.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    /// Copies what the sandbox has passed, until the transfer is stopped.
+    fn content(&mut self, file: &OwnedFd, len: u64, socket: &TreeSocket) -> Result<()> {
+        self.budget.has_room(len)?;
+        let pending = self.file.as_ref().ok_or_else(|| broken("content of no file"))?;
+        let mut copying = Copying::new(file.as_fd(), pending.file.as_fd(), len);
+        while !socket.is_stopped() {
+            let len = copying.step().map_err(|error| failed(&pending.path)(error.into()))?;
+            if len == 0 {
+                break;
+            }
+            self.budget.bytes(len)?;
+            self.copied.bytes += len;
+        }
         Ok(())
     }
 

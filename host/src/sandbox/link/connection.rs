@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::outgoing::Outgoing;
 use super::{CloseReason, ExecEvent, HelloConfig, Link};
 use crate::error::{Error, Result};
 
@@ -31,39 +33,6 @@ pub(super) enum Item {
     FileDone(Result<FileDone, FileError>),
     /// The last: all was received.
     Closed,
-}
-
-/// What is to be sent and did not fit into the socket.
-///
-/// Bounded by the windows of standard input; control messages are few. Whoever has something to send tries the socket
-/// first: a task of its own for that would cost every command a switch to it.
-#[derive(Debug, Default)]
-struct Outgoing {
-    waiting: Vec<u8>,
-    sent: usize,
-}
-
-impl Outgoing {
-    /// Sends what fits; whether that was all.
-    fn flush(&mut self, stream: &UnixStream) -> bool {
-        while let Some(rest) = self.waiting.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match stream.try_write(rest) {
-                Ok(len) => self.sent += len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.sent > READ_BUFFER {
-                        self.waiting.drain(..self.sent);
-                        self.sent = 0;
-                    }
-                    return false;
-                }
-                // The reader will see it, too.
-                Err(_) => break,
-            }
-        }
-        self.waiting.clear();
-        self.sent = 0;
-        true
-    }
 }
 
 /// How far an exec is, as the messages about it tell.
@@ -338,7 +307,7 @@ impl Shared {
         if self.state().closed.is_some() {
             return Err(self.died());
         }
-        self.put(&[&frame]);
+        self.put(&[&frame], None);
         Ok(())
     }
 
@@ -346,22 +315,21 @@ impl Shared {
         self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `parts`, one after the other and with nothing in between.
-    fn put(&self, parts: &[&[u8]]) {
+    /// Sends `parts`, one after the other and with nothing in between, and `descriptor` with them.
+    fn put(&self, parts: &[&[u8]], descriptor: Option<OwnedFd>) {
         let mut outgoing = self.outgoing();
-        let waits = !outgoing.waiting.is_empty();
-        for part in parts {
-            outgoing.waiting.extend_from_slice(part);
-        }
+        let waits = !outgoing.is_empty();
+        outgoing.add(parts, descriptor);
         if !waits && !outgoing.flush(&self.stream) {
             self.blocked.notify_one();
         }
     }
 
-    /// Opens a slot and sends what `message` makes of its window.
+    /// Opens a slot and sends what `message` makes of its window, with the descriptor that belongs to it.
     pub(super) fn start(
         &self,
         window: u32,
+        descriptor: Option<OwnedFd>,
         message: impl FnOnce(u32) -> ToSupervisor,
     ) -> Result<(u32, mpsc::UnboundedReceiver<Item>, Arc<StdinState>)> {
         let window = window.clamp(MIN_WINDOW, MAX_WINDOW);
@@ -396,7 +364,7 @@ impl Shared {
         };
         state.slots.insert(id, slot);
         // Under the lock, so that ids reach the supervisor in order.
-        self.put(&[&frame]);
+        self.put(&[&frame], descriptor);
         drop(state);
         Ok((id, queue, stdin))
     }
@@ -437,7 +405,7 @@ impl Shared {
         if len > 0 {
             slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
             let header = Header { kind: Kind::Stdin, exec, len }.encode();
-            self.put(&[&header, data.get(..len).unwrap_or_default()]);
+            self.put(&[&header, data.get(..len).unwrap_or_default()], None);
         }
         Some(len)
     }

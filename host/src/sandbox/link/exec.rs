@@ -1,6 +1,7 @@
 //! Running commands over a link.
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,17 +47,24 @@ impl Link {
             let (cwd, env) = (cwd.unwrap_or_default(), env.into_iter().collect());
             ToSupervisor::Exec(ExecStart { program, cwd, env, user, timeout_ms, stdin, window })
         };
-        let (channel, mut writer) = self.start(window, start)?;
+        let (channel, mut writer) = self.start(window, None, start)?;
         writer.eof_on_drop = true;
         Ok(Exec { channel, stdin: stdin.then_some(writer) })
     }
 
-    pub(super) fn file(&self, op: FileOp, user: User) -> Result<(Channel, ExecStdin)> {
-        self.start(DEFAULT_WINDOW, |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window }))
+    /// Asks for a file operation, with the descriptor that belongs to it.
+    pub(super) fn file(&self, op: FileOp, user: User, socket: Option<OwnedFd>) -> Result<(Channel, ExecStdin)> {
+        let start = |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window });
+        self.start(DEFAULT_WINDOW, socket, start)
     }
 
-    fn start(&self, window: u32, message: impl FnOnce(u32) -> ToSupervisor) -> Result<(Channel, ExecStdin)> {
-        let (id, items, state) = self.shared.start(window, message)?;
+    fn start(
+        &self,
+        window: u32,
+        descriptor: Option<OwnedFd>,
+        message: impl FnOnce(u32) -> ToSupervisor,
+    ) -> Result<(Channel, ExecStdin)> {
+        let (id, items, state) = self.shared.start(window, descriptor, message)?;
         let stdin = ExecStdin { id, link: self.clone(), state, open: true, eof_on_drop: false };
         Ok((Channel { id, link: self.clone(), items, closed: false }, stdin))
     }

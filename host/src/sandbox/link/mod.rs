@@ -26,6 +26,8 @@ mod connection;
 mod exec;
 mod files;
 mod listener;
+mod outgoing;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,8 +39,9 @@ pub use skillhost_protocol::{ByeReason, Ending, FileDone, FileKind, FileStat, Us
 use crate::api::types::Command;
 
 pub use exec::{Exec, ExecStdin, Link};
-pub use files::{FileRead, TreeItem, TreeReader, TreeWriter};
+pub use files::FileRead;
 pub use listener::{Listener, SOCKET_NAME};
+pub use transfer::{Transfer, TreeSocket};
 
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
 #[derive(Debug, Clone)]

@@ -1,37 +1,70 @@
-//! Standard input as a file operation's stream.
+//! What a file operation reads from the host, and the wish that it ends.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skillhost_protocol::{FileError, FileErrorKind};
 
 use super::{Result, Who};
 use crate::sys;
 
-/// Reads standard input while it watches for TERM: a transfer that is ended has time to clean up after itself.
+/// Watches for TERM: a transfer that is ended has time to clean up after itself.
+pub struct Watch(Option<OwnedFd>);
+
+impl Watch {
+    pub fn new() -> Self {
+        Self(sys::signal_fd().ok())
+    }
+
+    /// Waits until there is something to read from `fd`; an error when the transfer is to end.
+    pub fn wait(&self, who: Who, fd: impl AsFd) -> Result<()> {
+        let Self(Some(signals)) = self else { return Ok(()) };
+        let fd = fd.as_fd();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        Self::poll(who, &mut fds, None)?;
+        let [_, asked] = fds;
+        self.obey(&asked)
+    }
+
+    /// An error when the transfer is to end.
+    pub fn check(&self, who: Who) -> Result<()> {
+        let Self(Some(signals)) = self else { return Ok(()) };
+        let mut fds = [PollFd::new(signals, PollFlags::IN)];
+        Self::poll(who, &mut fds, Some(&Timespec::default()))?;
+        let [asked] = fds;
+        self.obey(&asked)
+    }
+
+    fn poll(who: Who, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<()> {
+        let failed = |error| who.error("read", "the stream from the host", error);
+        rustix::io::retry_on_intr(|| poll(fds, timeout)).map(drop).map_err(failed)
+    }
+
+    fn obey(&self, asked: &PollFd<'_>) -> Result<()> {
+        let Self(Some(signals)) = self else { return Ok(()) };
+        if !asked.revents().is_empty() && sys::end_was_asked(signals, None) {
+            let message = "the transfer was broken off; nothing was replaced".into();
+            return Err(FileError { kind: FileErrorKind::Other, message });
+        }
+        Ok(())
+    }
+}
+
+/// Standard input as a file operation's stream.
 pub struct Input {
-    signals: Option<OwnedFd>,
+    watch: Watch,
     buffer: Vec<u8>,
 }
 
 impl Input {
     pub fn new() -> Self {
-        Self { signals: sys::signal_fd().ok(), buffer: vec![0; 256 * 1024] }
+        Self { watch: Watch::new(), buffer: vec![0; 256 * 1024] }
     }
 
     /// The next bytes; `None` at the end.
     pub fn read(&mut self, who: Who) -> Result<Option<&[u8]>> {
         let stdin = sys::standard(0);
-        if let Some(signals) = &self.signals {
-            let mut fds = [PollFd::from_borrowed_fd(stdin, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-            let failed = |error| who.error("read", "the stream from the host", error);
-            rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(failed)?;
-            let [_, asked] = fds;
-            if !asked.revents().is_empty() && sys::end_was_asked(signals, None) {
-                let message = "the transfer was broken off; nothing was replaced".into();
-                return Err(FileError { kind: FileErrorKind::Other, message });
-            }
-        }
+        self.watch.wait(who, stdin)?;
         let len = rustix::io::retry_on_intr(|| rustix::io::read(stdin, &mut self.buffer))
             .map_err(|error| who.error("read", "the stream from the host", error))?;
         Ok(self.buffer.get(..len).filter(|bytes| !bytes.is_empty()))

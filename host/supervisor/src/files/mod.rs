@@ -16,6 +16,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
+use rustix::net::RecvFlags;
+use skillhost_protocol::socket::Descriptors;
 use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes};
 
 use crate::leader::plain;
@@ -69,8 +71,8 @@ fn is_directory(path: impl Display) -> FileError {
     invalid(format!("{path} is a directory, where a file is meant"))
 }
 
-/// Does `op`, with standard input and output as its streams.
-pub fn perform(op: FileOp, workspace: &str, uid: u32) -> Result<FileDone> {
+/// Does `op`, with standard input and output as its streams; a tree's socket is to be had from `job`.
+pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd) -> Result<FileDone> {
     let (FileOp::Read { path, .. }
     | FileOp::Write { path, .. }
     | FileOp::TreeIn { path }
@@ -83,10 +85,20 @@ pub fn perform(op: FileOp, workspace: &str, uid: u32) -> Result<FileDone> {
     match op {
         FileOp::Read { max, .. } => read(who, &path, max),
         FileOp::Write { mode, .. } => write(who, &path, mode),
-        FileOp::TreeIn { .. } => tree_in::perform(who, &path),
-        FileOp::TreeOut { .. } => tree_out::perform(who, &path),
+        FileOp::TreeIn { .. } => tree_in::perform(who, &path, tree_socket(who, job)?),
+        FileOp::TreeOut { .. } => tree_out::perform(who, &path, tree_socket(who, job)?),
         FileOp::Stat { .. } => stat(who, &path),
     }
+}
+
+/// The socket of the tree, which follows the job. What comes on it can be read by nobody else: a process that is not
+/// dumpable has its descriptors looked at, and taken, by no other of its user.
+fn tree_socket(who: Who, job: &OwnedFd) -> Result<OwnedFd> {
+    let failed = |error: io::Error| who.error("receive", "the tree's socket", error);
+    let mut descriptors = Descriptors::default();
+    let received = descriptors.receive(job, &mut [0], RecvFlags::empty());
+    received.map_err(|error| failed(io::Error::other(error)))?;
+    descriptors.claim().map_err(|error| failed(io::Error::other(error)))
 }
 
 /// `path` from the workspace, without the `.` parts that would read badly in messages. `..` is the kernel's to resolve.

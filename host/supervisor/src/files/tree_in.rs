@@ -5,14 +5,17 @@
 
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use skillhost_protocol::tree::{self, Entry, EntryKind, Record};
+use skillhost_protocol::content::Copying;
+use skillhost_protocol::socket::StreamError;
+use skillhost_protocol::stream::{Item, TreeReceiver};
+use skillhost_protocol::tree::{Entry, EntryKind};
 use skillhost_protocol::{FileDone, FileError, FileErrorKind, ProtocolError};
 
-use super::input::Input;
+use super::input::Watch;
 use super::place::{self, Place, Target};
 use super::{Notes, Result, Who, done, invalid};
 
@@ -27,31 +30,32 @@ struct Builder<'a> {
     bytes: u64,
 }
 
-pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
+pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
     let mut builder = Builder { who, root, dir: None, file: None, began: false, files: 0, bytes: 0 };
-    let mut input = Input::new();
-    let mut waiting = Vec::new();
-    let mut ended = false;
-    while let Some(chunk) = input.read(who)? {
-        waiting.extend_from_slice(chunk);
-        let mut used = 0;
-        while let Some((record, len)) = tree::decode(waiting.get(used..).unwrap_or_default()).map_err(broken)? {
-            used += len;
-            match record {
-                _ if ended => return Err(broken(ProtocolError("more after a tree's end".into()))),
-                Record::Entry(entry) => builder.entry(entry)?,
-                Record::Data(data) => builder.data(data)?,
-                Record::End => {
-                    builder.finish_file()?;
-                    ended = true;
+    let watch = Watch::new();
+    let mut tree = TreeReceiver::new(socket);
+    loop {
+        match tree.item().map_err(broken)? {
+            Some(Item::Entry(entry)) => builder.entry(entry)?,
+            Some(Item::Data(data)) => builder.data(data)?,
+            Some(Item::Content { file, len }) => builder.content(&file, len, &watch)?,
+            Some(Item::End) => break,
+            None => {
+                watch.wait(who, tree.socket())?;
+                let more = tree.fill().map_err(|error| match error {
+                    StreamError::Io(error) => who.error("read", "the stream from the host", error),
+                    StreamError::Protocol(error) => broken(error),
+                })?;
+                if !more {
+                    return Err(broken(ProtocolError("it was cut off".into())));
                 }
             }
         }
-        waiting.drain(..used);
     }
-    if !ended || !builder.began {
-        return Err(broken(ProtocolError("it was cut off".into())));
+    if !builder.began {
+        return Err(broken(ProtocolError("it is empty".into())));
     }
+    builder.finish_file()?;
     Ok(done(root, builder.files, builder.bytes, Notes::default()))
 }
 
@@ -103,6 +107,19 @@ impl Builder<'_> {
         target.file.write_all(data).map_err(|error| self.who.error("write", self.root.display(), error))?;
         self.bytes += data.len() as u64;
         Ok(())
+    }
+
+    /// Copies what the host has passed: here, so that the sandbox pays for what is written and its user's rights hold.
+    fn content(&mut self, file: &OwnedFd, len: u64, watch: &Watch) -> Result<()> {
+        let target = self.file.as_ref().ok_or_else(|| broken(ProtocolError("content of no file".into())))?;
+        let mut copying = Copying::new(file.as_fd(), target.file.as_fd(), len);
+        loop {
+            watch.check(self.who)?;
+            match copying.step().map_err(|error| self.who.error("write", self.root.display(), error))? {
+                0 => return Ok(()),
+                len => self.bytes += len,
+            }
+        }
     }
 
     fn finish_file(&mut self) -> Result<()> {

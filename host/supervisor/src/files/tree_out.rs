@@ -1,19 +1,21 @@
-//! Sending a tree as a stream.
+//! Sending a tree.
 //!
 //! Every directory is opened from the one above it, never through a symbolic link: links are sent as what they say, and
 //! are the receiver's to judge.
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
-use skillhost_protocol::FileDone;
-use skillhost_protocol::tree::{self, Entry, EntryKind};
+use skillhost_protocol::socket::StreamError;
+use skillhost_protocol::stream::TreeSender;
+use skillhost_protocol::tree::{Entry, EntryKind};
+use skillhost_protocol::{FileDone, FileError, content};
 
-use super::{Notes, Result, Who, done, invalid, open_regular, output};
+use super::{Notes, Result, Who, done, invalid, open_regular};
 use crate::sys;
 
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
@@ -22,8 +24,7 @@ const CHUNK: usize = 64 * 1024;
 
 struct Sender {
     who: Who,
-    out: File,
-    buffer: Vec<u8>,
+    tree: TreeSender<OwnedFd>,
     chunk: Vec<u8>,
     notes: Notes,
     files: u64,
@@ -36,11 +37,10 @@ struct Level {
     names: std::vec::IntoIter<CString>,
 }
 
-pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
+pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
     let mut sender = Sender {
         who,
-        out: output()?,
-        buffer: Vec::new(),
+        tree: TreeSender::new(socket),
         chunk: vec![0; CHUNK],
         notes: Notes::default(),
         files: 0,
@@ -66,8 +66,7 @@ pub fn perform(who: Who, root: &Path) -> Result<FileDone> {
             return Err(invalid(format!("{path} is a device, a socket or a pipe, where a file or directory is meant")));
         }
     }
-    tree::put_end(&mut sender.buffer);
-    sender.flush(0)?;
+    sender.tree.end().map_err(|error| unsent(who, error))?;
     Ok(done(root, sender.files, sender.bytes, sender.notes))
 }
 
@@ -138,13 +137,17 @@ impl Sender {
 
     fn entry(&mut self, path: Vec<u8>, kind: EntryKind, mode: u32) -> Result<()> {
         let entry = Entry { path, kind, mode: mode & 0o777 };
-        if let Err(error) = entry.components().and_then(|_| tree::put_entry(&entry, &mut self.buffer)) {
-            return Err(invalid(format!("the tree cannot be sent: {}", error.0)));
-        }
-        self.flush(CHUNK)
+        self.tree.entry(&entry).map_err(|error| unsent(self.who, error))
     }
 
     fn file(&mut self, fd: OwnedFd, root: &Path) -> Result<()> {
+        self.files += 1;
+        if let Some(len) = content::worth_passing(&fd)
+            && self.tree.content(&fd, len).map_err(|error| unsent(self.who, error))?
+        {
+            self.bytes += len;
+            return Ok(());
+        }
         let mut file = File::from(fd);
         let mut chunk = std::mem::take(&mut self.chunk);
         loop {
@@ -154,30 +157,25 @@ impl Sender {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(self.who.error("read", root.display(), error)),
             };
-            tree::put_data(chunk.get(..len).unwrap_or_default(), &mut self.buffer);
+            self.tree.data(chunk.get(..len).unwrap_or_default()).map_err(|error| unsent(self.who, error))?;
             self.bytes += len as u64;
-            self.flush(CHUNK)?;
         }
         self.chunk = chunk;
-        self.files += 1;
         Ok(())
     }
+}
 
-    fn flush(&mut self, when: usize) -> Result<()> {
-        if self.buffer.len() >= when {
-            self.out
-                .write_all(&self.buffer)
-                .map_err(|error| self.who.error("write", "the stream to the host", error))?;
-            self.buffer.clear();
-        }
-        Ok(())
+fn unsent(who: Who, error: StreamError) -> FileError {
+    match error {
+        StreamError::Io(error) => who.error("write", "the stream to the host", error),
+        StreamError::Protocol(error) => invalid(format!("the tree cannot be sent: {}", error.0)),
     }
 }
 
 /// What went wrong with one entry: itself, which is noted, or the stream, which is over.
 enum Trouble {
     Entry(rustix::io::Errno),
-    Stream(skillhost_protocol::FileError),
+    Stream(FileError),
 }
 
 impl From<rustix::io::Errno> for Trouble {

@@ -1,0 +1,177 @@
+//! A tree on a socket of its own: [`crate::tree`]'s records, and descriptors for the content of large files.
+//!
+//! Both ends block, and belong to one thread each: in a sandbox that is the helper which does the file operation.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::content;
+use crate::frame::ProtocolError;
+use crate::socket::{Descriptors, StreamError, send_all};
+use crate::tree::{self, Entry, EntryKind, Record};
+
+/// How much is sent at once.
+const CHUNK: usize = 64 * 1024;
+/// Room for a few records.
+const CAPACITY: usize = 256 * 1024;
+
+/// Sends a tree.
+#[derive(Debug)]
+pub struct TreeSender<S> {
+    socket: S,
+    buffer: Vec<u8>,
+}
+
+impl<S: AsFd> TreeSender<S> {
+    /// Sends on `socket`, which blocks.
+    pub fn new(socket: S) -> Self {
+        Self { socket, buffer: Vec::with_capacity(2 * CHUNK) }
+    }
+
+    /// Begins an entry: the root first, with an empty path.
+    pub fn entry(&mut self, entry: &Entry) -> Result<(), StreamError> {
+        entry.components()?;
+        tree::put_entry(entry, &mut self.buffer)?;
+        self.flush(CHUNK)
+    }
+
+    /// Sends bytes of the file that began last.
+    pub fn data(&mut self, data: &[u8]) -> Result<(), StreamError> {
+        tree::put_data(data, &mut self.buffer);
+        self.flush(CHUNK)
+    }
+
+    /// Passes the content of the file that has just begun: `len` bytes of what `file` has. `false` when the kernel
+    /// passes no more descriptors for this user at the moment: then its bytes are to be sent.
+    pub fn content(&mut self, file: impl AsFd, len: u64) -> Result<bool, StreamError> {
+        self.flush(0)?;
+        tree::put_content(len, &mut self.buffer);
+        let sent = send_all(&self.socket, &self.buffer, Some(file.as_fd()));
+        self.buffer.clear();
+        match sent {
+            Ok(()) => Ok(true),
+            // Said before anything is sent.
+            Err(Errno::TOOMANYREFS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The tree is whole.
+    pub fn end(mut self) -> Result<(), StreamError> {
+        tree::put_end(&mut self.buffer);
+        self.flush(0)
+    }
+
+    fn flush(&mut self, when: usize) -> Result<(), StreamError> {
+        if self.buffer.len() >= when {
+            send_all(&self.socket, &self.buffer, None)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+/// One item of a tree.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// An entry begins; its path was checked.
+    Entry(Entry),
+    /// Bytes of the file that began last.
+    Data(&'a [u8]),
+    /// All of the file that began last.
+    Content {
+        /// What to copy from; [`content::check`] has passed it.
+        file: OwnedFd,
+        /// How much of it.
+        len: u64,
+    },
+    /// The tree is whole. A stream that ends without it was cut off.
+    End,
+}
+
+/// What may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// No file's content.
+    Nothing,
+    /// A file's content, in either form.
+    File,
+    /// More of its bytes.
+    Bytes,
+}
+
+/// Receives a tree.
+#[derive(Debug)]
+pub struct TreeReceiver<S> {
+    socket: S,
+    descriptors: Descriptors,
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    within: Within,
+}
+
+impl<S: AsFd> TreeReceiver<S> {
+    /// Receives from `socket`, which blocks.
+    pub fn new(socket: S) -> Self {
+        let (descriptors, bytes) = (Descriptors::default(), vec![0; CAPACITY]);
+        Self { socket, descriptors, bytes, start: 0, end: 0, within: Within::Nothing }
+    }
+
+    /// What it receives from.
+    pub fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    /// Waits for more; `false` at the end.
+    pub fn fill(&mut self) -> Result<bool, StreamError> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let len = self.descriptors.receive(&self.socket, room, RecvFlags::empty())?;
+        self.end += len;
+        Ok(len > 0)
+    }
+
+    /// The next item of what has arrived; `None` when it is not whole yet.
+    pub fn item(&mut self) -> Result<Option<Item<'_>>, ProtocolError> {
+        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let Some((record, used)) = tree::decode(waiting)? else {
+            if waiting.is_empty() && !self.descriptors.is_empty() {
+                return Err(ProtocolError("a descriptor that belongs to nothing in a tree".into()));
+            }
+            return Ok(None);
+        };
+        self.start += used;
+        Ok(Some(match record {
+            Record::Entry(entry) => {
+                entry.components()?;
+                self.within = if entry.kind == EntryKind::File { Within::File } else { Within::Nothing };
+                Item::Entry(entry)
+            }
+            Record::Data(_) if self.within == Within::Nothing => {
+                return Err(ProtocolError("bytes of no file in a tree".into()));
+            }
+            Record::Data(data) => {
+                self.within = Within::Bytes;
+                Item::Data(data)
+            }
+            Record::Content { .. } if self.within != Within::File => {
+                return Err(ProtocolError("content of no file in a tree".into()));
+            }
+            Record::Content { len } => {
+                self.within = Within::Nothing;
+                let file = self.descriptors.claim()?;
+                content::check(&file)?;
+                Item::Content { file, len }
+            }
+            Record::End if self.start < self.end || !self.descriptors.is_empty() => {
+                return Err(ProtocolError("more after a tree's end".into()));
+            }
+            Record::End => Item::End,
+        }))
+    }
+}

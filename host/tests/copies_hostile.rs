@@ -1,0 +1,198 @@
+//! A sandbox that passes what is no plain file, or nothing at all: the host takes none of it, and nothing is left.
+
+// Helpers of tests are tests, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use skillhost::error::{Error, ErrorKind};
+use skillhost::sandbox::files::{Copied, MAX_BYTES, copy_out};
+use skillhost::sandbox::link::{Entry, EntryKind, FileDone};
+use skillhost_protocol::ToHost;
+use skillhost_protocol::socket::send_all;
+use skillhost_protocol::tree;
+use support::peer::{Peer, link};
+use support::{until, user};
+
+/// The beginning of a tree that is one file.
+fn file_begins() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tree::put_entry(&Entry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }, &mut bytes).unwrap();
+    bytes
+}
+
+/// One file of `len` bytes, with these descriptors.
+fn send(socket: &OwnedFd, len: u64, descriptors: &[BorrowedFd<'_>]) {
+    let mut bytes = file_begins();
+    tree::put_content(len, &mut bytes);
+    tree::put_end(&mut bytes);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    // The host may have hung up, which is what is tested.
+    let _ = sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
+}
+
+fn well_done(peer: &mut Peer, exec: u32) {
+    let done = FileDone { path: "/x".into(), files: 1, bytes: 0, notes: Vec::new(), stat: None };
+    peer.control(exec, &ToHost::FileDone(Ok(done)));
+    peer.control(exec, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 });
+}
+
+/// Copies `x` out of a sandbox that does `lie` to `out`.
+async fn copy(out: &Path, lie: impl FnOnce(&OwnedFd) + Send + 'static) -> Result<Copied, Error> {
+    let run = tempfile::tempdir().unwrap();
+    let (link, mut peer) = link(run.path()).await;
+    let sandbox = std::thread::spawn(move || {
+        let socket = peer.tree_socket();
+        lie(&socket);
+        drop(socket);
+        well_done(&mut peer, 1);
+        peer
+    });
+    let out = Dir::open_ambient_dir(out, ambient_authority()).unwrap();
+    let copied = copy_out(&link, user(), "x", out, Path::new("x")).await;
+    sandbox.join().unwrap();
+    copied
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().next().is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_a_plain_file_open_for_reading_is_read() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    fs::write(&path, [7; 100]).unwrap();
+    let at = |flags| rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+    let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+    let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
+    let evil: Vec<(OwnedFd, &str)> = vec![
+        (pipe, "no regular file"),
+        (open("/tmp"), "no regular file"),
+        (open("/dev/zero"), "no regular file"),
+        (at(OFlags::PATH), "not for reading, or not only"),
+        (at(OFlags::WRONLY), "not for reading, or not only"),
+        (at(OFlags::RDWR), "not for reading, or not only"),
+        (open("/proc/self/environ"), "keeps no plain files"),
+        (open("/sys/kernel/uevent_seqnum"), "keeps no plain files"),
+    ];
+    for (descriptor, says) in evil {
+        let out = tempfile::tempdir().unwrap();
+        let error = copy(out.path(), move |socket| send(socket, 100, &[descriptor.as_fd()])).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
+        assert!(error.message.contains(says), "{says}: {error}");
+        assert!(is_empty(out.path()), "{says}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptors_come_one_by_one_and_where_they_are_due() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    fs::write(&path, [7; 100]).unwrap();
+    let file = move || File::open(&path).unwrap();
+    type Lie = Box<dyn FnOnce(&OwnedFd) + Send>;
+    let (two, eight, unasked, split, again) = (file(), file(), file(), file(), file());
+    let lies: Vec<(&str, Lie)> = vec![
+        ("without the descriptor", Box::new(|socket| send(socket, 100, &[]))),
+        ("more than one descriptor", Box::new(move |socket| send(socket, 100, &[two.as_fd(); 2]))),
+        ("more than one descriptor", Box::new(move |socket| send(socket, 100, &[eight.as_fd(); 8]))),
+        (
+            "belongs to nothing",
+            Box::new(move |socket| {
+                send_all(socket, &file_begins(), Some(unasked.as_fd())).unwrap();
+            }),
+        ),
+        // One with each byte of a record that is never whole.
+        (
+            "belong to no message",
+            Box::new(move |socket| {
+                for _ in 0..3 {
+                    let _ = send_all(socket, &[9], Some(split.as_fd()));
+                }
+            }),
+        ),
+        (
+            "content of no file",
+            Box::new(move |socket| {
+                let mut bytes = file_begins();
+                tree::put_data(b"bytes", &mut bytes);
+                tree::put_content(100, &mut bytes);
+                send_all(socket, &bytes, Some(again.as_fd())).unwrap();
+            }),
+        ),
+        (
+            "more after a tree's end",
+            Box::new(move |socket| {
+                let mut bytes = file_begins();
+                tree::put_end(&mut bytes);
+                bytes.extend_from_slice(&file_begins());
+                send_all(socket, &bytes, None).unwrap();
+            }),
+        ),
+        ("was cut off", Box::new(|socket| send_all(socket, &file_begins(), None).unwrap())),
+    ];
+    for (says, lie) in lies {
+        let out = tempfile::tempdir().unwrap();
+        let error = copy(out.path(), lie).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
+        assert!(error.message.contains(says), "{says}: {error}");
+        assert!(is_empty(out.path()), "{says}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_while_it_is_copied_out_is_copied_as_far_as_it_was() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("file");
+    for (len, said, copied) in [(100, 1 << 30, 100), (1_000_000, 300_000, 300_000), (0, 100, 0)] {
+        fs::write(&path, vec![7; len]).unwrap();
+        let (file, out) = (File::open(&path).unwrap(), tempfile::tempdir().unwrap());
+        let done = copy(out.path(), move |socket| send(socket, said, &[file.as_fd()])).await.unwrap();
+        assert_eq!((done.files, done.bytes), (1, copied));
+        assert_eq!(fs::read(out.path().join("x")).unwrap(), vec![7; copied as usize]);
+    }
+    let (file, out) = (File::open(&path).unwrap(), tempfile::tempdir().unwrap());
+    let error = copy(out.path(), move |socket| send(socket, MAX_BYTES + 1, &[file.as_fd()])).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TooLarge, "{error}");
+    assert!(is_empty(out.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_dies_while_its_file_is_copied_ends_the_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let huge = File::options().create_new(true).write(true).open(place.path().join("huge")).unwrap();
+    huge.set_len(MAX_BYTES).unwrap();
+    let huge = File::open(place.path().join("huge")).unwrap();
+    let (run, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (link, mut peer) = link(run.path()).await;
+    let (begun, wait) = std::sync::mpsc::channel::<()>();
+    let sandbox = std::thread::spawn(move || {
+        let socket = peer.tree_socket();
+        send(&socket, MAX_BYTES, &[huge.as_fd()]);
+        wait.recv().unwrap();
+        // Gone with no word.
+    });
+    let dir = Dir::open_ambient_dir(out.path(), ambient_authority()).unwrap();
+    let copying = tokio::spawn(async move { copy_out(&link, user(), "x", dir, Path::new("x")).await });
+    let largest =
+        || fs::read_dir(out.path()).unwrap().flatten().filter_map(|entry| Some(entry.metadata().ok()?.len())).max();
+    until("it has begun", || largest().is_some_and(|len| len > 1_000_000)).await;
+    begun.send(()).unwrap();
+    let error = copying.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
+    assert!(is_empty(out.path()));
+    sandbox.join().unwrap();
+}
