@@ -131,6 +131,29 @@ async fn open_files() {
     machine.run("workspace.reopen", path).await.ok();
 }
 
+/// One that found no slot would say so at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_as_may_run_at_once_find_room_with_the_most_that_they_can_ask_for() {
+    let machine = Machine::new().await;
+    machine.add("wide", "deadline = \"5s\"\nmemories = 8\ntables = 32");
+    let calls = (0..256).map(|_| machine.run("wide", nothing()));
+    let started = futures_util::future::join_all(calls);
+    let most = async {
+        // Until all of them hold their slots at one time.
+        while machine.host.held().engine.memories < 256 * 8 {
+            tokio::task::yield_now().await;
+        }
+        machine.host.held().engine
+    };
+    let (done, most) = tokio::join!(started, tokio::time::timeout(std::time::Duration::from_secs(60), most));
+    for done in done {
+        done.fails(ErrorKind::TimedOut, &["5000 ms"]);
+    }
+    let most = most.unwrap();
+    assert_eq!((most.invocations, most.tables), (256, 256 * 32));
+    machine.holds_nothing();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_holds_while_every_core_computes() {
     let machine = Machine::new().await;
