@@ -209,6 +209,17 @@ fn a_background_host_is_free_of_its_starter() {
 }
 
 #[test]
+fn a_host_takes_the_descriptors_that_it_may_have() {
+    let state = State::new();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -Sn 64 && ulimit -Hn 3000 && exec \"$0\" list", env!("CARGO_BIN_EXE_skillhost")]);
+    succeeded(&shell.env("SKILLHOST_STATE_DIR", state.dir.path()).current_dir(state.dir.path()).output().unwrap());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", state.pid())).unwrap();
+    let open = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(open.split_whitespace().collect::<Vec<_>>()[3..5], ["3000", "3000"], "{open}");
+}
+
+#[test]
 fn a_state_directory_that_others_can_write_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let state = State::new();

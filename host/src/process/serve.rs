@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +23,11 @@ use crate::host::{CallIo, Host, HostOptions};
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
 const LEAVING: Duration = Duration::from_secs(30);
+
+/// Descriptors that the host process wants: every call that may be live, with the most files that it has open by default,
+/// and as much again for sandboxes and clients. What starts processes (a shell, systemd) allows 1,024 for the sake of
+/// programs that use `select`, and lets them take more.
+const DESCRIPTORS: u64 = 65_536;
 
 /// How the host process was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,12 +112,23 @@ async fn come_up(options: HostOptions, mode: ServeMode) -> Result<Up> {
     // Before anything is opened: a signal from here on ends the process in order.
     let (stop, stopped) = watch::channel(false);
     stop_on_signals(&stop)?;
+    raise_descriptors();
     let hello = Hello { config: options.config.clone(), backend: options.backend, ..Hello::new() };
     let host = Host::open(options).await?;
     let listener = state.listen()?;
     drop(start_lock);
     let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());
     Ok(Up { state, _lock: lock, host, listener, serve: ServeOptions { hello, idle_timeout, stop: stopped }, stop })
+}
+
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|now| now < wanted)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit })
+    {
+        tracing::warn!("the host process keeps its limit of {:?} descriptors: {error}", limit.current);
+    }
 }
 
 impl Up {
