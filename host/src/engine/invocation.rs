@@ -144,6 +144,9 @@ impl Engine {
         };
         let ended = tokio::time::timeout_at(deadline.into(), work).await;
         match ended {
+            // Too late, whatever it is: a host call that met the deadline has told the guest, which may have had time to
+            // answer or to trap.
+            Ok(_) if Instant::now() >= deadline => Err(overrun()),
             Ok(Ok(results)) => {
                 let left = store.get_fuel().unwrap_or_default();
                 Ok(Finished { results, fuel_used: limits.fuel.saturating_sub(left) })

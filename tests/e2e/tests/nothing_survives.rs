@@ -102,7 +102,8 @@ fn after_the_leader_exits() {
 #[test]
 fn after_a_guest_traps_or_is_out_of_time_or_returns() {
     needs_engine!();
-    for (then, kind) in [("trap", Some("other")), ("spin", Some("timed-out")), ("return", None)] {
+    let ends = [("trap", Some("other")), ("spin", Some("timed-out")), ("wait", Some("timed-out")), ("return", None)];
+    for (then, kind) in ends {
         let (user, mark) = (User::with_skills(&["probe"]), mark());
         let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": then}).to_string();
         let mut child = user.spawn(["run", "probe.start", "--deadline", "10s", "--json", &args, "--output", "json"]);
