@@ -135,7 +135,7 @@ async fn open_files() {
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_as_may_run_at_once_find_room_with_the_most_that_they_can_ask_for() {
     let machine = Machine::new().await;
-    machine.add("wide", "deadline = \"5s\"\nmemories = 8\ntables = 32");
+    machine.add("wide", "deadline = \"5s\"\nmemories = 8\ntables = 16");
     let calls = (0..256).map(|_| machine.run("wide", nothing()));
     let started = futures_util::future::join_all(calls);
     let most = async {
@@ -150,7 +150,7 @@ async fn as_many_as_may_run_at_once_find_room_with_the_most_that_they_can_ask_fo
         done.fails(ErrorKind::TimedOut, &["5000 ms"]);
     }
     let most = most.unwrap();
-    assert_eq!((most.invocations, most.tables), (256, 256 * 32));
+    assert_eq!((most.invocations, most.tables), (256, 256 * 16));
     machine.holds_nothing();
 }
 

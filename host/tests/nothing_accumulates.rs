@@ -27,7 +27,7 @@ const ATTACKS: &[(&str, &str, &str)] = &[
     ("sleep", "sleep", "deadline = \"10ms\""),
     ("effects", "effects", "effects = 3"),
     ("workspace", "workspace.hoard", "open-files = 50"),
-    ("wide", "wide", "deadline = \"10ms\"\nmemories = 8\ntables = 32"),
+    ("wide", "wide", "deadline = \"10ms\"\nmemories = 8\ntables = 16"),
 ];
 /// So often they are all made before anything is measured: pools, caches and threads come up as they are first needed.
 const WARM_UP: usize = 30;

@@ -63,9 +63,9 @@ macro_rules! limits {
 limits! {
     memory_mib "memory-mib" = 64 in 1 to 4096 "MiB": "Linear memory, all memories of the component together";
     fuel "fuel" = 10_000_000_000 in 1_000 to 1_000_000_000_000_000 "": "Instructions, roughly: the budget that gives the same answer on every machine";
-    table_elements "table-elements" = 100_000 in 1 to 1_000_000 "": "Elements of all tables together";
+    table_elements "table-elements" = 100_000 in 1 to 200_000 "": "Elements of all tables together";
     instances "instances" = 256 in 1 to 1_000 "": "Core instances of the component";
-    tables "tables" = 16 in 1 to 32 "": "Tables of the component";
+    tables "tables" = 8 in 1 to 16 "": "Tables of the component";
     memories "memories" = 4 in 1 to 8 "": "Linear memories of the component";
     host_call_bytes "host-call-bytes" = 201_326_592 in 65_536 to 2_147_483_648 "bytes": "Host memory that the values of one host call may take. A byte of a `list<u8>` that an action returns takes 40";
     resources "resources" = 1_000 in 1 to 1_000_000 "": "Entries of the resource table";

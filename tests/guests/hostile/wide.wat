@@ -18,10 +18,6 @@
     (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
     (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
     (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
-    (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
-    (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
-    (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
-    (table 1 funcref) (table 1 funcref) (table 1 funcref) (table 1 funcref)
     (func (export "run") (call $block (call $subscribe (i64.const 3600000000000)))))
   (core instance $guest (instantiate $guest
     (with "host" (instance (export "subscribe" (func $subscribe)) (export "block" (func $block))))))
