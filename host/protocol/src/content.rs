@@ -86,9 +86,9 @@ impl<'a> Copying<'a> {
             if ioctl_ficlone(self.to, self.from).is_ok() {
                 return self.cloned();
             }
-            self.buffer.resize(CHUNK, 0);
+            self.buffer.resize(usize::try_from(self.len).unwrap_or(usize::MAX).clamp(1, CHUNK), 0);
         }
-        let left = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(CHUNK);
+        let left = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(self.buffer.len());
         let piece = self.buffer.get_mut(..left).unwrap_or_default();
         let len = if left == 0 { 0 } else { retry_on_intr(|| pread(self.from, &mut *piece, self.at))? };
         let mut rest = piece.get(..len).unwrap_or_default();
