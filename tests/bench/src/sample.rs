@@ -8,8 +8,6 @@ use anyhow::Result;
 const SHORT: Duration = Duration::from_millis(10);
 /// Samples of a side that are taken first and thrown away, as far as time allows.
 const WARM_UP: usize = 20;
-/// The fewest samples of something long, however long it is.
-const FEWEST: usize = 3;
 
 /// How much is sampled.
 #[derive(Debug, Clone, Copy)]
@@ -18,15 +16,17 @@ pub(crate) struct Pace {
     pub(crate) many: usize,
     /// Samples of what takes longer, as far as [`Pace::patience`] allows.
     pub(crate) few: usize,
+    /// Samples of what takes longest.
+    pub(crate) fewest: usize,
     /// Time for all the long samples of a row.
     pub(crate) patience: Duration,
 }
 
 impl Pace {
     /// For figures to be shown.
-    pub(crate) const FULL: Self = Self { many: 1_000, few: 50, patience: Duration::from_secs(60) };
+    pub(crate) const FULL: Self = Self { many: 1_000, few: 50, fewest: 3, patience: Duration::from_secs(60) };
     /// To see that everything runs, and the order of the figures.
-    pub(crate) const QUICK: Self = Self { many: 50, few: 10, patience: Duration::from_secs(2) };
+    pub(crate) const QUICK: Self = Self { many: 50, few: 10, fewest: 1, patience: Duration::from_secs(2) };
 
     /// How often sides are sampled of which a round takes `cost`.
     fn long(self, cost: Duration) -> usize {
@@ -34,7 +34,7 @@ impl Pace {
         // A count that is clamped between two small ones.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let fit = fit.clamp(0.0, 1e9) as usize;
-        fit.min(self.few).max(FEWEST)
+        fit.clamp(self.fewest, self.few)
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn nothing_is_too_long_to_be_sampled() {
         let plan = Plan::new(Pace::FULL, &[cost(90_000, 90_000)]);
-        assert_eq!((plan.rounds, plan.long_rounds), (FEWEST, FEWEST));
+        assert_eq!((plan.rounds, plan.long_rounds), (Pace::FULL.fewest, Pace::FULL.fewest));
         assert_eq!(Plan::new(Pace::FULL, &[cost(20, 20)]).rounds, Pace::FULL.few);
     }
 
@@ -225,7 +225,7 @@ mod tests {
                 Ok(Sample { value: count, took: Duration::ZERO })
             })
         };
-        let pace = Pace { many: 4, few: 0, patience: Duration::ZERO };
+        let pace = Pace { many: 4, few: 1, fewest: 1, patience: Duration::ZERO };
         let controls = vec![Err("not here".to_owned()), Ok(side("control", 100.0))];
         let sampled = interleave(pace, side("subject", 1.0), controls).unwrap();
         // The first of each is the warm-up's.
