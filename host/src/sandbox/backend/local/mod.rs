@@ -41,6 +41,9 @@ const END: Duration = Duration::from_secs(15);
 /// Who the supervisor is on a host whose user is root: a number far from any that distributions, engines or service
 /// managers give away (systemd's table of ranges leaves it free).
 const SUPERVISOR_UID: u32 = 1_900_000_000;
+/// Between attempts to start a program that is still open for writing, and how many there are.
+const BUSY: Duration = Duration::from_millis(10);
+const BUSY_TRIES: usize = 100;
 /// What a failing supervisor can say.
 const MAX_LINE: u64 = 8192;
 const MIB: u64 = 1024 * 1024;
@@ -209,7 +212,8 @@ impl Local {
 
     /// Starts a supervisor, gives it its order, and waits for its word.
     async fn make(&self, program: &Path, order: &LocalSpec, cgroup: Option<Cgroup>) -> Result<(Outer, i32)> {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             // Not where it lies, which is nobody's business inside.
             .arg0("supervisor")
             .arg("local")
@@ -219,14 +223,13 @@ impl Local {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                Error::unavailable(format!(
-                    "the supervisor {} cannot be started: {error}; the state directory must be where programs may run",
-                    program.display()
-                ))
-            })?;
+            .kill_on_drop(true);
+        let mut child = spawn(&mut command).await.map_err(|error| {
+            Error::unavailable(format!(
+                "the supervisor {} cannot be started: {error}; the state directory must be where programs may run",
+                program.display()
+            ))
+        })?;
         let (Some(mut life_line), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::other("the supervisor has no pipes, which is a bug of the host"));
         };
@@ -314,6 +317,20 @@ impl Local {
         outer.end().await;
         Ok(())
     }
+}
+
+/// Starts a program that this process may have written a moment ago.
+///
+/// What is open for writing in one thread is open as well in the child that another thread is just starting, until that
+/// becomes its program; and for as long, the kernel runs no file that somebody may write.
+async fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    for _ in 0..BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => tokio::time::sleep(BUSY).await,
+            other => return other,
+        }
+    }
+    command.spawn()
 }
 
 impl Outer {
