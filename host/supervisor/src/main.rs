@@ -25,6 +25,7 @@ use local::Inside;
 use procs::OomCounter;
 use rustix::fs::Mode;
 use rustix::process::{DumpableBehavior, Resource, getrlimit, setrlimit};
+use rustix::thread::CapabilitySet;
 use supervisor::{Around, Supervisor};
 
 fn main() -> ExitCode {
@@ -56,6 +57,11 @@ fn start(inside: Inside) -> std::io::Result<()> {
     // Six descriptors an exec. What a leader inherits is put back there.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: files.maximum, ..files });
     leader::remember_limit(Resource::Nofile, files);
+    // Once for all that is ever forked here, since each leader would need a hundred calls for it. A write to a command
+    // that is gone must not end us, so the leaders see to that signal.
+    sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
+    // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
+    leader::shrink_bounding_set(CapabilitySet::empty())?;
     Supervisor::new(socket, sys::signal_fd()?, oom, around).run();
     Ok(())
 }

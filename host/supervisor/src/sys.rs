@@ -90,12 +90,12 @@ pub fn end_was_asked(fd: &OwnedFd, master: Option<i32>) -> bool {
     asked
 }
 
-/// Gives every signal its default meaning, as a program expects to start.
-pub fn default_signals() {
+/// Gives signals their default meaning, as a program expects to start.
+pub fn default_signals(signals: impl Iterator<Item = i32>) {
     // The kernel's structure with SIG_DFL, no flags and an empty mask. The C library's call would leave the two signals
     // out that it uses itself, and an ignored one is inherited by every program.
     let default = [0usize; 4];
-    for signal in 1..=64 {
+    for signal in signals {
         // SAFETY: `default` is as long as the kernel's `sigaction`, whose mask has 8 bytes. KILL and STOP are refused.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), ptr::null::<usize>(), 8) };
     }
