@@ -325,12 +325,12 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
     assert!(world.recall("typed").is_none());
     assert_eq!(known().1.digest, first.digest);
 
-    // A link in its place is looked at each time, also to the very same files.
-    fs::rename(&dir, world.path("home/.agents/skills/real")).unwrap();
-    symlink("real", &dir).unwrap();
+    // A link in a file's place is looked at each time, also to the very same file.
+    fs::rename(&component, dir.join("real.wasm")).unwrap();
+    symlink("real.wasm", &component).unwrap();
     assert!(world.recall("typed").is_none());
-    fs::remove_file(&dir).unwrap();
-    fs::rename(world.path("home/.agents/skills/real"), &dir).unwrap();
+    fs::remove_file(&component).unwrap();
+    fs::rename(dir.join("real.wasm"), &component).unwrap();
     known();
 
     // A higher root takes the name, also with a skill that cannot be used.

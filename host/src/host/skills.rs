@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use super::{Host, grant};
 use crate::api::types::{ActionDetail, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 use crate::error::{Error, Result};
-use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
+use crate::skills::discovery::MIN_SHARE;
+use crate::skills::{Catalog, Descriptor, Entry, Roots, SkillName, Source, Target, imports};
 
 impl Host {
     async fn catalog(&self, roots: Roots) -> Result<Catalog> {
@@ -55,8 +58,12 @@ impl Host {
                 Some(query) => catalog.search(query)?.into_iter().cloned().collect(),
                 None => catalog.skills.values().cloned().collect(),
             };
-            let described = describe_all(&found, &cache);
-            Ok((catalog, found.into_iter().zip(described).collect::<Vec<_>>()))
+            // Side by side: a first listing has each described in a process of its own.
+            let describe = |entry: Entry| {
+                let described = entry.describe(&*cache).map_err(|error| error.context(&entry.name));
+                (entry, described)
+            };
+            Ok((catalog, found.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect::<Vec<_>>()))
         })
         .await?;
         let mut list = SkillList {
@@ -149,21 +156,6 @@ fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_
         state,
         problem,
     }
-}
-
-/// The descriptors of all of these, side by side: a first listing describes each in a process of its own.
-fn describe_all<'a>(entries: &'a [Entry], cache: &DirCache) -> Vec<Result<Arc<Descriptor>>> {
-    let describe = |entry: &Entry| entry.describe(cache).map_err(|error| error.context(&entry.name));
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let share = entries.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        let work = |share: &'a [Entry]| (share, scope.spawn(move || share.iter().map(describe).collect::<Vec<_>>()));
-        let shares: Vec<_> = entries.chunks(share).map(work).collect();
-        let failed = || Err(Error::other("the host failed while it described the skill"));
-        let results =
-            shares.into_iter().map(|(share, done)| done.join().unwrap_or_else(|_| vec![failed(); share.len()]));
-        results.flatten().collect()
-    })
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

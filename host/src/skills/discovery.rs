@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
+use rayon::prelude::*;
 
 use super::cache::DescriptorCache;
 use super::component::open_dir;
@@ -28,6 +29,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
 /// cannot use up what the user's own skills need.
 pub const MAX_DIRS: usize = 2_000;
+
+/// Skills that one thread looks at before another is asked to help.
+pub const MIN_SHARE: usize = 16;
 
 /// Where a skill comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -249,9 +253,14 @@ impl Scan<'_> {
 
     fn skills_dir(&mut self, path: &Path, source: Source, plugin: Option<&str>) {
         let Some(dir) = self.open_root(path) else { return };
-        for name in self.entries(&dir, path) {
-            let at = path.join(&name);
-            let Some(loaded) = self.shelf.get(&at).or_else(|| self.shelf.read(&dir, &name, &at)) else { continue };
+        let names = self.entries(&dir, path);
+        let look = |name: &OsString| {
+            let at = path.join(name);
+            self.shelf.get(&at).or_else(|| self.shelf.read(&dir, name, &at))
+        };
+        let found: Vec<_> = names.par_iter().with_min_len(MIN_SHARE).map(look).collect();
+        for (name, loaded) in names.iter().zip(found) {
+            let (at, Some(loaded)) = (path.join(name), loaded) else { continue };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
             if let Some(owner) = self.catalog.skills.get(&name) {

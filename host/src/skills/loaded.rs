@@ -1,14 +1,12 @@
 //! A skill's files, read, and kept for as long as they stay as they are.
 //!
 //! A host is asked for the same skills again and again, and what the file system says of a file without opening it is
-//! enough to know that its content is still the one that was read (see [`Stamp`]). So each use costs three such questions for
+//! enough to know that its content is still the one that was read (see [`Stamp`]). So each use costs two such questions for
 //! each skill and one more for its component, and a change on disk is seen by the next use, with nothing to reload. Errors that
 //! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,20 +80,16 @@ struct Kept {
     loaded: Result<Arc<Loaded>>,
 }
 
-/// What tells whether a skill's directory is the one that was read.
+/// What tells whether a skill's files are those that were read, whatever the way to them has become.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamps {
-    dir: (u64, u64),
     manifest: Stamp,
     frontmatter: Stamp,
 }
 
 impl Stamps {
     fn of(dir: &Path) -> Option<Self> {
-        // Not through a link: whether one may be followed is for the scan to say, each time.
-        let meta = std::fs::symlink_metadata(dir).ok().filter(Metadata::is_dir)?;
         Some(Self {
-            dir: (meta.dev(), meta.ino()),
             manifest: Stamp::settled(&dir.join(manifest::FILE))?,
             frontmatter: Stamp::settled(&dir.join(frontmatter::FILE))?,
         })
