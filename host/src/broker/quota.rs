@@ -3,11 +3,15 @@
 //! Each is taken *before* the launch, in one step under one lock, and comes back when the [`Reservation`] is dropped.
 //! Whoever holds the sandbox holds the reservation, so it comes back on every path: a failed launch, a cancelled
 //! one, a stop, a death. Checking first and counting after the launch would let launches that run side by side pass together.
+//!
+//! A skill's sandboxes are stopped after its answer was given, so its next call may come before their share does. It waits
+//! for those that are leaving, and for no others: what is refused is what the agent would have to give up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
+use tokio::sync::Notify;
 
 use crate::caller::Caller;
 use crate::error::{Error, Result};
@@ -45,6 +49,35 @@ struct Used {
 pub(crate) struct Quota {
     limits: QuotaLimits,
     used: Arc<Mutex<HashMap<Caller, Used>>>,
+    leaving: Arc<Leaving>,
+}
+
+/// Sandboxes of each agent that are being stopped with nobody waiting for it.
+#[derive(Debug, Default)]
+struct Leaving {
+    counts: Mutex<HashMap<Caller, usize>>,
+    left: Notify,
+}
+
+/// One of them, until it is gone.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    leaving: Arc<Leaving>,
+    caller: Caller,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mut counts = self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.caller) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.caller);
+            }
+        }
+        drop(counts);
+        self.leaving.left.notify_waiters();
+    }
 }
 
 /// A share that is taken; dropping it gives it back.
@@ -57,7 +90,33 @@ pub(crate) struct Reservation {
 
 impl Quota {
     pub(crate) fn new(limits: QuotaLimits) -> Self {
-        Self { limits, used: Arc::default() }
+        Self { limits, used: Arc::default(), leaving: Arc::default() }
+    }
+
+    /// Says that one of the agent's sandboxes is being stopped, for as long as the answer lives.
+    pub(crate) fn leave(&self, caller: &Caller) -> Leave {
+        let mut counts = self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(caller.clone()).or_default() += 1;
+        Leave { leaving: self.leaving.clone(), caller: caller.clone() }
+    }
+
+    fn some_leave(&self, caller: &Caller) -> bool {
+        self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner).contains_key(caller)
+    }
+
+    /// [`Self::reserve`], and when that is refused, again after each of the agent's sandboxes that are leaving.
+    pub(crate) async fn reserve_soon(&self, caller: &Caller, cpus: f64, memory_mib: u64) -> Result<Reservation> {
+        loop {
+            let mut left = std::pin::pin!(self.leaving.left.notified());
+            // From here on none that leaves is missed.
+            left.as_mut().enable();
+            // Before the count is asked for: what leaves in between has given its share back.
+            let some_leave = self.some_leave(caller);
+            match self.reserve(caller, cpus, memory_mib) {
+                Err(_) if some_leave => left.await,
+                other => return other,
+            }
+        }
     }
 
     /// Takes one sandbox of this size, or says which limit stands in the way.
@@ -160,6 +219,25 @@ mod tests {
         quota.reserve(&other, 1.0, 100).unwrap();
         drop((first, second));
         quota.reserve(&me, 1.0, 100).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_leaving_is_waited_for_and_nothing_else() {
+        let quota = Quota::new(QuotaLimits { sandboxes: 1, ..QuotaLimits::default() });
+        let (me, other) = (Caller::default(), Caller { agent: "other".into(), ..Caller::default() });
+        let (share, leave) = (quota.reserve(&me, 1.0, 1).unwrap(), quota.leave(&other));
+        assert!(quota.reserve_soon(&me, 1.0, 1).await.is_err(), "another agent's sandbox brings this one nothing");
+        drop(leave);
+        let leave = quota.leave(&me);
+        let soon = quota.reserve_soon(&me, 1.0, 1);
+        let gone = async move {
+            tokio::task::yield_now().await;
+            drop(share);
+            drop(leave);
+        };
+        let (soon, ()) = tokio::join!(soon, gone);
+        let _taken = soon.unwrap();
+        assert!(quota.reserve_soon(&me, 1.0, 1).await.is_err());
     }
 
     #[test]

@@ -19,8 +19,10 @@ pub(crate) struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         let (broker, actor, id) = (self.broker.clone(), self.actor.clone(), std::mem::take(&mut self.id));
+        let leave = broker.quota.leave(&actor.caller);
         // Whoever drops this does not wait for the engine; the quota comes back when the sandbox is gone.
         self.broker.runtime.spawn(async move {
+            let _leave = leave;
             if matches!(broker.sandboxes.state(&id), Some(State::Running(_)))
                 && let Err(error) = broker.stop(&actor, &id).await
             {
@@ -84,7 +86,7 @@ impl Broker {
             })?),
             None => None,
         };
-        let share = self.quota.reserve(&actor.caller, spec.cpus, spec.memory_mib)?;
+        let share = self.quota.reserve_soon(&actor.caller, spec.cpus, spec.memory_mib).await?;
         let info = self.sandboxes.launch(spec, Box::new((share, permit))).await?;
         let mut notes = info.notes;
         if asked > longest {

@@ -82,6 +82,18 @@ fn a_sandbox_that_is_larger_than_the_grant() {
 }
 
 #[test]
+fn a_skill_called_again_waits_for_what_its_last_call_gives_back() {
+    needs_engine!();
+    let user = User::new("[quota]\nsandboxes = 1\n");
+    user.add_skill("probe");
+    user.run(["trust"]).ok();
+    // Its sandbox is stopped after its answer.
+    for _ in 0..3 {
+        user.call("probe.run", &json!({"role": "default", "network": null, "line": "true"})).ok();
+    }
+}
+
+#[test]
 fn sandboxes_cores_and_memory_of_an_agent_are_capped() {
     needs_engine!();
     let user = User::new("[quota]\nsandboxes = 3\ncpus = 1.5\nmemory-mib = 600\n");
