@@ -172,8 +172,10 @@ async fn what_a_command_sees_is_hardened() {
     assert_eq!(field("Gid"), [info.identity.gid.to_string().as_str(); 4]);
 
     // The supervisor's few capabilities, as the kernel of the host shows them.
-    let supervisor = output(&sandboxes, id, "grep CapBnd /proc/1/status").await;
+    let supervisor = output(&sandboxes, id, "grep CapPrm /proc/1/status").await;
     assert_eq!(supervisor.split_whitespace().last(), Some("00000000000001e0"));
+    let gained = output(&sandboxes, id, "grep CapBnd /proc/1/status").await;
+    assert_eq!(gained.split_whitespace().last(), Some("0000000000000000"), "nothing that it starts gains any");
 
     // Reached by nothing but loopback; seen there first, so that an empty listing cannot pass.
     assert_eq!(output(&sandboxes, id, "ls /sys/class/net").await.trim(), "lo");
