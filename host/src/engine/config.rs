@@ -66,7 +66,10 @@ pub fn config(allocation: Allocation) -> Config {
             .table_elements(usize::try_from(Limits::MOST.table_elements).unwrap_or(usize::MAX))
             // Memory that stays in a slot between calls: enough that a small skill never returns to the kernel.
             .linear_memory_keep_resident(256 * 1024)
-            .table_keep_resident(16 * 1024);
+            .table_keep_resident(16 * 1024)
+            // Where the kernel can tell which pages were written, those are reset in place: giving them back would interrupt
+            // every core that runs another guest.
+            .pagemap_scan(wasmtime::Enabled::Auto);
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     }
     config
