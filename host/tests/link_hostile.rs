@@ -230,7 +230,7 @@ async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
     let run = dir.path().join("run");
     let start = |op| {
         let mut frame = Vec::new();
-        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW };
+        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW, framed: false };
         encode_control(1, &ToSupervisor::File(start), &mut frame).unwrap();
         frame
     };

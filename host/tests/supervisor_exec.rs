@@ -16,7 +16,7 @@ async fn a_command_runs_as_its_user_with_nothing_else() {
     let sandbox = Sandbox::start().await;
     let line = "id -u; id -G; grep -E '^(Cap|NoNewPrivs|SigBlk|SigIgn)' /proc/self/status; pwd; umask; echo $HOME; \
                 echo $PAGER; readlink /proc/self/fd/0; ls /proc/self/fd | tr '\\n' ' '; cut -d' ' -f6 /proc/$$/stat; echo $$";
-    let user = User { uid: 1234, gid: 1235, groups: vec![1236] };
+    let user = User { uid: 1234, gid: 1235, groups: vec![1236], umask: 0o022 };
     let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user)).await;
     let text = stdout(&events);
     let lines: Vec<_> = text.lines().collect();

@@ -309,7 +309,7 @@ async fn inside_a_sandbox_the_user_reaches_what_it_may_and_no_more() {
     fs::set_permissions(home.join("private"), fs::Permissions::from_mode(0o600)).unwrap();
     own(&home.join("private"), 1000);
     assert_eq!(read(&sandbox, "private", None).await.unwrap(), b"of 1000");
-    let other = User { uid: 1001, gid: 1001, groups: vec![] };
+    let other = User { uid: 1001, gid: 1001, groups: vec![], umask: 0o022 };
     let error = sandbox.link.read_file(other.clone(), "private", None).await.unwrap().next().await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Permission);
     assert!(error.message.contains("uid 1001"), "{error}");

@@ -187,7 +187,7 @@ async fn a_fork_bomb_is_ended() {
     // What the container's limit on processes is to a fork bomb, this limit on the user's is here.
     let bomb =
         "ulimit -u 300; f() { trap '' TERM; while :; do f & done 2>/dev/null; }; f & f & echo lit; wait; sleep 1000";
-    let user = User { uid: 61_234, gid: 61_234, groups: vec![] };
+    let user = User { uid: 61_234, gid: 61_234, groups: vec![], umask: 0o022 };
     let spec = ExecSpec { timeout: Some(Duration::from_secs(1)), ..ExecSpec::argv(["bash", "-c", bomb], user) };
     let mut exec = sandbox.link.exec(spec).await.unwrap();
     while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}

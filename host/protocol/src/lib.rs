@@ -3,7 +3,8 @@
 //! One stream connection, one [`frame`] after another: `u32 payload length (LE) | u8 kind | u32 exec id (LE) | payload`.
 //! Control payloads are [`message`]s in postcard; standard input, output and error travel as raw bytes, since
 //! serialising them would cost a copy for nothing. A directory's content travels on a socket of its own ([`stream`]), whose
-//! one end the host passes with the message that asks for it.
+//! one end the host passes with the message that asks for it; where no descriptor can be passed, what would be written to
+//! that socket travels as standard input or output.
 //!
 //! Invariants that both ends rely on, and check:
 //! - The first frame in each direction is a `Hello`; nothing else is read from a peer whose magic or version differs.
@@ -21,6 +22,7 @@ pub mod content;
 pub mod frame;
 pub mod local;
 pub mod message;
+pub mod record;
 pub mod socket;
 pub mod stream;
 pub mod tree;
@@ -31,7 +33,7 @@ pub use message::*;
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 5;
 
 /// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].
 pub const STDIN_WINDOW: u32 = 256 * 1024;
@@ -41,6 +43,9 @@ pub const MIN_WINDOW: u32 = frame::MAX_DATA as u32;
 pub const MAX_WINDOW: u32 = 16 * 1024 * 1024;
 /// The most execs and file operations that run in one sandbox at once.
 pub const MAX_EXECS: usize = 256;
+
+/// A workspace's mode: owner and group, and what is made inside stays with the group.
+pub const WORKSPACE_MODE: u32 = 0o2770;
 
 /// What a data frame of `len` bytes takes from its exec's window.
 ///

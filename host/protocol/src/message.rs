@@ -12,11 +12,15 @@ pub enum ToSupervisor {
         /// Milliseconds.
         ms: u64,
     },
+    /// Replaces what the hello said, and counts the wall time from now (exec id 0): for a sandbox that was made before it was
+    /// known whose it would be.
+    Configure(SandboxConfig),
     /// Ends every exec and the supervisor itself (exec id 0).
     Shutdown,
     /// Starts a command under a new exec id.
     Exec(ExecStart),
-    /// Starts a file operation under a new exec id. With one on a tree comes a descriptor: the socket of the tree.
+    /// Starts a file operation under a new exec id. With one on a tree comes a descriptor, the socket of the tree, unless
+    /// the tree travels in frames.
     File(FileStart),
     /// Offers room for more output.
     Credit {
@@ -32,6 +36,19 @@ pub enum ToSupervisor {
     },
     /// Ends the exec and all of its tree; the outcome is cancelled.
     Kill,
+    /// Gives a line to a [`Program::Session`], which has none under way.
+    Line {
+        /// Chosen by the host, once per session.
+        number: u32,
+        /// Without a NUL.
+        text: String,
+        /// Deadline; 0 is none.
+        timeout_ms: u64,
+    },
+    /// Ends the line that is under way and all that it started; the session goes on if it can.
+    Interrupt,
+    /// The terminal has another size now.
+    Resize(TerminalSize),
 }
 
 /// From the supervisor to the host.
@@ -60,6 +77,17 @@ pub enum ToHost {
     },
     /// The leader ended. Output may still follow.
     Exited(Ending),
+    /// A line ended, and all output that it wrote was sent.
+    LineDone {
+        /// Which.
+        number: u32,
+        /// Its exit status, 0 to 255.
+        code: u8,
+        /// The shell's working directory.
+        cwd: String,
+        /// Why it ended before its time, when it did.
+        why: Option<Ending>,
+    },
     /// How a file operation ended.
     FileDone(Result<FileDone, FileError>),
     /// The exec is wholly over: its tree is dead and its output was sent.
@@ -119,6 +147,8 @@ pub struct SupervisorHello {
     pub build: String,
     /// The uid that it runs as; 0 unless the sandbox has only one.
     pub uid: u32,
+    /// What a person should know of this sandbox, in words.
+    pub notes: Vec<String>,
 }
 
 /// Who an exec runs as.
@@ -130,6 +160,8 @@ pub struct User {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// The permissions that its new files do not get.
+    pub umask: u32,
 }
 
 /// What to execute.
@@ -139,6 +171,17 @@ pub enum Program {
     Argv(Vec<String>),
     /// `bash -lc LINE`, or `sh -lc LINE` where there is no bash.
     Shell(String),
+    /// The same shell, which takes one [`ToSupervisor::Line`] after the other and keeps its state.
+    Session,
+}
+
+/// A terminal's size, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
 }
 
 /// A command to start.
@@ -158,6 +201,9 @@ pub struct ExecStart {
     pub stdin: bool,
     /// The window of output, shared by both streams.
     pub window: u32,
+    /// Whether it has a terminal of its own: that is its standard input, output and error then, and what it shows is sent
+    /// as standard output. The end of standard input is typed, as Ctrl-D.
+    pub terminal: Option<TerminalSize>,
 }
 
 /// How a leader ended.
@@ -201,6 +247,9 @@ pub struct FileStart {
     pub timeout_ms: u64,
     /// The window of output.
     pub window: u32,
+    /// A tree travels as standard input or output, and every file in it as bytes: for a transport that passes no
+    /// descriptors.
+    pub framed: bool,
 }
 
 /// What to do to files. Relative paths start at the workspace.
@@ -233,6 +282,26 @@ pub enum FileOp {
     /// Says what is there, not following a last symbolic link.
     Stat {
         /// The path.
+        path: String,
+    },
+    /// Sends what is in a directory, as [`Found`] records ([`crate::record`]) on standard output.
+    List {
+        /// The directory.
+        path: String,
+        /// No more than this many; the others are counted.
+        max: u32,
+    },
+    /// Removes a file, a link, or a directory that is empty.
+    Remove {
+        /// What.
+        path: String,
+        /// A directory with all that is in it; links are not followed.
+        recursive: bool,
+    },
+    /// Sends what changes at a path, or in the directory there, as [`Changed`] records on standard output, until it is ended
+    /// or the path is gone.
+    Watch {
+        /// A file or a directory.
         path: String,
     },
 }
@@ -273,6 +342,43 @@ pub struct FileStat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// When its content was changed, milliseconds since 1970.
+    pub modified_ms: u64,
+}
+
+/// What was found in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Its name, in bytes as the sandbox has it.
+    pub name: Vec<u8>,
+    /// What it is, not following a link.
+    pub stat: FileStat,
+}
+
+/// A change at a watched path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// What happened.
+    pub change: Change,
+    /// The name in the watched directory; empty for the watched path itself.
+    pub name: Vec<u8>,
+}
+
+/// What happens to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Change {
+    /// The watch is in place: whatever changes from now on is told.
+    Watching,
+    /// It was made, or moved here.
+    Created,
+    /// Somebody who had it open for writing has closed it.
+    Written,
+    /// Its mode, owner or times were changed.
+    Attributes,
+    /// It was removed, or moved away.
+    Removed,
+    /// More changed than was kept for who watches: look at the directory anew.
+    Overflow,
 }
 
 /// What a path may be.

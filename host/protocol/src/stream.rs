@@ -22,12 +22,19 @@ const CAPACITY: usize = 256 * 1024;
 pub struct TreeSender<S> {
     socket: S,
     buffer: Vec<u8>,
+    passes: bool,
 }
 
 impl<S: AsFd> TreeSender<S> {
     /// Sends on `socket`, which blocks.
     pub fn new(socket: S) -> Self {
-        Self { socket, buffer: Vec::with_capacity(2 * CHUNK) }
+        Self { socket, buffer: Vec::with_capacity(2 * CHUNK), passes: true }
+    }
+
+    /// Passes no descriptors: what is written here goes on over something that carries bytes alone.
+    #[must_use]
+    pub fn by_bytes(self) -> Self {
+        Self { passes: false, ..self }
     }
 
     /// Begins an entry: the root first, with an empty path.
@@ -43,9 +50,12 @@ impl<S: AsFd> TreeSender<S> {
         self.flush(CHUNK)
     }
 
-    /// Passes the content of the file that has just begun: `len` bytes of what `file` has. `false` when the kernel
-    /// passes no more descriptors for this user at the moment: then its bytes are to be sent.
+    /// Passes the content of the file that has just begun: `len` bytes of what `file` has. `false` when no descriptor can be
+    /// passed, here or for this user at the moment: then its bytes are to be sent.
     pub fn content(&mut self, file: impl AsFd, len: u64) -> Result<bool, StreamError> {
+        if !self.passes {
+            return Ok(false);
+        }
         self.flush(0)?;
         tree::put_content(len, &mut self.buffer);
         let sent = send_all(&self.socket, &self.buffer, Some(file.as_fd()));

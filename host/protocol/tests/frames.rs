@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use skillhost_protocol::frame::{self, HEADER, MAX_CONTROL, MAX_DATA};
 use skillhost_protocol::tree::{self, Entry, EntryKind, Record};
-use skillhost_protocol::{ExecStart, Header, Kind, Program, ToHost, ToSupervisor, User};
+use skillhost_protocol::{ExecStart, Header, Kind, Program, TerminalSize, ToHost, ToSupervisor, User};
 
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![Just(Kind::Control), Just(Kind::Stdin), Just(Kind::Stdout), Just(Kind::Stderr)]
@@ -15,17 +15,21 @@ fn exec_start() -> impl Strategy<Value = ExecStart> {
     let pairs = prop::collection::vec((".{0,20}", ".{0,20}"), 0..8);
     let program = prop_oneof![
         prop::collection::vec(".{0,40}", 0..8).prop_map(Program::Argv),
-        ".{0,200}".prop_map(Program::Shell)
+        ".{0,200}".prop_map(Program::Shell),
+        Just(Program::Session)
     ];
-    (program, ".{0,40}", pairs, any::<(u32, u32, Vec<u32>)>(), any::<(u64, bool, u32)>()).prop_map(
-        |(program, cwd, env, (uid, gid, groups), (timeout_ms, stdin, window))| ExecStart {
+    let terminal =
+        any::<Option<(u16, u16)>>().prop_map(|size| size.map(|(rows, columns)| TerminalSize { rows, columns }));
+    (program, ".{0,40}", pairs, any::<(u32, u32, Vec<u32>, u32)>(), any::<(u64, bool, u32)>(), terminal).prop_map(
+        |(program, cwd, env, (uid, gid, groups, umask), (timeout_ms, stdin, window), terminal)| ExecStart {
             program,
             cwd,
             env,
-            user: User { uid, gid, groups },
+            user: User { uid, gid, groups, umask },
             timeout_ms,
             stdin,
             window,
+            terminal,
         },
     )
 }

@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 use serde::Serialize;
 use skillhost_protocol::frame::{HEADER, MAX_CONTROL, MAX_DATA, encode_control};
 use skillhost_protocol::socket::{Descriptors, StreamError};
-use skillhost_protocol::{Header, Kind, ProtocolError};
+use skillhost_protocol::{Header, Kind, ProtocolError, ToHost};
 
 const CAPACITY: usize = 512 * 1024;
 
@@ -134,6 +134,12 @@ impl Output {
                 self.end += frame.len();
             }
         }
+    }
+
+    /// Says that an exec is not started, and all that follows from it.
+    pub fn refuse(&mut self, exec: u32, reason: String) {
+        self.control(exec, &ToHost::NotStarted { code: 126, reason });
+        self.control(exec, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 });
     }
 
     fn reserve(&mut self, len: usize) {

@@ -1,16 +1,22 @@
 //! One exec or file operation, as PID 1 sees it.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use skillhost_protocol::{Ending, FileError, FileErrorKind, Kind, ProtocolError, STDIN_WINDOW, ToHost, credit_cost};
+use rustix::net::RecvFlags;
+use skillhost_protocol::socket::{Descriptors, StreamError};
+use skillhost_protocol::{Ending, FileError, FileErrorKind, Kind, ProtocolError, TerminalSize, ToHost, credit_cost};
 
 use crate::buffers::{Output, Read};
-use crate::keeper::{Order, Report};
-use crate::leader::Status;
+use crate::driver::{Record, Shell};
+use crate::keeper::{self, Keeper, Order, Report};
+use crate::leader::{self, Status};
 use crate::procs::OomCounter;
 use crate::reserve::Pair;
+use crate::session::{End, Session, Tree};
+use crate::stdin::Stdin;
 use crate::sys;
 
 /// The least credit that a data frame can be sent against.
@@ -29,14 +35,24 @@ pub enum Part {
     Stdin,
     Stdout,
     Stderr,
+    Terminal,
+    Session,
+}
+
+/// What few execs have.
+#[derive(Default)]
+pub struct More {
+    /// Whether it has a terminal, whose other end its leader sends.
+    pub terminal: bool,
+    /// The socket of a persistent shell.
+    pub session: Option<OwnedFd>,
 }
 
 pub struct Exec {
     id: u32,
     leader: i32,
-    pub keeper: i32,
+    keeper: Keeper,
     is_file: bool,
-    control: Option<OwnedFd>,
     status: Option<OwnedFd>,
     status_bytes: Vec<u8>,
     /// What is executed; of a line, only the leader knows that.
@@ -57,26 +73,29 @@ pub struct Exec {
     tree_dead: bool,
     /// When its end, once ordered, is late.
     overdue: Option<Instant>,
-    /// Its keeper went without a word, so what is left of the tree is an orphan.
-    pub keeper_lost: bool,
+    /// Its keeper went without a word.
+    keeper_lost: bool,
+    /// So what is left of the tree is an orphan, and nobody has looked for it yet.
+    pub orphans: bool,
     oom_before: u64,
+    terminal: Terminal,
+    session: Option<Box<Session>>,
+}
+
+/// An exec's terminal.
+enum Terminal {
+    /// It has none.
+    None,
+    /// The leader sends it here.
+    Comes(OwnedFd),
+    /// This is what the exec's standard input and output were taken from.
+    Here,
 }
 
 struct Stream {
     kind: Kind,
     fd: Option<OwnedFd>,
     count: u64,
-}
-
-struct Stdin {
-    fd: Option<OwnedFd>,
-    waiting: Vec<u8>,
-    written: usize,
-    eof: bool,
-    /// What the host may still send.
-    credit: u32,
-    /// What was taken off and not yet offered again.
-    freed: u32,
 }
 
 pub struct Setup {
@@ -88,33 +107,27 @@ pub struct Setup {
     pub argv: Option<Vec<String>>,
     pub deadline: Option<Instant>,
     pub oom_before: u64,
+    pub more: More,
 }
 
 impl Exec {
     pub fn new(setup: Setup, pair: Pair) -> Self {
-        let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before } = setup;
-        let Pair { keeper, control, status, stdin: stdin_fd, stdout, stderr, .. } = pair;
+        let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, more } = setup;
+        let Pair { keeper, status, stdin: stdin_fd, stdout, stderr, job } = pair;
         let stream = |kind, fd| Stream { kind, fd: Some(fd), count: 0 };
+        let session = more.session.map(|socket| Box::new(Session::new(socket)));
         Self {
             id,
             leader,
             keeper,
             is_file,
-            control: Some(control),
             status: Some(status),
             status_bytes: Vec::new(),
             argv,
             answered: false,
             started: false,
             exited: false,
-            stdin: Stdin {
-                fd: stdin.then_some(stdin_fd),
-                waiting: Vec::new(),
-                written: 0,
-                eof: false,
-                credit: STDIN_WINDOW,
-                freed: 0,
-            },
+            stdin: Stdin::new(stdin.then_some(stdin_fd)),
             streams: [stream(Kind::Stdout, stdout), stream(Kind::Stderr, stderr)],
             credit: window,
             deadline,
@@ -124,24 +137,34 @@ impl Exec {
             tree_dead: false,
             overdue: None,
             keeper_lost: false,
+            orphans: false,
             oom_before,
+            terminal: if more.terminal { Terminal::Comes(job) } else { Terminal::None },
+            session,
         }
     }
 
     /// What this exec waits for.
     pub fn interests(&self, room: bool) -> impl Iterator<Item = (Part, &OwnedFd, PollFlags)> {
-        let stdin = self.stdin.fd.as_ref().filter(|_| !self.stdin.waiting.is_empty());
+        let comes = match &self.terminal {
+            Terminal::Comes(from) => Some(from),
+            _ => None,
+        };
+        let stdin = self.stdin.waits_for().filter(|_| comes.is_none());
+        let session = self.session.as_ref().and_then(|session| session.interest());
         let readable = room && self.credit >= LEAST && (self.answered || self.is_file);
         let [stdout, stderr] = &self.streams;
         [
             (Part::Status, self.status.as_ref(), PollFlags::IN),
-            (Part::Control, self.control.as_ref(), PollFlags::IN),
+            (Part::Control, Some(self.keeper.control()).filter(|_| !self.tree_dead), PollFlags::IN),
             (Part::Stdin, stdin, PollFlags::OUT),
             (Part::Stdout, stdout.fd.as_ref().filter(|_| readable), PollFlags::IN),
             (Part::Stderr, stderr.fd.as_ref().filter(|_| readable), PollFlags::IN),
         ]
         .into_iter()
         .filter_map(|(part, fd, flags)| Some((part, fd?, flags)))
+        .chain(comes.map(|from| (Part::Terminal, from, PollFlags::IN)))
+        .chain(session.map(|(socket, flags)| (Part::Session, socket, flags)))
     }
 
     /// Does what `part` is ready for.
@@ -152,6 +175,11 @@ impl Exec {
             Part::Stdin => self.write_stdin(out),
             Part::Stdout => drop(self.read_stream(0, out)),
             Part::Stderr => drop(self.read_stream(1, out)),
+            Part::Terminal => self.receive_terminal(out),
+            Part::Session => {
+                let served = self.session.as_mut().map_or(Ok(()), |session| session.service());
+                self.end_session(served, grace);
+            }
         }
     }
 
@@ -188,6 +216,9 @@ impl Exec {
         match self.argv.take() {
             Some(argv) => {
                 self.started = true;
+                if let Some(session) = &mut self.session {
+                    session.started(argv.first().is_some_and(|shell| shell == Shell::Bash.name()));
+                }
                 let pid = u32::try_from(self.leader).unwrap_or(0);
                 self.answer(&ToHost::Started { pid, argv }, out);
             }
@@ -205,14 +236,17 @@ impl Exec {
     }
 
     fn read_control(&mut self, grace: u32, out: &mut Output) {
-        let Some(control) = &self.control else { return };
-        match Report::receive(control, false) {
+        if self.tree_dead {
+            return;
+        }
+        match self.keeper.report(false) {
             Ok(Some(Report::Ready { .. })) | Err(rustix::io::Errno::AGAIN) => {}
             Ok(Some(Report::LeaderEnded { status, tree_dead })) => {
                 self.leader_status = Some(status);
+                self.session_ended();
                 self.tree_dead = tree_dead;
                 if !tree_dead {
-                    Order::End(grace).send(control);
+                    self.keeper.order(Order::End(grace));
                     self.overdue.get_or_insert(late(grace));
                 }
             }
@@ -220,13 +254,14 @@ impl Exec {
             // The keeper is gone, and with it what it knew. What is left of the tree is with PID 1 now, who ends it.
             Ok(None) | Err(_) => {
                 self.leader_status.get_or_insert(libc::SIGKILL);
+                self.session_ended();
                 self.tree_dead = true;
                 self.keeper_lost = true;
+                self.orphans = true;
             }
         }
-        if self.tree_dead {
-            self.control = None;
-        }
+        // Of a tree that is dead to its keeper, there may be such.
+        self.orphans |= self.tree_dead && !keeper::adopts();
         if self.leader_status.is_some() {
             // Whatever the leader had to say was said.
             self.read_status(out);
@@ -243,6 +278,9 @@ impl Exec {
             Read::Some(len) => {
                 stream.count += len as u64;
                 self.credit -= credit_cost(len);
+                if let Some(session) = &mut self.session {
+                    session.sent(index, len as u64);
+                }
             }
             Read::End => stream.fd = None,
             Read::Nothing => {}
@@ -252,6 +290,9 @@ impl Exec {
 
     /// Goes as far as it can without waiting; `true` when the exec is over and the host knows.
     pub fn settle(&mut self, oom: &OomCounter, out: &mut Output) -> bool {
+        if self.session.is_some() && !self.settle_line(out) {
+            return false;
+        }
         if let Some(status) = self.leader_status
             && self.started
             && !self.exited
@@ -262,6 +303,8 @@ impl Exec {
         if !self.tree_dead {
             return false;
         }
+        // A leader that ended at once may have sent it just before.
+        self.receive_terminal(out);
         for index in 0..2 {
             // Everybody who wrote is dead, so an empty pipe stays so, even if its other end was passed to a stranger.
             while self.streams.get(index).is_some_and(|stream| stream.fd.is_some()) {
@@ -308,17 +351,32 @@ impl Exec {
 
     /// When something is due here.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline.filter(|_| self.leader_status.is_none() && self.ended_by.is_none())
+        if self.leader_status.is_some() || self.ended_by.is_some() {
+            return None;
+        }
+        let line = self.session.as_ref().and_then(|session| session.due());
+        self.deadline.into_iter().chain(line).min()
+    }
+
+    /// Does what is due here.
+    pub fn on_time(&mut self, now: Instant, grace: u32) {
+        if self.deadline().is_none_or(|due| now < due) {
+            return;
+        }
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return self.end(Ending::TimedOut, grace);
+        }
+        let tree = self.tree();
+        let done = self.session.as_mut().map_or(Ok(()), |session| session.on_time(now, tree, grace));
+        self.end_session(done, grace);
     }
 
     /// Ends the tree; `why` is the outcome unless the leader has ended by itself.
     pub fn end(&mut self, why: Ending, grace: u32) {
         if self.leader_status.is_none() && self.ended_by.is_none() {
             self.ended_by = Some(why);
-            if let Some(control) = &self.control {
-                Order::End(grace).send(control);
-                self.overdue = Some(late(grace));
-            }
+            self.keeper.order(Order::End(grace));
+            self.overdue = Some(late(grace));
         }
     }
 
@@ -330,7 +388,7 @@ impl Exec {
     /// Ends the keeper in the tree's place; the tree is an orphan then, and PID 1's to end.
     pub fn kill_keeper(&mut self) {
         self.overdue = None;
-        let _ = sys::kill(self.keeper, libc::SIGKILL);
+        let _ = sys::kill(self.keeper.pid, libc::SIGKILL);
     }
 
     pub fn signal(&mut self, number: i32) {
@@ -338,19 +396,16 @@ impl Exec {
             return;
         }
         self.kill_was_asked |= number == libc::SIGKILL;
-        if let Some(control) = &self.control {
-            Order::Signal(number).send(control);
-        }
+        self.keeper.order(Order::Signal(number));
     }
 
     /// The host that asked for it is gone: ends the tree and tells nobody.
     pub fn abandon(&mut self, grace: u32) {
         self.end(Ending::Cancelled, grace);
-        self.stdin.waiting.clear();
-        self.stdin.written = 0;
+        self.stdin.forget();
         // To a file operation the end of its input means that it is whole, and it is not.
         if !self.is_file {
-            self.stdin.fd = None;
+            self.stdin.close();
         }
         self.status = None;
         for stream in &mut self.streams {
@@ -358,8 +413,23 @@ impl Exec {
         }
     }
 
+    /// Whether its leader is about to become its program.
+    pub fn is_starting(&self) -> bool {
+        !self.answered && !self.is_file
+    }
+
     pub fn is_dead(&self) -> bool {
         self.tree_dead
+    }
+
+    /// Its keeper's process id.
+    pub fn keeper(&self) -> i32 {
+        self.keeper.pid
+    }
+
+    /// The keeper, once all is over; none when it was lost.
+    pub fn into_keeper(self) -> Option<Keeper> {
+        (!self.keeper_lost).then_some(self.keeper)
     }
 
     pub fn add_credit(&mut self, bytes: u32, max: u32) -> Result<(), ProtocolError> {
@@ -371,61 +441,131 @@ impl Exec {
         Ok(())
     }
 
+    // --- a persistent shell
+
+    fn tree(&self) -> Tree {
+        Tree { keeper: self.keeper.pid, leader: self.leader }
+    }
+
+    /// Gives it a line.
+    pub fn line(&mut self, number: u32, text: &str, timeout_ms: u64) -> Result<(), ProtocolError> {
+        let tree = self.tree();
+        let deadline = span(timeout_ms).map(|time| Instant::now() + time);
+        match &mut self.session {
+            // It may have ended while the line was under way.
+            Some(_) if self.leader_status.is_some() || self.ended_by.is_some() => Ok(()),
+            Some(session) => session.begin(number, text, deadline, tree),
+            None => Err(ProtocolError("a line for what is no shell".into())),
+        }
+    }
+
+    /// Ends its line.
+    pub fn interrupt(&mut self, grace: u32) {
+        let tree = self.tree();
+        if self.leader_status.is_none()
+            && self.ended_by.is_none()
+            && let Some(session) = &mut self.session
+        {
+            let done = session.interrupt(Ending::Cancelled, tree, grace);
+            self.end_session(done, grace);
+        }
+    }
+
+    fn end_session(&mut self, done: Result<(), End>, grace: u32) {
+        if let Err(End(why)) = done {
+            self.end(why, grace);
+        }
+    }
+
+    /// The shell has ended. If that was in a line which was to end, so it did.
+    fn session_ended(&mut self) {
+        if let Some(session) = &mut self.session {
+            // It may have said its last words.
+            let _ = session.service();
+            if self.ended_by.is_none() {
+                self.ended_by = session.interrupted();
+            }
+        }
+    }
+
+    /// Tells the end of a line once its output was sent; `false` when that has to wait.
+    fn settle_line(&mut self, out: &mut Output) -> bool {
+        let streams = &self.streams;
+        let waiting = || {
+            [0, 1].map(|index: usize| {
+                let fd = streams.get(index).and_then(|stream| stream.fd.as_ref());
+                fd.and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
+            })
+        };
+        if !self.session.as_mut().is_some_and(|session| session.measure(waiting)) {
+            return true;
+        }
+        for index in 0..2 {
+            while self.session.as_ref().is_some_and(|session| session.owes(index)) {
+                if self.credit < LEAST || !out.has_room() {
+                    return false;
+                }
+                if !matches!(self.read_stream(index, out), Read::Some(_)) {
+                    break;
+                }
+            }
+        }
+        if let Some((record, why)) = self.session.as_mut().and_then(|session| session.ended()) {
+            let Record { number, code, cwd } = record;
+            out.control(self.id, &ToHost::LineDone { number, code, cwd, why });
+        }
+        true
+    }
+
+    // --- a terminal
+
+    fn receive_terminal(&mut self, out: &mut Output) {
+        let Terminal::Comes(from) = &self.terminal else { return };
+        let mut descriptors = Descriptors::default();
+        match descriptors.receive(from, &mut [0], RecvFlags::DONTWAIT) {
+            Err(StreamError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
+            _ => {}
+        }
+        self.terminal = Terminal::None;
+        let [stdout, stderr] = &mut self.streams;
+        // Where it has none of its own, why is on the status pipe.
+        if let Ok(terminal) = descriptors.claim()
+            && rustix::io::ioctl_fionbio(&terminal, true).is_ok()
+            && let Ok(input) = terminal.try_clone()
+        {
+            self.stdin.goes_to_terminal(input);
+            (stdout.fd, stderr.fd) = (Some(terminal), None);
+            self.terminal = Terminal::Here;
+        }
+        self.write_stdin(out);
+    }
+
+    pub fn resize(&mut self, size: TerminalSize) {
+        if let (Terminal::Here, Some(terminal)) = (&self.terminal, &self.streams[0].fd) {
+            // What cannot be resized has ended.
+            let _ = leader::resize(terminal, size);
+        }
+    }
+
+    // --- standard input
+
     /// Standard input from the host.
     pub fn take_stdin(&mut self, data: &[u8], out: &mut Output) -> Result<(), ProtocolError> {
-        let stdin = &mut self.stdin;
-        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        stdin.credit = stdin
-            .credit
-            .checked_sub(len)
-            .ok_or_else(|| ProtocolError("more standard input than there was room for".into()))?;
-        if stdin.eof {
-            return Err(ProtocolError("standard input after its end".into()));
-        }
-        stdin.waiting.extend_from_slice(data);
+        self.stdin.take(data)?;
         self.write_stdin(out);
         Ok(())
     }
 
     pub fn end_stdin(&mut self, out: &mut Output) {
-        self.stdin.eof = true;
+        self.stdin.end(!matches!(self.terminal, Terminal::None));
         self.write_stdin(out);
     }
 
     fn write_stdin(&mut self, out: &mut Output) {
-        let stdin = &mut self.stdin;
-        let mut freed = 0;
-        while let Some(waiting) = stdin.waiting.get(stdin.written..).filter(|waiting| !waiting.is_empty()) {
-            let Some(fd) = &stdin.fd else {
-                // Nobody reads it, which is no error: much is written to programs that do not care.
-                freed += waiting.len();
-                stdin.written = stdin.waiting.len();
-                break;
-            };
-            match rustix::io::write(fd, waiting) {
-                Ok(len) => {
-                    stdin.written += len;
-                    freed += len;
-                }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => stdin.fd = None,
-            }
-        }
-        if stdin.written == stdin.waiting.len() {
-            stdin.waiting.clear();
-            stdin.written = 0;
-            if stdin.eof {
-                stdin.fd = None;
-            }
-        } else if stdin.written >= STDIN_WINDOW as usize {
-            stdin.waiting.drain(..stdin.written);
-            stdin.written = 0;
-        }
-        stdin.freed += u32::try_from(freed).unwrap_or(0);
-        if stdin.freed >= STDIN_WINDOW / 4 || (stdin.freed > 0 && stdin.credit == 0) {
-            let bytes = std::mem::take(&mut stdin.freed);
-            stdin.credit += bytes;
+        // Until its terminal is here, there is nowhere to write to.
+        if !matches!(self.terminal, Terminal::Comes(_))
+            && let Some(bytes) = self.stdin.write()
+        {
             out.control(self.id, &ToHost::StdinCredit { bytes });
         }
     }

@@ -1,17 +1,32 @@
 //! The keeper: parent of one exec's leader, subreaper of all that descends from it, and its end.
 //!
 //! Everything that an exec starts, however it detaches, is re-parented to its keeper and to nobody else; so "the exec is
-//! over" is "the keeper has no children". A keeper ends only then, and is the only process whose end the supervisor
-//! takes for that of the tree.
+//! over" is "the keeper has no children". Then it is given the next leader: with nothing left below it, nothing of one exec
+//! is there for another, and neither has to wait for a process to begin or to end.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
 
+use crate::leader::{self, Ends};
 use crate::{procs, sys};
+
+/// Whether this kernel gives orphans to a keeper. Where it does not (gVisor), they come to PID 1, which cannot tell whose they
+/// were: so they are ended as soon as they are seen there, and at the end of an exec at the latest.
+pub fn adopts() -> bool {
+    static ADOPTS: OnceLock<bool> = OnceLock::new();
+    *ADOPTS.get_or_init(|| rustix::process::child_subreaper().is_ok())
+}
 
 /// From the supervisor to a keeper: five bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +35,8 @@ pub enum Order {
     End(u32),
     /// Send a signal to the leader's process group.
     Signal(i32),
+    /// Fork the next leader, whose [`Ends`] come with this.
+    Lead,
 }
 
 /// From a keeper to the supervisor: six bytes.
@@ -29,7 +46,7 @@ pub enum Report {
     Ready { leader: i32 },
     /// The leader ended with this raw wait status; whether the tree is dead, too.
     LeaderEnded { status: i32, tree_dead: bool },
-    /// Nothing is left; the keeper ends.
+    /// Nothing is left.
     TreeDead,
 }
 
@@ -38,6 +55,7 @@ impl Order {
         let (op, [a, b, c, d]) = match self {
             Self::End(grace) => (0, grace.to_le_bytes()),
             Self::Signal(number) => (1, number.to_le_bytes()),
+            Self::Lead => (2, [0; 4]),
         };
         [op, a, b, c, d]
     }
@@ -47,13 +65,9 @@ impl Order {
         match op {
             0 => Some(Self::End(u32::from_le_bytes([a, b, c, d]))),
             1 => Some(Self::Signal(i32::from_le_bytes([a, b, c, d]))),
+            2 => Some(Self::Lead),
             _ => None,
         }
-    }
-
-    /// Gives the order; a keeper that is gone needs none.
-    pub fn send(self, control: &OwnedFd) {
-        let _ = rustix::net::send(control, &self.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
@@ -81,13 +95,101 @@ impl Report {
     fn send(self, control: &OwnedFd) {
         let _ = rustix::net::send(control, &self.encode(), SendFlags::NOSIGNAL);
     }
+}
+
+/// A keeper, as the supervisor has it. Dropping it ends the keeper once its tree is dead.
+pub struct Keeper {
+    pub pid: i32,
+    control: OwnedFd,
+}
+
+impl Keeper {
+    /// Forks one, which has no leader yet.
+    pub fn fork() -> io::Result<Self> {
+        let (ours, control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        match sys::fork()? {
+            Some(pid) => Ok(Self { pid, control: ours }),
+            None => run(control),
+        }
+    }
+
+    /// What tells that there is a report, or that the keeper is gone.
+    pub fn control(&self) -> &OwnedFd {
+        &self.control
+    }
+
+    /// Has the next leader forked; of the last one nothing is left.
+    pub fn lead(&self, ends: &Ends) -> io::Result<()> {
+        let Ends { job, status, stdin, stdout, stderr } = ends;
+        let fds = [job.as_fd(), status.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(Ends::COUNT))];
+        let mut passed = SendAncillaryBuffer::new(&mut space);
+        passed.push(SendAncillaryMessage::ScmRights(&fds));
+        let order = Order::Lead.encode();
+        rustix::io::retry_on_intr(|| {
+            sendmsg(&self.control, &[IoSlice::new(&order)], &mut passed, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        })?;
+        Ok(())
+    }
+
+    /// Gives an order; a keeper that is gone needs none.
+    pub fn order(&self, order: Order) {
+        let _ = rustix::net::send(&self.control, &order.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
 
     /// The next report: `Ok(None)` when the keeper is gone, an error when there is none yet.
-    pub fn receive(control: &OwnedFd, wait: bool) -> rustix::io::Result<Option<Self>> {
+    pub fn report(&self, wait: bool) -> rustix::io::Result<Option<Report>> {
         let mut bytes = [0; 6];
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        let (len, _) = rustix::io::retry_on_intr(|| rustix::net::recv(control, &mut bytes, flags))?;
-        Ok(if len == bytes.len() { Self::decode(bytes) } else { None })
+        let (len, _) = rustix::io::retry_on_intr(|| rustix::net::recv(&self.control, &mut bytes, flags))?;
+        Ok(if len == bytes.len() { Report::decode(bytes) } else { None })
+    }
+}
+
+/// What a keeper does: one leader's tree after the other, until the supervisor is gone or has no use for it.
+fn run(control: OwnedFd) -> ! {
+    sys::close_all_but(&[control.as_fd()]);
+    // Before a leader exists: whatever it starts must find this ancestor, not PID 1.
+    if rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_err() && adopts() {
+        sys::exit(1);
+    }
+    let Ok(signals) = sys::signal_fd() else { sys::exit(1) };
+    while let Some(ends) = next_leader(&control) {
+        match sys::fork() {
+            Ok(None) => leader::run(ends),
+            Ok(Some(leader)) => {
+                drop(ends);
+                Report::Ready { leader }.send(&control);
+                Tree { control: &control, leader, stage: Stage::Running, orphaned: false }.keep(&signals);
+            }
+            Err(_) => sys::exit(1),
+        }
+    }
+    sys::exit(0)
+}
+
+/// Waits for the next leader to be asked for.
+fn next_leader(control: &OwnedFd) -> Option<Ends> {
+    loop {
+        let mut bytes = [0; 5];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(Ends::COUNT))];
+        let mut passed = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut passed, RecvFlags::CMSG_CLOEXEC)
+        });
+        if received.ok()?.bytes == 0 {
+            return None;
+        }
+        // Whatever else is asked for was for a tree that is dead.
+        if Order::decode(bytes) == Some(Order::Lead) {
+            let mut fds = passed.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            });
+            let mut fds = fds.next()?;
+            let mut next = || fds.next();
+            return Some(Ends { job: next()?, status: next()?, stdin: next()?, stdout: next()?, stderr: next()? });
+        }
     }
 }
 
@@ -100,32 +202,28 @@ enum Stage {
     Killing,
 }
 
-struct Keeper {
-    control: OwnedFd,
+struct Tree<'a> {
+    control: &'a OwnedFd,
     leader: i32,
     stage: Stage,
     /// The supervisor is gone from the other end of `control`.
     orphaned: bool,
 }
 
-/// Keeps the tree of `leader` until none of it is left.
-pub fn run(control: OwnedFd, leader: i32) -> ! {
-    let Ok(signals) = sys::signal_fd() else { sys::exit(1) };
-    Report::Ready { leader }.send(&control);
-    let mut keeper = Keeper { control, leader, stage: Stage::Running, orphaned: false };
-    loop {
-        keeper.reap();
-        keeper.advance();
-        let from_supervisor = keeper.wait(&signals);
-        // A keeper is asked to end by the supervisor only; TERM from elsewhere means nothing to it.
-        let _ = sys::end_was_asked(&signals, None);
-        if from_supervisor {
-            keeper.obey();
+impl Tree<'_> {
+    /// Keeps it until none of it is left.
+    fn keep(mut self, signals: &OwnedFd) {
+        while self.reap() {
+            self.advance();
+            let from_supervisor = self.wait(signals);
+            // A keeper is asked to end by the supervisor only; TERM from elsewhere means nothing to it.
+            let _ = sys::end_was_asked(signals, None);
+            if from_supervisor {
+                self.obey();
+            }
         }
     }
-}
 
-impl Keeper {
     /// Waits for something to do; whether the supervisor has said something.
     fn wait(&self, signals: &OwnedFd) -> bool {
         let timeout = match self.stage {
@@ -140,7 +238,7 @@ impl Keeper {
         });
         let mut fds = [
             PollFd::new(signals, PollFlags::IN),
-            PollFd::new(&self.control, if self.orphaned { PollFlags::empty() } else { PollFlags::IN }),
+            PollFd::new(self.control, if self.orphaned { PollFlags::empty() } else { PollFlags::IN }),
         ];
         // A hang-up is reported whether asked for or not, so an orphan must not poll for it.
         let count = if self.orphaned { 1 } else { 2 };
@@ -151,13 +249,14 @@ impl Keeper {
 
     fn obey(&mut self) {
         let mut bytes = [0; 5];
-        match rustix::net::recv(&self.control, &mut bytes, RecvFlags::DONTWAIT) {
+        match rustix::net::recv(self.control, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((5, _)) => match Order::decode(bytes) {
                 Some(Order::End(grace)) => self.end(Duration::from_millis(grace.into())),
                 Some(Order::Signal(number)) => {
                     let _ = sys::kill(-self.leader, number);
                 }
-                None => {}
+                // The next leader, before the last one is gone, is nobody's wish.
+                Some(Order::Lead) | None => {}
             },
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Ok(_) | Err(_) => {
@@ -187,7 +286,8 @@ impl Keeper {
         }
     }
 
-    fn reap(&mut self) {
+    /// Takes what has ended, and reports it. Whether something is left.
+    fn reap(&mut self) -> bool {
         let mut leader = None;
         let left = loop {
             match sys::reap() {
@@ -198,17 +298,15 @@ impl Keeper {
             }
         };
         if let Some(status) = leader {
-            Report::LeaderEnded { status, tree_dead: !left }.send(&self.control);
+            Report::LeaderEnded { status, tree_dead: !left }.send(self.control);
             // Its number may be somebody else's from now on. What is left of the tree ends when the supervisor, who
             // knows the grace, says so.
             self.leader = i32::MAX;
         }
-        if !left {
-            if leader.is_none() {
-                Report::TreeDead.send(&self.control);
-            }
-            sys::exit(0);
+        if !left && leader.is_none() {
+            Report::TreeDead.send(self.control);
         }
+        left
     }
 }
 
@@ -222,7 +320,7 @@ mod tests {
 
     #[test]
     fn orders_and_reports_round_trip() {
-        for order in [Order::End(200), Order::Signal(-1)] {
+        for order in [Order::End(200), Order::Signal(-1), Order::Lead] {
             assert_eq!(Order::decode(order.encode()), Some(order));
         }
         for report in [

@@ -9,17 +9,21 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{Access, AtFlags, CWD, Mode, accessat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open};
+use rustix::net::RecvFlags;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
+use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{self, CapabilitySet};
 use serde::{Deserialize, Serialize};
-use skillhost_protocol::{FileDone, FileError, FileOp, Program, User};
+use skillhost_protocol::socket::{Descriptors, send_all};
+use skillhost_protocol::{FileDone, FileError, FileOp, Program, TerminalSize, User};
 
+use crate::driver::Shell;
 use crate::{files, sys};
 
 /// Why a leader could not become its program: an exit code and the reason.
@@ -57,8 +61,14 @@ pub enum Task {
         env: BTreeMap<String, String>,
         /// Whether standard input is the supervisor's pipe.
         stdin: bool,
+        /// Whether its standard descriptors are a terminal of its own.
+        terminal: Option<TerminalSize>,
     },
-    File(FileOp),
+    File {
+        op: FileOp,
+        /// Whether a tree's socket carries bytes alone.
+        framed: bool,
+    },
 }
 
 /// What a leader says on its status pipe, which an exec that succeeds closes.
@@ -79,6 +89,11 @@ pub struct Ends {
     pub stderr: OwnedFd,
 }
 
+impl Ends {
+    /// How many they are.
+    pub const COUNT: usize = 5;
+}
+
 /// Waits for a job and does it.
 pub fn run(ends: Ends) -> ! {
     let Ends { job, status, stdin, stdout, stderr } = ends;
@@ -90,9 +105,18 @@ pub fn run(ends: Ends) -> ! {
     let Some((job, rest)) = read_job(job) else { sys::exit(0) };
     let refusal = match prepared.and_then(|()| become_user(&job.user)) {
         Ok(()) => match job.task {
-            Task::Exec { program, cwd, env, stdin } => execute(&job.workspace, program, &cwd, env, stdin, &mut status),
-            Task::File(op) => {
-                let done = files::perform(op, &job.workspace, job.user.uid, &rest);
+            Task::Exec { program, cwd, mut env, stdin, terminal } => {
+                let stdin = stdin || terminal.is_some();
+                if terminal.is_some() {
+                    env.entry("TERM".into()).or_insert_with(|| "xterm".into());
+                }
+                match terminal.map_or(Ok(()), |size| open_terminal(size, &rest)) {
+                    Ok(()) => execute(&job.workspace, program, &cwd, env, stdin, &rest, &mut status),
+                    Err(error) => (NOT_EXECUTABLE, format!("the sandbox gives no terminal: {}", plain(&error))),
+                }
+            }
+            Task::File { op, framed } => {
+                let done = files::perform(op, &job.workspace, job.user.uid, &rest, framed);
                 say(&mut status, &Status::FileDone(done));
                 sys::exit(0);
             }
@@ -118,22 +142,17 @@ fn prepare(pipes: &[(&OwnedFd, i32); 3]) -> io::Result<()> {
     for (resource, limit) in LIMITS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         setrlimit(*resource, *limit)?;
     }
-    rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(())
 }
 
-/// Takes every capability but `kept` out of the bounding set.
-pub fn shrink_bounding_set(kept: CapabilitySet) -> io::Result<()> {
+/// Takes every capability out of the bounding set.
+pub fn empty_bounding_set() -> io::Result<()> {
     // Who has none may take none away, and without new privileges nobody gains any.
     if thread::capabilities(None)?.permitted.is_empty() {
         return Ok(());
     }
     for number in 0..64 {
-        let capability = CapabilitySet::from_bits_retain(1 << number);
-        if kept.contains(capability) {
-            continue;
-        }
-        match thread::remove_capability_from_bounding_set(capability) {
+        match thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             // The kernel knows no such capability.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
@@ -171,6 +190,7 @@ fn become_user(user: &User) -> io::Result<()> {
     }
     let groups: Vec<Gid> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    rustix::process::umask(Mode::from_raw_mode(user.umask & 0o777));
     // A kernel before 4.3 has no ambient set to clear.
     let _ = thread::clear_ambient_capability_set();
     // Where the sandbox has one user, there is nobody else to become, and the kernel lets no groups be set.
@@ -194,6 +214,7 @@ fn execute(
     cwd: &str,
     mut env: BTreeMap<String, String>,
     stdin: bool,
+    job: &OwnedFd,
     status: &mut File,
 ) -> Refusal {
     let cwd = Path::new(workspace).join(cwd);
@@ -213,12 +234,19 @@ fn execute(
     let argv = match program {
         Program::Argv(argv) => argv,
         Program::Shell(line) => {
-            let bash = candidates("bash", &search)
-                .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
-            let argv = vec![if bash { "bash" } else { "sh" }.to_owned(), "-lc".into(), line];
+            let argv = vec![shell(&search).name().to_owned(), "-lc".into(), line];
             // A list is known already to who gave it.
             say(status, &Status::Argv(argv.clone()));
             argv
+        }
+        Program::Session => {
+            let shell = shell(&search);
+            if let Err(error) = receive(job).and_then(|socket| sys::dup_to(socket.as_fd(), shell.socket())) {
+                return (NOT_EXECUTABLE, format!("the shell cannot be reached: {}", plain(&error)));
+            }
+            // How it takes its lines is nobody's business.
+            say(status, &Status::Argv(vec![shell.name().to_owned()]));
+            vec![shell.name().to_owned(), "-lc".into(), shell.program()]
         }
     };
     let Some(name) = argv.first().filter(|name| !name.is_empty()).cloned() else {
@@ -274,6 +302,41 @@ fn execute(
             (NOT_EXECUTABLE, format!("cannot run {}: {why}", path.display()))
         }
     }
+}
+
+/// The shell that there is.
+fn shell(search: &str) -> Shell {
+    let bash = candidates("bash", search)
+        .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
+    if bash { Shell::Bash } else { Shell::Sh }
+}
+
+/// The descriptor that came with the job.
+fn receive(job: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut descriptors = Descriptors::default();
+    descriptors.receive(job, &mut [0], RecvFlags::empty()).map_err(io::Error::other)?;
+    descriptors.claim().map_err(io::Error::other)
+}
+
+/// Makes a new terminal this session's own and its standard descriptors, and gives the supervisor the other end.
+///
+/// As the command's user, whose it is then: programs open it by name, too.
+fn open_terminal(size: TerminalSize, job: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let ours = open("/dev/ptmx", flags, Mode::empty())?;
+    let terminal = sys::open_terminal(&ours)?;
+    resize(&ours, size)?;
+    rustix::process::ioctl_tiocsctty(&terminal)?;
+    for standard in 0..=2 {
+        sys::dup_to(terminal.as_fd(), standard)?;
+    }
+    Ok(send_all(job, &[0], Some(ours.as_fd()))?)
+}
+
+/// Gives a terminal its size; who runs in it is told by SIGWINCH.
+pub fn resize(terminal: impl AsFd, size: TerminalSize) -> io::Result<()> {
+    let TerminalSize { rows, columns } = size;
+    Ok(tcsetwinsize(terminal, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })?)
 }
 
 /// Where `name` may be: itself when it is a path, otherwise in each directory of `search`.

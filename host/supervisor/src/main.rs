@@ -4,10 +4,15 @@
 //! run under uids of their own, so none of them can signal, trace or limit the supervisor or a [`keeper`].
 //!
 //! `supervisor connect PATH`: connects to the host's socket, which lies in a directory that is the supervisor's alone.
+//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`door`]).
+//! `supervisor bridge PATH`: what such a host has the engine run beside it ([`bridge`]).
+//! `supervisor give PATH UID GID`: hands a workspace that such an engine made to its user, in a container of its own.
 //! `supervisor local`: makes the sandbox itself first ([`local`]).
-//! Another transport is another verb here and another way to get at a connected descriptor in [`supervisor`].
 
+mod bridge;
 mod buffers;
+mod door;
+mod driver;
 mod exec;
 mod files;
 mod keeper;
@@ -15,30 +20,43 @@ mod leader;
 mod local;
 mod procs;
 mod reserve;
+mod session;
+mod stdin;
 mod supervisor;
 mod sys;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use door::Door;
 use local::Inside;
 use procs::OomCounter;
-use rustix::fs::Mode;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{DumpableBehavior, Resource, getrlimit, setrlimit};
-use rustix::thread::CapabilitySet;
+use skillhost_protocol::WORKSPACE_MODE;
 use supervisor::{Around, Supervisor};
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
         [verb, path] if verb == "connect" => {
-            Inside { socket: PathBuf::from(path), oom: OomCounter::open(), around: Around::Sandbox }
+            Inside { door: Door::Outside(PathBuf::from(path)), oom: OomCounter::open(), around: Around::Sandbox }
         }
+        [verb, path] if verb == "listen" => match Door::inside(Path::new(path)) {
+            Ok(door) => Inside { door, oom: OomCounter::open(), around: Around::Sandbox },
+            Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
+        },
+        [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
+        [verb, path, uid, gid] if verb == "give" => return give(Path::new(path), uid, gid),
         [verb] if verb == "local" => local::enter(),
-        _ => return refuse("usage: supervisor connect PATH | supervisor local"),
+        _ => return refuse("usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | local"),
     };
     if inside.around == Around::Sandbox && !rustix::process::getpid().is_init() {
         return refuse("the supervisor runs only as PID 1 of a sandbox: elsewhere, orphans would escape it");
+    }
+    if !keeper::adopts() && !rustix::process::getpid().is_init() {
+        return refuse("this kernel leaves orphans to PID 1, which the supervisor is not: they would escape it");
     }
     match start(inside) {
         Ok(()) => ExitCode::SUCCESS,
@@ -47,9 +65,8 @@ fn main() -> ExitCode {
 }
 
 fn start(inside: Inside) -> std::io::Result<()> {
-    let Inside { socket, oom, around } = inside;
-    // Nobody of the same uid reads our memory or our /proc, or traces us.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let Inside { door, oom, around } = inside;
+    be_private()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-999");
@@ -61,9 +78,39 @@ fn start(inside: Inside) -> std::io::Result<()> {
     // that is gone must not end us, so the leaders see to that signal.
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
-    leader::shrink_bounding_set(CapabilitySet::empty())?;
-    Supervisor::new(socket, sys::signal_fd()?, oom, around).run();
+    leader::empty_bounding_set()?;
+    Supervisor::new(door, sys::signal_fd()?, oom, around).run();
     Ok(())
+}
+
+/// Nobody of the same uid reads our memory or our /proc, or traces us.
+fn be_private() -> std::io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+fn bridge(path: &Path) -> ExitCode {
+    match be_private().and_then(|()| bridge::run(path)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&format!("the supervisor cannot be reached: {error}")),
+    }
+}
+
+fn give(path: &Path, uid: &OsStr, gid: &OsStr) -> ExitCode {
+    let given = || -> std::io::Result<()> {
+        let number =
+            |text: &OsStr| text.to_str().and_then(|text| text.parse().ok()).ok_or(std::io::ErrorKind::InvalidInput);
+        let (uid, gid): (u32, u32) = (number(uid)?, number(gid)?);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        // Only its owner changes its mode without a right that is not had here.
+        rustix::fs::fchown(&dir, Some(Uid::ROOT), Some(Gid::ROOT))?;
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORKSPACE_MODE))?;
+        Ok(rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
+    };
+    match given() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&format!("{} cannot be given away: {error}", path.display())),
+    }
 }
 
 fn refuse(why: &str) -> ExitCode {

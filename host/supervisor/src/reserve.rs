@@ -1,19 +1,19 @@
 //! Keepers and leaders in waiting.
 //!
 //! An exec takes a pair from here instead of forking: that costs it nothing, and works when the workload has used up the
-//! sandbox's processes. A pair that was taken is replaced when nothing else is to be done.
+//! sandbox's processes. A pair that was taken is replaced when nothing else is to be done, with the keeper of an exec that is
+//! over where there is one.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use skillhost_protocol::socket::send_all;
 
-use crate::keeper::{self, Report};
-use crate::leader::{self, Ends, Job};
-use crate::sys;
+use crate::keeper::{Keeper, Report};
+use crate::leader::{Ends, Job};
 
 /// How many pairs wait.
 const SIZE: usize = 4;
@@ -22,20 +22,24 @@ const PIPE_SIZE: usize = 256 * 1024;
 
 /// A keeper with its leader, and the supervisor's ends of their pipes.
 pub struct Pair {
-    pub keeper: i32,
-    pub control: OwnedFd,
+    pub keeper: Keeper,
     pub status: OwnedFd,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    job: OwnedFd,
+    /// The leader may answer on it with a descriptor.
+    pub job: OwnedFd,
 }
 
 #[derive(Default)]
 pub struct Reserve {
     pairs: VecDeque<Pair>,
-    /// A fork failed; it is tried again when a process has ended.
-    pub exhausted: bool,
+    /// Keepers whose exec is over.
+    idle: Vec<Keeper>,
+    /// Keepers that were let go and have not ended yet.
+    leaving: HashSet<i32>,
+    /// There was no process to be had; to be tried again when one may be.
+    exhausted: bool,
 }
 
 impl Reserve {
@@ -43,23 +47,46 @@ impl Reserve {
         self.pairs.len() < SIZE && !self.exhausted
     }
 
-    /// Forks one pair.
+    /// Makes one pair.
     pub fn refill(&mut self) {
-        match fork_pair() {
+        match self.pair() {
             Ok(pair) => self.pairs.push_back(pair),
             Err(_) => self.exhausted = true,
         }
     }
 
-    pub fn keepers(&self) -> impl Iterator<Item = i32> {
-        self.pairs.iter().map(|pair| pair.keeper)
+    /// A process has ended, or some time has passed: another may be had.
+    pub fn try_again(&mut self) {
+        self.exhausted = false;
     }
 
-    /// A keeper in waiting has ended.
-    pub fn forget(&mut self, keeper: i32) -> bool {
-        let before = self.pairs.len();
-        self.pairs.retain(|pair| pair.keeper != keeper);
-        self.pairs.len() < before
+    /// Takes the keeper of an exec that is over, and of which nothing is left.
+    pub fn take_back(&mut self, keeper: Keeper) {
+        self.try_again();
+        if self.idle.len() < SIZE {
+            self.idle.push(keeper);
+        } else {
+            self.leaving.insert(keeper.pid);
+        }
+    }
+
+    pub fn keepers(&self) -> impl Iterator<Item = i32> {
+        let waiting = self.pairs.iter().map(|pair| pair.keeper.pid);
+        waiting.chain(self.idle.iter().map(|keeper| keeper.pid)).chain(self.leaving.iter().copied())
+    }
+
+    /// A process has ended; whether it was a keeper of those here.
+    pub fn forget(&mut self, pid: i32) -> bool {
+        if self.leaving.remove(&pid) {
+            return true;
+        }
+        let before = self.pairs.len() + self.idle.len();
+        self.pairs.retain(|pair| pair.keeper.pid != pid);
+        self.idle.retain(|keeper| keeper.pid != pid);
+        let was_here = self.pairs.len() + self.idle.len() < before;
+        // It ends by itself only when it finds no process for its leader.
+        self.exhausted |= was_here;
+        was_here
     }
 
     /// Takes a pair and tells it its job, with the descriptor that belongs to it: the pair and its leader's pid.
@@ -67,20 +94,52 @@ impl Reserve {
         loop {
             let (pair, fresh) = match self.pairs.pop_front() {
                 Some(pair) => (pair, false),
-                None => (fork_pair()?, true),
+                None => (self.pair()?, true),
             };
             match give(&pair, job, descriptor) {
                 Ok(leader) => return Ok((pair, leader)),
-                Err(error) if fresh => return Err(error),
-                // This one was killed while it waited, or never came to be; another may be well.
-                Err(_) => {}
+                Err(error) => {
+                    // This one was killed while it waited, or never came to be; another may be well.
+                    self.leaving.insert(pair.keeper.pid);
+                    if fresh {
+                        return Err(error);
+                    }
+                }
             }
         }
+    }
+
+    fn pair(&mut self) -> io::Result<Pair> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        let (job_read, job) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (status, status_write) = pipe()?;
+        let (stdin_read, stdin) = pipe()?;
+        let (stdout, stdout_write) = pipe()?;
+        let (stderr, stderr_write) = pipe()?;
+        let _ = fcntl_setpipe_size(&stdout, PIPE_SIZE);
+        let _ = fcntl_setpipe_size(&stdin, PIPE_SIZE);
+        for fd in [&status, &stdin, &stdout, &stderr] {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        let ends =
+            Ends { job: job_read, status: status_write, stdin: stdin_read, stdout: stdout_write, stderr: stderr_write };
+        let keeper = loop {
+            let keeper = match self.idle.pop() {
+                Some(keeper) => keeper,
+                None => Keeper::fork()?,
+            };
+            match keeper.lead(&ends) {
+                Ok(()) => break keeper,
+                // It was killed while it had nothing to do.
+                Err(_) => self.leaving.insert(keeper.pid),
+            };
+        };
+        Ok(Pair { keeper, status, stdin, stdout, stderr, job })
     }
 }
 
 fn give(pair: &Pair, job: &Job, descriptor: Option<BorrowedFd<'_>>) -> io::Result<i32> {
-    let Ok(Some(Report::Ready { leader })) = Report::receive(&pair.control, true) else {
+    let Ok(Some(Report::Ready { leader })) = pair.keeper.report(true) else {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     };
     let mut bytes = vec![0; 4];
@@ -96,42 +155,4 @@ fn give(pair: &Pair, job: &Job, descriptor: Option<BorrowedFd<'_>>) -> io::Resul
         send_all(&pair.job, &[0], descriptor)?;
     }
     Ok(leader)
-}
-
-fn fork_pair() -> io::Result<Pair> {
-    let pipe = || pipe_with(PipeFlags::CLOEXEC);
-    let (control, keeper_control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let (job_read, job) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let (status, status_write) = pipe()?;
-    let (stdin_read, stdin) = pipe()?;
-    let (stdout, stdout_write) = pipe()?;
-    let (stderr, stderr_write) = pipe()?;
-    let _ = fcntl_setpipe_size(&stdout, PIPE_SIZE);
-    let _ = fcntl_setpipe_size(&stdin, PIPE_SIZE);
-    for fd in [&status, &stdin, &stdout, &stderr] {
-        rustix::io::ioctl_fionbio(fd, true)?;
-    }
-    let ends =
-        Ends { job: job_read, status: status_write, stdin: stdin_read, stdout: stdout_write, stderr: stderr_write };
-    match sys::fork()? {
-        Some(keeper) => Ok(Pair { keeper, control, status, stdin, stdout, stderr, job }),
-        None => be_keeper(keeper_control, ends),
-    }
-}
-
-fn be_keeper(control: OwnedFd, ends: Ends) -> ! {
-    let Ends { job, status, stdin, stdout, stderr } = &ends;
-    sys::close_all_but(&[control.as_fd(), job.as_fd(), status.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
-    // Before the leader exists: whatever it starts must find this ancestor, not PID 1.
-    if rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_err() {
-        sys::exit(1);
-    }
-    match sys::fork() {
-        Ok(None) => leader::run(ends),
-        Ok(Some(leader)) => {
-            drop(ends);
-            keeper::run(control, leader)
-        }
-        Err(_) => sys::exit(1),
-    }
 }

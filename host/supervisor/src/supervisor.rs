@@ -1,35 +1,36 @@
 //! The supervisor: one thread, one loop, one connection at a time.
 //!
-//! - It connects to the host's socket and takes orders from nobody inside the sandbox.
-//! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor
-//!   connects again until its lease is over; a host that starts again finds its sandbox.
+//! - It takes orders from its host and nobody inside the sandbox: who that is, its [`Door`] knows.
+//! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor waits
+//!   for another until its lease is over; a host that starts again finds its sandbox.
 //! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
 //! - PID 1's children are keepers. Whatever else turns up below it (the orphans of a keeper that was killed, of
 //!   a process that the engine put here) is killed.
 
+mod starting;
+
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{Shutdown, shutdown};
 use skillhost_protocol::frame::decode_control;
 use skillhost_protocol::{
-    ByeReason, Ending, ExecStart, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW,
-    Program, ProtocolError, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION,
+    ByeReason, Ending, Header, HostHello, Kind, MAGIC, MAX_WINDOW, ProtocolError, SandboxConfig, SupervisorHello,
+    ToHost, ToSupervisor, VERSION,
 };
 
 use crate::buffers::{Input, Output, Read};
-use crate::exec::{Exec, Part, Setup, span};
-use crate::leader::{self, Job, Task};
+use crate::door::Door;
+use crate::exec::{Exec, Part, span};
 use crate::procs::OomCounter;
 use crate::reserve::Reserve;
-use crate::{procs, sys};
+use crate::{keeper, leader, procs, sys};
 
 /// How long a supervisor waits for its first host.
 const FIRST_LEASE: Duration = Duration::from_secs(60);
-/// Between attempts to connect.
+/// Between attempts to get at the host.
 const RECONNECT: Duration = Duration::from_millis(200);
 /// How often somebody who does not belong here is looked for.
 const SWEEP: Duration = Duration::from_secs(2);
@@ -46,6 +47,7 @@ struct Connection {
 #[derive(Clone, Copy)]
 enum Token {
     Signals,
+    Door,
     Socket,
     Exec(u32, Part),
     Dying(usize),
@@ -61,7 +63,7 @@ pub enum Around {
 }
 
 pub struct Supervisor {
-    path: PathBuf,
+    door: Door,
     around: Around,
     signals: OwnedFd,
     oom: OomCounter,
@@ -85,10 +87,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(path: PathBuf, signals: OwnedFd, oom: OomCounter, around: Around) -> Self {
+    pub fn new(door: Door, signals: OwnedFd, oom: OomCounter, around: Around) -> Self {
         let now = Instant::now();
         Self {
-            path,
+            door,
             around,
             signals,
             oom,
@@ -119,16 +121,37 @@ impl Supervisor {
                 self.on_ready(token);
             }
             self.settle();
-            self.flush();
-            if quiet && self.reserve.wants_more() {
+            self.say_that_this_was_all();
+            if quiet && self.may_refill() {
                 self.reserve.refill();
             }
         }
     }
 
+    /// The reserve is refilled when nothing else is to be done: as a rule while the exec that took a pair runs, so that
+    /// neither it nor the next one waits for a fork. Not while it is on its way to being a program: the scheduler would
+    /// find it a busy processor then, and move it.
+    fn may_refill(&self) -> bool {
+        self.reserve.wants_more() && !self.execs.values().any(Exec::is_starting)
+    }
+
     fn is_over(&self) -> bool {
-        let flushed = self.connection.as_ref().is_none_or(|connection| connection.output.is_empty());
-        self.ending.is_some_and(|(_, until)| Instant::now() >= until || (self.dying.is_empty() && flushed))
+        let heard =
+            self.connection.as_ref().is_none_or(|connection| self.door.is_outside() && connection.output.is_empty());
+        self.ending.is_some_and(|(_, until)| Instant::now() >= until || (self.dying.is_empty() && heard))
+    }
+
+    /// A bridge dies with PID 1, and with it what it has not passed on yet; so it is told that this was all, and its own
+    /// end is waited for.
+    fn say_that_this_was_all(&mut self) {
+        if let Some(connection) = &self.connection
+            && self.ending.is_some()
+            && !self.door.is_outside()
+            && self.dying.is_empty()
+            && connection.output.is_empty()
+        {
+            let _ = shutdown(&connection.socket, Shutdown::Write);
+        }
     }
 
     fn grace(&self) -> u32 {
@@ -143,7 +166,7 @@ impl Supervisor {
         let wall = config.and_then(|config| Some(self.started + span(config.wall_ms)?));
         let idle =
             config.filter(|_| self.execs.is_empty()).and_then(|config| Some(self.idle_since + span(config.idle_ms)?));
-        let connect = Some(self.connect_at).filter(|_| self.connection.is_none());
+        let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.door.is_outside());
         if let Some((_, until)) = self.ending {
             return until;
         }
@@ -175,16 +198,14 @@ impl Supervisor {
         }
         let grace = self.grace();
         for exec in self.execs.values_mut() {
-            if exec.deadline().is_some_and(|deadline| now >= deadline) {
-                exec.end(Ending::TimedOut, grace);
-            }
+            exec.on_time(now, grace);
         }
         for exec in self.execs.values_mut().chain(&mut self.dying) {
             if exec.overdue().is_some_and(|overdue| now >= overdue) {
                 exec.kill_keeper();
             }
         }
-        if self.connection.is_none() && now >= self.connect_at {
+        if self.connection.is_none() && self.door.is_outside() && now >= self.connect_at {
             self.connect_at = now + RECONNECT;
             self.connect();
         }
@@ -211,6 +232,10 @@ impl Supervisor {
     fn wait(&self) -> (Vec<Token>, bool) {
         let mut tokens = vec![Token::Signals];
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        if let Some(listener) = self.door.listener() {
+            tokens.push(Token::Door);
+            fds.push(PollFd::new(listener, PollFlags::IN));
+        }
         let mut room = true;
         if let Some(Connection { socket, output, .. }) = &self.connection {
             room = output.has_room();
@@ -231,9 +256,7 @@ impl Supervisor {
                 fds.push(PollFd::new(fd, flags));
             }
         }
-        // The reserve is refilled when nothing else is to be done: as a rule while the exec that took a pair runs, so that
-        // neither it nor the next one waits for a fork.
-        let timeout = match self.reserve.wants_more() {
+        let timeout = match self.may_refill() {
             true => Duration::ZERO,
             false => self.due().saturating_duration_since(Instant::now()),
         };
@@ -263,6 +286,7 @@ impl Supervisor {
                 }
                 self.reap();
             }
+            Token::Door => self.connect(),
             Token::Socket => self.on_socket(),
             Token::Exec(id, part) => {
                 if let (Some(exec), Some(connection)) = (self.execs.get_mut(&id), &mut self.connection)
@@ -280,17 +304,29 @@ impl Supervisor {
     }
 
     fn settle(&mut self) {
-        // What it looked after is ours now.
-        let lost = |exec: &mut Exec| std::mem::take(&mut exec.keeper_lost);
-        if self.execs.values_mut().chain(&mut self.dying).filter(|exec| exec.keeper_lost).map(lost).count() > 0 {
+        // What a lost keeper looked after is ours now.
+        let orphans = |exec: &mut Exec| std::mem::take(&mut exec.orphans);
+        if self.execs.values_mut().chain(&mut self.dying).filter(|exec| exec.orphans).map(orphans).count() > 0 {
             self.sweep();
         }
-        self.dying.retain(|exec| !exec.is_dead());
-        let Some(connection) = &mut self.connection else { return };
-        let before = self.execs.len();
-        self.execs.retain(|_, exec| !exec.settle(&self.oom, &mut connection.output));
-        if self.execs.len() < before {
-            self.idle_since = Instant::now();
+        let mut over: Vec<Exec> = self.dying.extract_if(.., |exec| exec.is_dead()).collect();
+        if let Some(connection) = &mut self.connection {
+            let before = over.len();
+            over.extend(
+                self.execs
+                    .extract_if(.., |_, exec| exec.settle(&self.oom, &mut connection.output))
+                    .map(|(_, exec)| exec),
+            );
+            if over.len() > before {
+                self.idle_since = Instant::now();
+            }
+        }
+        // First the host is told.
+        self.flush();
+        for exec in over {
+            if let Some(keeper) = exec.into_keeper() {
+                self.reserve.take_back(keeper);
+            }
         }
     }
 
@@ -308,8 +344,7 @@ impl Supervisor {
     fn reap(&mut self) {
         let mut stranger = false;
         while let sys::Reaped::Child(pid, _) = sys::reap() {
-            // A process has ended, so another may be had.
-            self.reserve.exhausted = false;
+            self.reserve.try_again();
             stranger |= !self.reserve.forget(pid) && !self.keepers().contains(&pid);
         }
         if stranger {
@@ -318,42 +353,47 @@ impl Supervisor {
     }
 
     fn keepers(&self) -> HashSet<i32> {
-        let execs = self.execs.values().chain(&self.dying).map(|exec| exec.keeper);
+        let execs = self.execs.values().chain(&self.dying).map(Exec::keeper);
         self.reserve.keepers().chain(execs).collect()
     }
 
     /// Kills whatever is below PID 1 and below no keeper.
     fn sweep(&mut self) {
         self.sweep_at = Instant::now() + SWEEP;
+        self.reserve.try_again();
         procs::kill_tree(rustix::process::getpid().as_raw_pid(), &self.keepers());
     }
 
     // --- the connection
 
+    /// Takes the host's connection. One that there is already ends: whom the engine lets in last is the host that lives,
+    /// and of the other one nobody may have heard that it is gone.
     fn connect(&mut self) {
-        let Ok(socket) = self.try_connect() else { return };
+        let Ok(Some(socket)) = self.door.open(self.around) else { return };
+        if self.connection.is_some() {
+            self.disconnect();
+        }
         let mut output = Output::new();
         let uid = rustix::process::getuid().as_raw();
         let build = env!("CARGO_PKG_VERSION").into();
-        output.control(0, &ToHost::Hello(SupervisorHello { magic: MAGIC, version: VERSION, build, uid }));
+        let notes = self.notes();
+        output.control(0, &ToHost::Hello(SupervisorHello { magic: MAGIC, version: VERSION, build, uid, notes }));
         self.connection = Some(Connection { socket, input: Input::new(), output, greeted: false });
         self.last_id = 0;
         self.flush();
     }
 
-    fn try_connect(&self) -> std::io::Result<OwnedFd> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
-        // Only the host is outside of our pid namespace. Whoever is inside has no business with us.
-        let host = match self.around {
-            Around::Sandbox => 0,
-            Around::Host { host, .. } => host,
-        };
-        match sys::peer_pid(&socket)? {
-            pid if pid == host => Ok(socket),
-            pid => Err(std::io::Error::other(format!("process {pid} of the sandbox listens on the host's socket"))),
+    /// What is not as it should be here.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !keeper::adopts() {
+            notes.push(
+                "this sandbox's kernel cannot tell which command a process belongs to once its parent is gone, so such a \
+                 process is ended at once and not with its command"
+                    .to_owned(),
+            );
         }
+        notes
     }
 
     fn disconnect(&mut self) {
@@ -424,6 +464,10 @@ impl Supervisor {
         match message {
             ToSupervisor::Hello(_) => return Err(ProtocolError("a second hello".into())),
             ToSupervisor::Lease { ms } => self.lease_until = later(Instant::now(), ms),
+            ToSupervisor::Configure(config) => {
+                self.started = Instant::now();
+                self.configure(config);
+            }
             ToSupervisor::Shutdown => self.end(ByeReason::Shutdown),
             ToSupervisor::Exec(start) => self.start_exec(header.exec, start)?,
             ToSupervisor::File(start) => self.start_file(header.exec, start)?,
@@ -432,6 +476,9 @@ impl Supervisor {
                 // It may have ended while the message was under way.
                 let Some(exec) = self.execs.get_mut(&header.exec) else { return Ok(()) };
                 match about_one {
+                    ToSupervisor::Line { number, text, timeout_ms } => exec.line(number, &text, timeout_ms)?,
+                    ToSupervisor::Interrupt => exec.interrupt(grace),
+                    ToSupervisor::Resize(size) => exec.resize(size),
                     ToSupervisor::Credit { bytes } => exec.add_credit(bytes, MAX_WINDOW)?,
                     ToSupervisor::StdinEof => exec.end_stdin(&mut connection.output),
                     ToSupervisor::Signal { number } => exec.signal(number),
@@ -450,84 +497,17 @@ impl Supervisor {
                 hello.version, hello.build
             )));
         }
-        self.lease_until = later(Instant::now(), hello.config.lease_ms);
-        self.config = Some(hello.config);
-        self.idle_since = Instant::now();
+        self.configure(hello.config);
         if let Some(connection) = &mut self.connection {
             connection.greeted = true;
         }
         Ok(())
     }
 
-    // --- execs
-
-    fn start_exec(&mut self, id: u32, start: ExecStart) -> Result<(), ProtocolError> {
-        let ExecStart { program, cwd, env, user, timeout_ms, stdin, window } = start;
-        let mut all = self.env.clone();
-        all.extend(self.config.iter().flat_map(|config| config.env.iter().cloned()));
-        all.extend(env);
-        let task = Task::Exec { program, cwd, env: all, stdin };
-        self.start(id, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task }, None)
-    }
-
-    fn start_file(&mut self, id: u32, start: FileStart) -> Result<(), ProtocolError> {
-        let FileStart { op, user, timeout_ms, window } = start;
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let socket = if op.is_tree() { Some(connection.input.descriptors.claim()?) } else { None };
-        let stdin = matches!(op, FileOp::Write { .. });
-        let job = Job { user, workspace: self.workspace(), task: Task::File(op) };
-        self.start(id, stdin, window, timeout_ms, job, socket)
-    }
-
-    fn workspace(&self) -> String {
-        self.config.as_ref().map_or_else(|| "/".to_owned(), |config| config.workspace.clone())
-    }
-
-    fn start(
-        &mut self,
-        id: u32,
-        stdin: bool,
-        window: u32,
-        timeout_ms: u64,
-        job: Job,
-        descriptor: Option<OwnedFd>,
-    ) -> Result<(), ProtocolError> {
-        if id <= self.last_id {
-            return Err(ProtocolError(format!("exec id {id} after {}", self.last_id)));
-        }
-        if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
-            return Err(ProtocolError(format!("a window of {window} bytes")));
-        }
-        self.last_id = id;
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let mut refuse = |reason: String| {
-            connection.output.control(id, &ToHost::NotStarted { code: 126, reason });
-            connection.output.control(id, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 });
-        };
-        if self.ending.is_some() {
-            refuse("the sandbox is being stopped".into());
-        } else if self.execs.len() + self.dying.len() >= MAX_EXECS {
-            refuse(format!("the sandbox runs {MAX_EXECS} commands already; wait for one to end"));
-        } else {
-            let argv = match &job.task {
-                Task::Exec { program: Program::Argv(argv), .. } => Some(argv.clone()),
-                _ => None,
-            };
-            let oom_before = self.oom.kills();
-            let deadline = span(timeout_ms).map(|time| Instant::now() + time);
-            let is_file = matches!(job.task, Task::File(_));
-            match self.reserve.start(&job, descriptor.as_ref().map(AsFd::as_fd)) {
-                Ok((pair, leader)) => {
-                    let setup = Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before };
-                    self.execs.insert(id, Exec::new(setup, pair));
-                }
-                Err(error) => refuse(format!(
-                    "the sandbox cannot start another process ({}); end some that run in it",
-                    leader::plain(&error)
-                )),
-            }
-        }
-        Ok(())
+    fn configure(&mut self, config: SandboxConfig) {
+        self.lease_until = later(Instant::now(), config.lease_ms);
+        self.config = Some(config);
+        self.idle_since = Instant::now();
     }
 }
 

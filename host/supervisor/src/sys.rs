@@ -117,6 +117,17 @@ pub fn dup_to(fd: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), to) }).map(drop)
 }
 
+/// The terminal that belongs to `ours`, which was opened from `/dev/ptmx`.
+pub fn open_terminal(ours: &OwnedFd) -> io::Result<OwnedFd> {
+    let unlocked = 0i32;
+    // SAFETY: the first call reads an integer, the second takes flags and gives a descriptor that is new and nobody else's.
+    unsafe {
+        check(libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked))?;
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        Ok(OwnedFd::from_raw_fd(check(libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags))?))
+    }
+}
+
 /// Closes every descriptor but standard ones and `keep`. For a child that was just forked and leaves its
 /// parent's objects behind without ever dropping them.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) {
@@ -136,9 +147,14 @@ fn close_range(from: u32, to: u32) {
     if unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) } == 0 {
         return;
     }
-    // Refused (an old kernel, or a seccomp profile that does not know it): one by one, as many as there can be.
+    // Refused (an old kernel, gVisor, or a seccomp profile that does not know it): one by one, those that are open, or as
+    // many as there can be, which are a million in some places.
+    let open: Option<Vec<u32>> = std::fs::read_dir("/proc/self/fd")
+        .ok()
+        .map(|entries| entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect());
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(65_536);
-    for fd in from..=to.min(u32::try_from(limit).unwrap_or(65_536)) {
+    let open = open.unwrap_or_else(|| (from..=u32::try_from(limit).unwrap_or(65_536)).collect());
+    for fd in open.into_iter().filter(|fd| (from..=to).contains(fd)) {
         // SAFETY: as above.
         unsafe { libc::close(RawFd::try_from(fd).unwrap_or(-1)) };
     }
@@ -203,8 +219,16 @@ pub fn loopback_up() -> io::Result<()> {
     }
 }
 
-/// The process id of a socket's peer as this process sees it: 0 when the peer lives outside our pid namespace.
-pub fn peer_pid(socket: &OwnedFd) -> io::Result<i32> {
+/// Who is at the other end of a socket.
+pub struct Peer {
+    /// Its process id as this process sees it: 0 when it lives outside our pid namespace.
+    pub pid: i32,
+    /// Its uid in our user namespace.
+    pub uid: u32,
+}
+
+/// Who is at the other end of a socket: who connected, or who listened.
+pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut peer = libc::ucred { pid: -1, uid: u32::MAX, gid: u32::MAX };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     // SAFETY: `peer` has room for the `len` bytes that the kernel writes at most. (A wrapper whose pid cannot be 0
@@ -212,5 +236,5 @@ pub fn peer_pid(socket: &OwnedFd) -> io::Result<i32> {
     check(unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
     })?;
-    Ok(peer.pid)
+    Ok(Peer { pid: peer.pid, uid: peer.uid })
 }

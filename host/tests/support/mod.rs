@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod bridged;
 pub mod peer;
 
 use std::fs;
@@ -34,7 +35,7 @@ pub fn skip() -> bool {
 }
 
 pub fn user() -> User {
-    User { uid: 1000, gid: 1000, groups: vec![] }
+    User { uid: 1000, gid: 1000, groups: vec![], umask: 0o022 }
 }
 
 /// By another process: what is open for writing here is open in whatever another test is just starting, too, and a

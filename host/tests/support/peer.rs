@@ -44,7 +44,7 @@ impl Peer {
     }
 
     pub fn hello(&mut self, version: u16) {
-        let hello = SupervisorHello { magic: MAGIC, version, build: "test".into(), uid: 0 };
+        let hello = SupervisorHello { magic: MAGIC, version, build: "test".into(), uid: 0, notes: Vec::new() };
         self.control(0, &ToHost::Hello(hello));
     }
 

@@ -5,9 +5,11 @@
 //! what the user may not write stays, and that a transfer which is broken off changes nothing.
 
 mod input;
+mod listing;
 mod place;
 mod tree_in;
 mod tree_out;
+mod watch;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -71,13 +73,17 @@ fn is_directory(path: impl Display) -> FileError {
     invalid(format!("{path} is a directory, where a file is meant"))
 }
 
-/// Does `op`, with standard input and output as its streams; a tree's socket is to be had from `job`.
-pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd) -> Result<FileDone> {
+/// Does `op`, with standard input and output as its streams; a tree's socket is to be had from `job`, and carries bytes
+/// alone when the tree is `framed`.
+pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd, framed: bool) -> Result<FileDone> {
     let (FileOp::Read { path, .. }
     | FileOp::Write { path, .. }
     | FileOp::TreeIn { path }
     | FileOp::TreeOut { path }
-    | FileOp::Stat { path }) = &op;
+    | FileOp::Stat { path }
+    | FileOp::List { path, .. }
+    | FileOp::Remove { path, .. }
+    | FileOp::Watch { path }) = &op;
     if path.is_empty() || path.contains('\0') {
         return Err(invalid("the path is empty or holds a NUL byte; name a file".into()));
     }
@@ -86,8 +92,11 @@ pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd) -> Result<F
         FileOp::Read { max, .. } => read(who, &path, max),
         FileOp::Write { mode, .. } => write(who, &path, mode),
         FileOp::TreeIn { .. } => tree_in::perform(who, &path, tree_socket(who, job)?),
-        FileOp::TreeOut { .. } => tree_out::perform(who, &path, tree_socket(who, job)?),
+        FileOp::TreeOut { .. } => tree_out::perform(who, &path, tree_socket(who, job)?, framed),
         FileOp::Stat { .. } => stat(who, &path),
+        FileOp::List { max, .. } => listing::perform(who, &path, max),
+        FileOp::Remove { recursive, .. } => remove(who, &path, Path::new(workspace), recursive),
+        FileOp::Watch { .. } => watch::perform(who, &path),
     }
 }
 
@@ -169,6 +178,32 @@ fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
 
 fn stat(who: Who, path: &Path) -> Result<FileDone> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| who.error("see", path.display(), error))?;
+    Ok(FileDone { stat: Some(told(&stat)), ..done(path, 0, 0, Notes::default()) })
+}
+
+/// Removes what is at `path`; a link is removed and not followed.
+fn remove(who: Who, path: &Path, workspace: &Path, recursive: bool) -> Result<FileDone> {
+    let failed = |error: io::Error| who.error("remove", path.display(), error);
+    if path.canonicalize().is_ok_and(|real| workspace.canonicalize().is_ok_and(|workspace| real == workspace)) {
+        return Err(invalid(format!("{} is the workspace, which stays: remove what is in it", path.display())));
+    }
+    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| failed(error.into()))?;
+    let removed = match (FileType::from_raw_mode(stat.st_mode), recursive) {
+        (FileType::Directory, true) => std::fs::remove_dir_all(path),
+        (FileType::Directory, false) => std::fs::remove_dir(path),
+        _ => std::fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && !recursive => Err(invalid(format!(
+            "{} is a directory that is not empty: say that all of it is to go (`--recursive`)",
+            path.display()
+        ))),
+        removed => removed.map(|()| done(path, 0, 0, Notes::default())).map_err(failed),
+    }
+}
+
+/// What is told of a file.
+fn told(stat: &Stat) -> FileStat {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Dir,
@@ -176,6 +211,7 @@ fn stat(who: Who, path: &Path) -> Result<FileDone> {
         _ => FileKind::Other,
     };
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let stat = FileStat { kind, mode: stat.st_mode & 0o7777, size, uid: stat.st_uid, gid: stat.st_gid };
-    Ok(FileDone { stat: Some(stat), ..done(path, 0, 0, Notes::default()) })
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    let modified_ms = seconds.saturating_mul(1000).saturating_add(stat.st_mtime_nsec / 1_000_000);
+    FileStat { kind, mode: stat.st_mode & 0o7777, size, uid: stat.st_uid, gid: stat.st_gid, modified_ms }
 }

@@ -37,10 +37,11 @@ struct Level {
     names: std::vec::IntoIter<CString>,
 }
 
-pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
+pub fn perform(who: Who, root: &Path, socket: OwnedFd, framed: bool) -> Result<FileDone> {
+    let tree = TreeSender::new(socket);
     let mut sender = Sender {
         who,
-        tree: TreeSender::new(socket),
+        tree: if framed { tree.by_bytes() } else { tree },
         chunk: vec![0; CHUNK],
         notes: Notes::default(),
         files: 0,

@@ -17,7 +17,6 @@ mod root;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -25,6 +24,7 @@ use rustix::process::{Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, UnshareFlags};
 use skillhost_protocol::local::{LocalSpec, MAX_SPEC, Stage, Users};
 
+use crate::door::Door;
 use crate::procs::OomCounter;
 use crate::supervisor::Around;
 use crate::{leader, sys};
@@ -33,7 +33,8 @@ use crate::{leader, sys};
 const NAMESPACES: [UnshareFlags; 5] =
     [UnshareFlags::NEWPID, UnshareFlags::NEWIPC, UnshareFlags::NEWUTS, UnshareFlags::NEWNET, UnshareFlags::NEWCGROUP];
 
-/// What the supervisor keeps: to become a command's user, to signal it, to empty its bounding set.
+/// What the supervisor keeps: to become a command's user, to signal it, and to empty its bounding set, as it does when it
+/// starts.
 const KEPT: CapabilitySet =
     CapabilitySet::KILL.union(CapabilitySet::SETGID).union(CapabilitySet::SETUID).union(CapabilitySet::SETPCAP);
 
@@ -75,7 +76,7 @@ fn say(line: &str) {
 /// What the inner process goes on with.
 pub struct Inside {
     /// The host's socket.
-    pub socket: PathBuf,
+    pub door: Door,
     pub oom: OomCounter,
     pub around: Around,
 }
@@ -224,7 +225,7 @@ fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<Inside, Failure> {
     limit(&spec).map_err(|error| Failure::new(Stage::Privileges, "limits", error))?;
     filter::confine().map_err(|error| Failure::new(Stage::Filter, "the filter of system calls", error))?;
     ready(&spec, socket, Signal::KILL)?;
-    Ok(Inside { socket: spec.socket.into(), oom, around: Around::Sandbox })
+    Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Sandbox })
 }
 
 /// Ties this process to the outer one, and says that it is ready.
@@ -262,7 +263,7 @@ fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
     let oom = OomCounter::at(spec.oom_counter.as_deref());
     limit(&spec).map_err(|error| failed("limits", error))?;
     ready(&spec, File::from(theirs), Signal::TERM)?;
-    Ok(Inside { socket: spec.socket.into(), oom, around: Around::Host { host, parent } })
+    Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Host { host, parent } })
 }
 
 fn ask(socket: &mut File, word: u8, expected: u8) -> io::Result<()> {
@@ -283,7 +284,6 @@ fn enter_users(socket: &mut File) -> io::Result<()> {
 }
 
 fn give_up() -> io::Result<()> {
-    leader::shrink_bounding_set(KEPT)?;
     let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     Ok(thread::set_capabilities(None, sets)?)
 }

@@ -1,0 +1,73 @@
+//! Records on a stream of bytes: what a file operation sends that is more than a file's content.
+//!
+//! `u32 length (LE) | postcard`. A record is small, so a length beyond [`MAX`] is a sign of something else.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ProtocolError;
+
+/// The most bytes of a record.
+pub const MAX: usize = 4096;
+
+/// A record's bytes.
+///
+/// # Errors
+/// When it has more than [`MAX`] bytes.
+pub fn encode(record: &impl Serialize) -> Result<Vec<u8>, ProtocolError> {
+    let mut bytes = postcard::to_extend(record, vec![0; 4]).map_err(|error| ProtocolError(error.to_string()))?;
+    let len = bytes.len() - 4;
+    if len > MAX {
+        return Err(ProtocolError(format!("a record of {len} bytes, where {MAX} are allowed")));
+    }
+    if let (Some(head), Ok(len)) = (bytes.first_chunk_mut::<4>(), u32::try_from(len)) {
+        *head = len.to_le_bytes();
+    }
+    Ok(bytes)
+}
+
+/// Takes the first record off `bytes`; `None` when it is not whole yet.
+///
+/// # Errors
+/// When it is too long, or no record of this kind.
+pub fn take<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> Result<Option<T>, ProtocolError> {
+    let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let len = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
+    if len > MAX {
+        return Err(ProtocolError(format!("a record of {len} bytes, where {MAX} are allowed")));
+    }
+    let Some(record) = bytes.get(4..4 + len) else { return Ok(None) };
+    let record = postcard::from_bytes(record).map_err(|error| ProtocolError(format!("a record: {error}")))?;
+    bytes.drain(..4 + len);
+    Ok(Some(record))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{Change, Changed};
+
+    #[test]
+    fn records_come_out_as_they_went_in_however_they_are_cut() {
+        let records = [Change::Watching, Change::Removed].map(|change| Changed { change, name: vec![0xff; 255] });
+        let whole: Vec<u8> = records.iter().flat_map(|record| encode(record).unwrap()).collect();
+        let (mut buffer, mut out) = (Vec::new(), Vec::new());
+        for byte in whole {
+            buffer.push(byte);
+            while let Some(record) = take::<Changed>(&mut buffer).unwrap() {
+                out.push(record);
+            }
+        }
+        assert_eq!(out, records);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        assert!(encode(&Changed { change: Change::Created, name: vec![0; MAX] }).is_err());
+        assert!(take::<Changed>(&mut u32::MAX.to_le_bytes().to_vec()).is_err());
+        assert!(take::<Changed>(&mut vec![1, 0, 0, 0, 99]).is_err());
+        assert_eq!(take::<Changed>(&mut vec![9, 0, 0]).unwrap(), None);
+    }
+}

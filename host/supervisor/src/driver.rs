@@ -1,0 +1,143 @@
+//! What a persistent shell runs: a loop in its own language that takes lines from a socket, runs each in the shell
+//! itself, and says there how it ended and in which directory.
+//!
+//! - The socket is a descriptor of the shell's that is closed while a line runs (the shell keeps a copy, which no program
+//!   inherits). So output cannot be taken for an end, and nothing is searched for in it.
+//! - Standard input is the null device unless a line changes that for good (`exec <file`).
+//! - **bash** runs a line with `source`, so that a trap can leave it at once with `return`, and does that when a line is to
+//!   be interrupted: nothing of the rest of the line runs. (Before it has begun with the line it takes no notice, and has to be
+//!   told again.) Where `return` would lead back into a function or another file, and
+//!   so into the rest of that, it exits instead.
+//! - **sh** runs a line with `eval`, has no way to leave it from outside, and is ended where bash is interrupted.
+//!
+//! The names of its variables are its own; who changes them, or the loop's builtins, breaks no shell but their own.
+
+use std::fmt::Write as _;
+
+/// Says that a line is to be interrupted: nobody's own, and deadly to whatever has taken the shell's place.
+pub const INTERRUPT: i32 = 63;
+
+/// Longer than any path that the kernel gives.
+const MAX_RECORD: usize = 8 * 1024;
+
+/// The loop. `@` is the socket's descriptor, `%` what finds a builtin that a function hides, `!` what runs the line.
+///
+/// At its top it says how the last line ended, which is so also after a line that says `continue`; after `break` it
+/// begins anew. What it does itself is kept out of traces (`set -x`).
+const LOOP: &str = r#"__skillhost_r=
+__skillhost_loop='while { __skillhost_s=$?; } 2>/dev/null; do
+{ if [ "$__skillhost_r" ]; then __skillhost_r=; % printf "%s %s %s\0" "$__skillhost_k" "$__skillhost_s" "${PWD-}" >&@ || exit 125; fi
+IFS=" " % read -r __skillhost_h __skillhost_k __skillhost_n <&@ && [ "$__skillhost_h" = skillhost ] || exit 125
+__skillhost_c=
+while [ "$__skillhost_n" -gt 0 ]; do
+IFS= % read -r __skillhost_l <&@ || exit 125
+__skillhost_c="$__skillhost_c$__skillhost_l
+" __skillhost_n=$((__skillhost_n - 1))
+done
+__skillhost_r=1
+} >/dev/null 2>&1
+! @<&-
+done
+eval "$__skillhost_loop"'
+"#;
+
+/// Which shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shell {
+    Bash,
+    Sh,
+}
+
+impl Shell {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Sh => "sh",
+        }
+    }
+
+    /// The number of its socket: where neither a person nor the shell looks for a free one. sh knows single digits alone.
+    pub fn socket(self) -> i32 {
+        match self {
+            Self::Bash => 198,
+            Self::Sh => 9,
+        }
+    }
+
+    /// What it runs.
+    pub fn program(self) -> String {
+        let (finds, runs) = match self {
+            Self::Bash => ("builtin", r#"builtin source /dev/fd/197 197<<<"$__skillhost_c""#),
+            Self::Sh => ("command", r#"command eval "$__skillhost_c""#),
+        };
+        // Not with a bare `replace` of one character: the text has others of them.
+        let mut text = LOOP
+            .replace("% p", &format!("{finds} p"))
+            .replace("% r", &format!("{finds} r"))
+            .replace("&@", &format!("&{}", self.socket()))
+            .replace("\n! @<", &format!("\n{runs} {}<", self.socket()));
+        if self == Self::Bash {
+            let _ = writeln!(
+                text,
+                r#"trap 'if [ "$__skillhost_r" ]; then case ${{#BASH_SOURCE[@]}} in 0) ;; 1) return 124;; *) exit 124;; esac; fi' {INTERRUPT}"#
+            );
+        }
+        text.push_str("eval \"$__skillhost_loop\"\n");
+        text
+    }
+}
+
+/// A line as the loop reads it. It must not hold a NUL.
+pub fn encode(number: u32, line: &str) -> Vec<u8> {
+    format!("skillhost {number} {}\n{line}\n", line.split('\n').count()).into_bytes()
+}
+
+/// How a line ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub number: u32,
+    pub code: u8,
+    pub cwd: String,
+}
+
+/// Takes a record from the front of `bytes`, when one is whole. `Err`: these are no words of the loop's.
+pub fn decode(bytes: &mut Vec<u8>) -> Result<Option<Record>, ()> {
+    let Some(end) = bytes.iter().position(|byte| *byte == 0) else {
+        return if bytes.len() > MAX_RECORD { Err(()) } else { Ok(None) };
+    };
+    let rest = bytes.split_off(end + 1);
+    let record = std::mem::replace(bytes, rest);
+    let text = String::from_utf8_lossy(record.get(..end).unwrap_or_default());
+    let mut fields = text.splitn(3, ' ');
+    let (Some(number), Some(code), Some(cwd)) = (fields.next(), fields.next(), fields.next()) else { return Err(()) };
+    let (Ok(number), Ok(code)) = (number.parse(), code.parse()) else { return Err(()) };
+    Ok(Some(Record { number, code, cwd: cwd.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placeholder_of_the_loop_is_filled() {
+        for shell in [Shell::Bash, Shell::Sh] {
+            let text = shell.program();
+            assert!(!text.contains('@') || text.replace("[@]", "").find('@').is_none(), "{text}");
+            assert!(!text.contains("% ") && !text.contains("\n! "), "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_and_records_are_read_one_by_one() {
+        assert_eq!(encode(7, "a\n\nb"), b"skillhost 7 3\na\n\nb\n");
+        let mut bytes = b"7 0 /a b\nc\0".to_vec();
+        bytes.extend_from_slice(b"8 25");
+        let record = Record { number: 7, code: 0, cwd: "/a b\nc".into() };
+        assert_eq!((decode(&mut bytes), decode(&mut bytes)), (Ok(Some(record)), Ok(None)));
+        bytes.extend_from_slice(b"5 /\0");
+        assert_eq!(decode(&mut bytes).unwrap().unwrap().code, 255);
+        for wrong in [&b"x 0 /\0"[..], b"1 256 /\0", b"1 -1 /\0", b"1\0", b"\0", &[b'1'; MAX_RECORD + 1]] {
+            assert_eq!(decode(&mut wrong.to_vec()), Err(()), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What is in a directory.
+
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, open, statat};
+use skillhost_protocol::{FileDone, Found, Notes, record};
+
+use super::{Result, Who, done, output, told};
+use crate::sys;
+
+/// Sends at most `max` entries, in the order in which the directory has them; the answer counts all.
+pub fn perform(who: Who, path: &Path, max: u32) -> Result<FileDone> {
+    let failed = |error: rustix::io::Errno| who.error("list", path.display(), error);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(path, flags, Mode::empty()).map_err(failed)?;
+    let entries = Dir::read_from(&dir).map_err(failed)?;
+    sys::unblock_signals();
+    let mut out = BufWriter::new(output()?);
+    let mut count = 0u64;
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if [c".", c".."].contains(&name) {
+            continue;
+        }
+        count += 1;
+        if count > u64::from(max) {
+            continue;
+        }
+        // Gone meanwhile: then it is not there.
+        let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            count -= 1;
+            continue;
+        };
+        let found = Found { name: name.to_bytes().to_vec(), stat: told(&stat) };
+        let bytes = record::encode(&found)
+            .map_err(|error| who.error("list", path.display(), std::io::Error::other(error.0)))?;
+        out.write_all(&bytes).map_err(|error| who.error("list", path.display(), error))?;
+    }
+    out.flush().map_err(|error| who.error("list", path.display(), error))?;
+    Ok(done(path, count, 0, Notes::default()))
+}

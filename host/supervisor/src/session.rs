@@ -1,0 +1,282 @@
+//! A persistent shell, as PID 1 sees it: one line after the other, each with a deadline of its own.
+//!
+//! What a line has started is what is in the shell's tree now and was not when the line began. When the line is to end
+//! before its time, those get TERM, and KILL after the grace, and the shell is told to leave the line; jobs of earlier lines go on.
+//! A shell that does not come back from it is ended as a whole.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use skillhost_protocol::{Ending, ProtocolError};
+
+use crate::driver::{self, Record};
+use crate::procs::{self, Process};
+use crate::sys;
+
+/// Between looks at what an interrupted line has left.
+const LOOK: Duration = Duration::from_millis(20);
+/// For a shell to come back once all that its line started has been killed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Session {
+    socket: OwnedFd,
+    /// Whether a line can be left without the shell's end.
+    leaves: bool,
+    /// What the shell has not taken yet.
+    out: Vec<u8>,
+    /// What it said that is not whole yet.
+    said: Vec<u8>,
+    line: Option<Line>,
+    /// It says nothing more.
+    silent: bool,
+}
+
+struct Line {
+    number: u32,
+    deadline: Option<Instant>,
+    /// What was in the shell's tree when it began.
+    older: HashSet<Process>,
+    stage: Stage,
+}
+
+enum Stage {
+    Runs,
+    /// It is to end before its time.
+    Interrupted {
+        why: Ending,
+        look_at: Instant,
+        kill_at: Instant,
+        record: Option<Record>,
+    },
+    /// It has ended; what of its output is to be sent before that is told, once it is known.
+    Over {
+        record: Record,
+        why: Option<Ending>,
+        left: Option<[u64; 2]>,
+    },
+}
+
+/// The shell is to be ended, and this is why.
+#[derive(Debug, PartialEq, Eq)]
+pub struct End(pub Ending);
+
+/// The whole tree, for who knows its keeper and its shell.
+#[derive(Clone, Copy)]
+pub struct Tree {
+    pub keeper: i32,
+    pub leader: i32,
+}
+
+impl Session {
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, leaves: false, out: Vec::new(), said: Vec::new(), line: None, silent: false }
+    }
+
+    /// What it waits for.
+    pub fn interest(&self) -> Option<(&OwnedFd, PollFlags)> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !self.silent);
+        flags.set(PollFlags::OUT, !self.silent && !self.out.is_empty());
+        (!flags.is_empty()).then_some((&self.socket, flags))
+    }
+
+    /// The shell runs; `leaves` says whether it can leave a line.
+    pub fn started(&mut self, leaves: bool) {
+        self.leaves = leaves;
+    }
+
+    /// Gives the shell a line.
+    pub fn begin(
+        &mut self,
+        number: u32,
+        line: &str,
+        deadline: Option<Instant>,
+        tree: Tree,
+    ) -> Result<(), ProtocolError> {
+        if self.line.is_some() {
+            return Err(ProtocolError("a line for a shell that has one".into()));
+        }
+        if line.contains('\0') {
+            return Err(ProtocolError("a line with a NUL".into()));
+        }
+        let older = tree.all(&HashSet::new()).collect();
+        self.line = Some(Line { number, deadline, older, stage: Stage::Runs });
+        self.out.extend_from_slice(&driver::encode(number, line));
+        self.write();
+        Ok(())
+    }
+
+    /// When something is due.
+    pub fn due(&self) -> Option<Instant> {
+        let line = self.line.as_ref()?;
+        match &line.stage {
+            Stage::Runs => line.deadline,
+            Stage::Interrupted { look_at, .. } => Some(*look_at),
+            Stage::Over { .. } => None,
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Instant, tree: Tree, grace: u32) -> Result<(), End> {
+        let Some(line) = &mut self.line else { return Ok(()) };
+        let started = |older: &HashSet<Process>| tree.since(older);
+        match &mut line.stage {
+            Stage::Runs if line.deadline.is_some_and(|deadline| now >= deadline) => {
+                return self.interrupt(Ending::TimedOut, tree, grace);
+            }
+            Stage::Interrupted { why, look_at, kill_at, record } if now >= *look_at => {
+                *look_at = now + LOOK;
+                if record.is_none() {
+                    // Again: the first may have come before the shell had begun with the line, where it means nothing.
+                    let _ = sys::kill(tree.leader, driver::INTERRUPT);
+                }
+                let left = started(&line.older);
+                if now >= *kill_at {
+                    for process in &left {
+                        procs::signal(*process, libc::SIGKILL);
+                    }
+                }
+                if left.is_empty()
+                    && let Some(record) = record.take()
+                {
+                    line.stage = Stage::Over { record, why: Some(*why), left: None };
+                } else if now >= *kill_at + PATIENCE {
+                    return Err(End(*why));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the line that is under way before its time.
+    pub fn interrupt(&mut self, why: Ending, tree: Tree, grace: u32) -> Result<(), End> {
+        let Some(line) = &mut self.line else { return Ok(()) };
+        if !matches!(line.stage, Stage::Runs) {
+            return Ok(());
+        }
+        if !self.leaves {
+            return Err(End(why));
+        }
+        // The shell first: what it waits for ends by what comes next, and it must not go on with the line then.
+        let _ = sys::kill(tree.leader, driver::INTERRUPT);
+        let _ = sys::kill(tree.leader, libc::SIGCONT);
+        for process in tree.since(&line.older) {
+            procs::signal(process, libc::SIGTERM);
+            // A stopped process gets to see its TERM only once it goes on.
+            procs::signal(process, libc::SIGCONT);
+        }
+        let now = Instant::now();
+        let kill_at = now + Duration::from_millis(grace.into());
+        line.stage = Stage::Interrupted { why, look_at: now + LOOK, kill_at, record: None };
+        Ok(())
+    }
+
+    /// Why the line that is under way is being ended, when it is.
+    pub fn interrupted(&self) -> Option<Ending> {
+        match &self.line.as_ref()?.stage {
+            Stage::Interrupted { why, .. } => Some(*why),
+            _ => None,
+        }
+    }
+
+    /// Reads and writes what can be.
+    pub fn service(&mut self) -> Result<(), End> {
+        self.write();
+        let mut chunk = [0; 4096];
+        loop {
+            match rustix::io::read(&self.socket, &mut chunk) {
+                Ok(len) if len > 0 => self.said.extend_from_slice(chunk.get(..len).unwrap_or_default()),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                // Every copy is closed: by a program that has taken the shell's place, or by the shell's end, which tells.
+                _ => {
+                    self.silent = true;
+                    break;
+                }
+            }
+            self.take()?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<(), End> {
+        // Not the loop's words, or more of them than there were lines: whoever writes there is no shell of ours.
+        let odd = End(Ending::Cancelled);
+        while let Some(record) = driver::decode(&mut self.said).map_err(|()| End(Ending::Cancelled))? {
+            let line = self.line.as_mut().filter(|line| line.number == record.number).ok_or(End(Ending::Cancelled))?;
+            match &mut line.stage {
+                Stage::Runs => line.stage = Stage::Over { record, why: None, left: None },
+                Stage::Interrupted { record: slot @ None, .. } => *slot = Some(record),
+                _ => return Err(odd),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) {
+        while !self.out.is_empty() {
+            match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(len) => drop(self.out.drain(..len)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.out.clear(),
+            }
+        }
+    }
+
+    /// Whether a line has ended. All that it wrote is in the streams by then, so what `waiting` says is in each of them is
+    /// to be sent first; what a job adds later is not waited for.
+    pub fn measure(&mut self, waiting: impl Fn() -> [u64; 2]) -> bool {
+        match self.line.as_mut().map(|line| &mut line.stage) {
+            Some(Stage::Over { left, .. }) => {
+                left.get_or_insert_with(waiting);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// So much of a stream was sent.
+    pub fn sent(&mut self, stream: usize, len: u64) {
+        if let Some(Stage::Over { left: Some(left), .. }) = self.line.as_mut().map(|line| &mut line.stage)
+            && let Some(left) = left.get_mut(stream)
+        {
+            *left = left.saturating_sub(len);
+        }
+    }
+
+    /// Whether some of a stream is to be sent before the line's end is told.
+    pub fn owes(&self, stream: usize) -> bool {
+        match self.line.as_ref().map(|line| &line.stage) {
+            Some(Stage::Over { left: Some(left), .. }) => left.get(stream).is_some_and(|left| *left > 0),
+            _ => false,
+        }
+    }
+
+    /// The end of the line, once its output was sent: the line is over then.
+    pub fn ended(&mut self) -> Option<(Record, Option<Ending>)> {
+        match self.line.take()?.stage {
+            Stage::Over { record, why, .. } => Some((record, why)),
+            _ => None,
+        }
+    }
+}
+
+impl Tree {
+    /// What is in it besides the shell, and below none of `spared`.
+    fn all(self, spared: &HashSet<i32>) -> impl Iterator<Item = Process> + use<> {
+        procs::descendants(self.keeper, spared).into_iter().filter(move |process| process.pid != self.leader)
+    }
+
+    /// What is in it and was not in `older`, nor comes from that.
+    fn since(self, older: &HashSet<Process>) -> Vec<Process> {
+        let spared = self.all(&HashSet::new()).filter(|process| older.contains(process)).map(|process| process.pid);
+        let spared = spared.collect();
+        self.all(&spared).collect()
+    }
+}

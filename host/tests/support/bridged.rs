@@ -1,0 +1,82 @@
+//! A sandbox that is reached as through an engine: its supervisor listens inside, and a bridge is put beside it.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use skillhost::sandbox::link::{HelloConfig, Link};
+use tokio::net::UnixStream;
+
+use super::{child_of, config, install, until};
+
+pub struct Bridged {
+    pub dir: tempfile::TempDir,
+    pub unshare: Child,
+    /// PID 1, as seen from outside.
+    pub init: i32,
+}
+
+impl Bridged {
+    /// A sandbox whose supervisor listens.
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, owner) in [("workspace", 1000), ("run", 0)] {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+        }
+        let program = dir.path().join("supervisor");
+        install(&program);
+        let unshare = Command::new("unshare")
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .args([program.as_os_str(), "listen".as_ref(), dir.path().join("run/socket").as_os_str()])
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let init = child_of(unshare.id());
+        let sandbox = Self { dir, unshare, init };
+        until("it listens", || sandbox.socket().exists()).await;
+        sandbox
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("run/socket")
+    }
+
+    pub fn config(&self) -> HelloConfig {
+        config(self.dir.path())
+    }
+
+    /// As an engine would: `supervisor bridge`, uid 0, in the sandbox's namespaces and below none of its processes.
+    pub fn bridge(&self) -> (UnixStream, Child) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (input, output) = (OwnedFd::from(theirs.try_clone().unwrap()), OwnedFd::from(theirs));
+        let child = Command::new("nsenter")
+            .args(["--target", &self.init.to_string(), "--pid", "--mount"])
+            .args([self.dir.path().join("supervisor").as_os_str(), "bridge".as_ref(), self.socket().as_os_str()])
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .spawn()
+            .unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (UnixStream::from_std(ours).unwrap(), child)
+    }
+
+    /// A link over a bridge of its own.
+    pub async fn link(&self) -> (Link, Child) {
+        let (stream, child) = self.bridge();
+        (Link::over(stream, self.config()).await.unwrap(), child)
+    }
+}
+
+impl Drop for Bridged {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
