@@ -78,7 +78,14 @@ fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Re
         .write_file(SCRIPT_PATH, SCRIPT.as_bytes())
         .map_err(|error| told("the counting script could not be written", &error))?;
     let argv = ["python3", SCRIPT_PATH, TREE].map(String::from).to_vec();
-    let options = ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: Some(240_000), max_output: None };
+    let options = ExecOptions {
+        cwd: None,
+        env: Vec::new(),
+        stdin: None,
+        timeout_ms: Some(240_000),
+        max_output: None,
+        stream_to_blackboard: false,
+    };
     let process = container
         .start(&Command::Argv(argv), &options)
         .map_err(|error| told("counting could not be started", &error))?;
@@ -135,6 +142,7 @@ fn told(what: &str, error: &Error) -> String {
         Error::InvalidArgument(text) => ("invalid-argument", text),
         Error::NotFound(text) => ("not-found", text),
         Error::AlreadyExists(text) => ("already-exists", text),
+        Error::Conflict(conflict) => ("conflict", &conflict.message),
         Error::NotOwner(text) => ("not-owner", text),
         Error::TimedOut(text) => ("timed-out", text),
         Error::Cancelled(text) => ("cancelled", text),

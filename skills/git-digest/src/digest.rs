@@ -136,7 +136,14 @@ impl Git {
 
     fn options() -> ExecOptions {
         let env = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        ExecOptions { cwd: Some("/tmp".into()), env, stdin: None, timeout_ms: Some(240_000), max_output: None }
+        ExecOptions {
+            cwd: Some("/tmp".into()),
+            env,
+            stdin: None,
+            timeout_ms: Some(240_000),
+            max_output: None,
+            stream_to_blackboard: false,
+        }
     }
 
     /// Runs git for a short answer: its exit code, and what it wrote; or what it complained of.
@@ -247,6 +254,7 @@ fn told(what: &str, error: &Error) -> Problem {
         Error::InvalidArgument(text) => ("invalid-argument", text),
         Error::NotFound(text) => ("not-found", text),
         Error::AlreadyExists(text) => ("already-exists", text),
+        Error::Conflict(conflict) => ("conflict", &conflict.message),
         Error::NotOwner(text) => ("not-owner", text),
         Error::TimedOut(text) => ("timed-out", text),
         Error::Cancelled(text) => ("cancelled", text),

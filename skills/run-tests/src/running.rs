@@ -131,7 +131,14 @@ fn names(container: &Container) -> Result<Vec<String>, String> {
 }
 
 fn options(env: Vec<(String, String)>, timeout_ms: u64) -> ExecOptions {
-    ExecOptions { cwd: Some(TREE.to_owned()), env, stdin: None, timeout_ms: Some(timeout_ms), max_output: None }
+    ExecOptions {
+        cwd: Some(TREE.to_owned()),
+        env,
+        stdin: None,
+        timeout_ms: Some(timeout_ms),
+        max_output: None,
+        stream_to_blackboard: false,
+    }
 }
 
 /// Runs a command to its end, reading what it says as it comes.
@@ -231,6 +238,7 @@ fn told(what: &str, error: &Error) -> String {
         Error::InvalidArgument(text) => ("invalid-argument", text),
         Error::NotFound(text) => ("not-found", text),
         Error::AlreadyExists(text) => ("already-exists", text),
+        Error::Conflict(conflict) => ("conflict", &conflict.message),
         Error::NotOwner(text) => ("not-owner", text),
         Error::TimedOut(text) => ("timed-out", text),
         Error::Cancelled(text) => ("cancelled", text),

@@ -1,9 +1,12 @@
 ;; Hands the host 50,000 pairs of strings that are all the same 64 KiB, as the environment of a container.
 (component
   (import "skillhost:skill/types@0.1.0" (instance $types
+    (type $conflict' (record (field "version" u64) (field "message" string)))
+    (export "conflict" (type $conflict (eq $conflict')))
     (type $error (variant
       (case "denied" string) (case "quota-exceeded" string) (case "permission" string) (case "invalid-argument" string)
-      (case "not-found" string) (case "already-exists" string) (case "not-owner" string) (case "timed-out" string)
+      (case "not-found" string) (case "already-exists" string) (case "conflict" $conflict)
+      (case "not-owner" string) (case "timed-out" string)
       (case "cancelled" string) (case "too-large" string) (case "sandbox-died" string) (case "unavailable" string)
       (case "other" string)))
     (export "error" (type (eq $error)))))

@@ -2,9 +2,12 @@
 ;; how often it was answered.
 (component
   (import "skillhost:skill/types@0.1.0" (instance $types
+    (type $conflict' (record (field "version" u64) (field "message" string)))
+    (export "conflict" (type $conflict (eq $conflict')))
     (type $error (variant
       (case "denied" string) (case "quota-exceeded" string) (case "permission" string) (case "invalid-argument" string)
-      (case "not-found" string) (case "already-exists" string) (case "not-owner" string) (case "timed-out" string)
+      (case "not-found" string) (case "already-exists" string) (case "conflict" $conflict)
+      (case "not-owner" string) (case "timed-out" string)
       (case "cancelled" string) (case "too-large" string) (case "sandbox-died" string) (case "unavailable" string)
       (case "other" string)))
     (export "error" (type (eq $error)))))
@@ -14,7 +17,8 @@
     (export "error" (type $error (eq $error')))
     (type $entry' (record
       (field "key" string) (field "value" string) (field "version" u64) (field "created-at-ms" u64)
-      (field "updated-at-ms" u64) (field "created-by" string) (field "updated-by" string)))
+      (field "updated-at-ms" u64) (field "created-by" string) (field "updated-by" string)
+      (field "expires-at-ms" (option u64)) (field "tags" (list string)) (field "metadata" string)))
     (export "entry" (type $entry (eq $entry')))
     (export "get" (func (param "key" string) (result (result (option $entry) (error $error)))))))
   (core module $memory

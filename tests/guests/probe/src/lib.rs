@@ -8,9 +8,13 @@ mod component {
 }
 
 use component::Guest;
-use component::skillhost::skill::sandbox::{Chunk, Command, Container, ExecOptions, LaunchOptions, Network, Process};
+use component::skillhost::skill::blackboard::{self, PublishOptions, Subscription};
+use component::skillhost::skill::sandbox::{
+    Chunk, Command, Container, ExecOptions, LaunchOptions, LineOptions, LineResult, Network, Process, TerminalSize,
+};
+use component::skillhost::skill::scripts::{self, ScriptOptions, Source};
 use component::skillhost::skill::types::Error;
-use component::skillhost::skill::{blackboard, files, log};
+use component::skillhost::skill::{files, log};
 
 struct Probe;
 
@@ -22,6 +26,7 @@ fn say(error: Error) -> String {
         Error::InvalidArgument(m) => ("invalid-argument", m),
         Error::NotFound(m) => ("not-found", m),
         Error::AlreadyExists(m) => ("already-exists", m),
+        Error::Conflict(conflict) => ("conflict", format!("{}: {}", conflict.version, conflict.message)),
         Error::NotOwner(m) => ("not-owner", m),
         Error::TimedOut(m) => ("timed-out", m),
         Error::Cancelled(m) => ("cancelled", m),
@@ -34,7 +39,14 @@ fn say(error: Error) -> String {
 }
 
 fn options() -> ExecOptions {
-    ExecOptions { cwd: None, env: Vec::new(), stdin: None, timeout_ms: None, max_output: None }
+    ExecOptions {
+        cwd: None,
+        env: Vec::new(),
+        stdin: None,
+        timeout_ms: None,
+        max_output: None,
+        stream_to_blackboard: false,
+    }
 }
 
 fn launch_as(role: &str, network: Option<Network>, cpus: Option<f64>) -> Result<Container, String> {
@@ -60,6 +72,14 @@ fn shell(container: &Container, line: &str) -> Result<String, String> {
         return Err(format!("exit {}: {}", done.exit_code, String::from_utf8_lossy(&done.stderr)));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+fn pairs(all: Vec<String>) -> Vec<(String, String)> {
+    let pair = |one: String| {
+        let (name, value) = one.split_once('=').unwrap_or((&one, ""));
+        (name.to_owned(), value.to_owned())
+    };
+    all.into_iter().map(pair).collect()
 }
 
 fn text(chunk: &Chunk) -> String {
@@ -122,8 +142,78 @@ impl Guest for Probe {
         shell(&container, &format!("cat -- '{path}'"))
     }
 
+    fn script(role: String, name: String, args: Vec<String>) -> Result<String, String> {
+        let container = launch_as(&role, None, None)?;
+        let how = ScriptOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false };
+        let done = scripts::execute(&container, &name, &pairs(args), how).map_err(say)?;
+        Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
+    }
+
+    fn python(role: String, source: String, args: Vec<String>, env: Vec<String>) -> Result<String, String> {
+        let container = launch_as(&role, None, None)?;
+        let source = match source.strip_prefix("template:") {
+            Some(name) => Source::Template(name.to_owned()),
+            None => Source::Python(source),
+        };
+        let how = ScriptOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false };
+        let done = scripts::run(&container, &source, &pairs(args), &pairs(env), how).map_err(say)?;
+        Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
+    }
+
+    fn registry(role: Option<String>, tags: Vec<String>) -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
+        for image in scripts::list_images(&tags).map_err(say)? {
+            found.push(format!("image {} {}", image.role, image.tags.join("+")));
+        }
+        for script in scripts::list_scripts(role.as_deref()).map_err(say)? {
+            let params: Vec<_> = script.params.iter().map(|param| format!("{}:{}", param.name, param.kind)).collect();
+            found.push(format!("script {}.{} {}", script.role, script.name, params.join("+")));
+        }
+        if let Some(role) = role {
+            for template in scripts::list_templates(&role).map_err(say)? {
+                let source = scripts::get_template(&role, &template.name).map_err(say)?;
+                found.push(format!("template {}.{} {}", template.role, template.name, source.lines().count()));
+            }
+        }
+        Ok(found)
+    }
+
     fn publish(key: String, value: String) -> Result<u64, String> {
         blackboard::publish(&key, &value).map_err(say)
+    }
+
+    fn swap(key: String, value: String, expected: u64) -> Result<u64, String> {
+        let options =
+            PublishOptions { if_version: Some(expected), ttl_ms: None, tags: vec!["swapped".into()], metadata: None };
+        blackboard::publish_with(&key, &value, &options).map_err(say)
+    }
+
+    fn forget(key: String, expected: Option<u64>) -> Result<bool, String> {
+        blackboard::delete(&key, expected).map_err(say)
+    }
+
+    fn follow(pattern: String, existing: bool, count: u32, timeout_ms: Option<u64>) -> Result<Vec<String>, String> {
+        let subscription = Subscription::watch(&pattern, existing).map_err(say)?;
+        let mut seen = Vec::new();
+        while seen.len() < count as usize {
+            match subscription.next(timeout_ms).map_err(say)? {
+                Some(event) => {
+                    seen.push(format!("{:?} {} {}", event.change, event.key, event.value.unwrap_or_default()));
+                }
+                None => break,
+            }
+        }
+        Ok(seen)
+    }
+
+    fn watch_many(count: u32) -> Result<u32, String> {
+        let all = (0..count).map(|_| Subscription::watch("probe:*", false).map_err(say));
+        Ok(all.collect::<Result<Vec<_>, _>>()?.len() as u32)
+    }
+
+    fn publish_output(line: String) -> Result<Option<String>, String> {
+        let options = ExecOptions { stream_to_blackboard: true, ..options() };
+        Ok(launch()?.exec(&Command::Shell(line), &options).map_err(say)?.stream_key)
     }
 
     fn get(key: String) -> Result<Option<String>, String> {
@@ -159,6 +249,34 @@ impl Guest for Probe {
         let out = all(&process)?;
         let ended = process.wait().map_err(say)?;
         Ok(format!("{} {} {out}", ended.exit_code, ended.stdout_bytes))
+    }
+
+    fn lines(lines: Vec<String>, timeout_ms: Option<u64>) -> Result<Vec<String>, String> {
+        let container = launch()?;
+        let shell = container.open_shell().map_err(say)?;
+        let options = LineOptions { timeout_ms, max_output: None };
+        lines
+            .into_iter()
+            .map(|line| {
+                let LineResult { result, shell_ended, restarted } = shell.run(&line, options).map_err(say)?;
+                let ended = if shell_ended { " ended" } else { "" };
+                let fresh = if restarted { " fresh" } else { "" };
+                let out = String::from_utf8_lossy(&result.stdout);
+                Ok(format!("{} {}{ended}{fresh}: {out}", result.exit_code, result.cwd))
+            })
+            .collect()
+    }
+
+    fn in_terminal(line: String, input: String) -> Result<String, String> {
+        let container = launch()?;
+        let size = TerminalSize { rows: 24, columns: 80 };
+        let process = container.start_in_terminal(&Command::Shell(line), &options(), size).map_err(say)?;
+        let mut shown = process.read(1 << 16).map_err(say)?.as_ref().map(text).unwrap_or_default();
+        process.resize(TerminalSize { rows: 40, ..size }).map_err(say)?;
+        process.write(input.as_bytes()).map_err(say)?;
+        shown.push_str(&all(&process)?);
+        let ended = process.wait().map_err(say)?;
+        Ok(format!("{} {shown}", ended.exit_code))
     }
 
     fn read_workspace(path: String) -> Result<String, String> {
