@@ -1,0 +1,312 @@
+//! The store in the host's own database.
+//!
+//! All writes pass the database's one thread, so there is no lock to wait for, and what is told to watchers after a commit
+//! is told in the order of the commits. What expires is removed by a task that sleeps until the next one is due.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use rusqlite::{OptionalExtension as _, Transaction, params};
+use serde_json::Value;
+
+use super::read::{Watching, list, there};
+use super::room::{Refused, Room, Session};
+use super::row::{ENTRY, Raw};
+use super::sweep::{Due, sweep};
+use super::watch::Hub;
+use super::{
+    Events, Eviction, Limits, Listed, MAX_VALUE, MAX_WATCHERS, Selection, Store, Stream, Totals, Write, chunk_key,
+    complete_key,
+};
+use crate::api::types::BlackboardEntry;
+use crate::caller::Caller;
+use crate::db::{Db, atomically};
+use crate::error::{Error, Result};
+use crate::units::now_ms;
+
+/// The store.
+pub(crate) struct Embedded {
+    db: Db,
+    limits: Arc<Limits>,
+    hub: Arc<Hub>,
+    due: Arc<Due>,
+    sweeper: tokio::task::AbortHandle,
+}
+
+impl Embedded {
+    pub(crate) fn new(db: Db, limits: Limits) -> Self {
+        let (limits, hub) = (Arc::new(limits), Arc::new(Hub::default()));
+        let due = Arc::new(Due::never());
+        let sweeping = sweep(db.clone(), limits.clone(), hub.clone(), due.clone());
+        let sweeper = tokio::spawn(sweeping).abort_handle();
+        Self { db, limits, hub, due, sweeper }
+    }
+
+    /// Writes in a session, all or nothing, and then tells those who watch.
+    async fn change<T: Send + 'static>(
+        &self,
+        scope: String,
+        work: impl FnOnce(&mut Session<'_>) -> rusqlite::Result<T> + Send + 'static,
+        due: impl FnOnce(&T) -> Option<u64> + Send + 'static,
+    ) -> Result<T> {
+        let (limits, hub, next) = (self.limits.clone(), self.hub.clone(), self.due.clone());
+        self.db
+            .run_then(
+                move |transaction| {
+                    let told = atomically(transaction, |transaction| {
+                        let mut session = Session::open(transaction, &scope, &limits, now_ms())?;
+                        let answer = work(&mut session)?;
+                        Ok((answer, session.close()?))
+                    })?;
+                    Ok((scope, told))
+                },
+                move |(scope, (answer, told))| {
+                    next.at_latest(due(&answer));
+                    hub.tell(&scope, told);
+                    answer
+                },
+            )
+            .await
+    }
+
+    /// What a refusal says.
+    fn refused(&self, key: &str, expected: Option<u64>, refused: Refused) -> Error {
+        let Limits { max_entries, max_bytes, .. } = &*self.limits;
+        match refused {
+            Refused::Conflict(there) => conflict(key, expected, there),
+            Refused::Full => Error::quota_exceeded(format!(
+                "the session's blackboard is full ({max_entries} entries or {max_bytes} bytes), and `eviction` under \
+                 [blackboard] in skillhost.toml is \"refuse\": delete what is not needed, give values a time to live, or \
+                 raise the limits there"
+            )),
+            Refused::TooLarge(bytes) => Error::too_large(format!(
+                "`{key}` has {bytes} bytes, and the session's blackboard holds {max_bytes} in all: publish a summary, or raise \
+                 `max-bytes` under [blackboard] in skillhost.toml"
+            )),
+        }
+    }
+
+    async fn write(&self, by: &Caller, write: Write) -> Result<BlackboardEntry> {
+        let text = write.value.to_string();
+        if text.len() > MAX_VALUE {
+            return Err(Error::too_large(format!(
+                "the value of `{}` has {} bytes of JSON, and at most {MAX_VALUE} are kept: publish a summary, or write a file",
+                write.key,
+                text.len()
+            )));
+        }
+        let (scope, agent) = (by.session_key(), by.agent.clone());
+        let (key, expected) = (write.key.clone(), write.if_version);
+        let placed = self
+            .change(
+                scope,
+                move |session| session.put(Room::Values, &agent, write, &text),
+                |placed| placed.as_ref().ok().and_then(|placed| placed.expires_at_ms),
+            )
+            .await?;
+        let placed = placed.map_err(|refused| self.refused(&key, expected, refused))?;
+        let event = Arc::unwrap_or_clone(placed.event);
+        Ok(BlackboardEntry {
+            key,
+            value: event.value,
+            version: event.version,
+            created_at_ms: placed.created_at_ms,
+            updated_at_ms: event.timestamp,
+            created_by: placed.created_by,
+            updated_by: event.agent_id,
+            expires_at_ms: placed.expires_at_ms,
+            tags: event.tags,
+            metadata: event.metadata,
+        })
+    }
+}
+
+fn conflict(key: &str, expected: Option<u64>, there: u64) -> Error {
+    let said = match expected {
+        Some(0) | None => "none".to_owned(),
+        Some(version) => format!("version {version}"),
+    };
+    let found = match there {
+        0 => "there is none".to_owned(),
+        version => format!("there is version {version}"),
+    };
+    Error::conflict(
+        there,
+        format!("`{key}` was to be changed if there was {said}, and {found}: read it and decide again"),
+    )
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+impl Store for Embedded {
+    fn publish(&self, by: &Caller, write: Write) -> BoxFuture<'_, Result<BlackboardEntry>> {
+        let by = by.clone();
+        async move { self.write(&by, write).await }.boxed()
+    }
+
+    fn delete(&self, by: &Caller, key: &str, if_version: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>> {
+        let (scope, agent, key) = (by.session_key(), by.agent.clone(), key.to_owned());
+        async move {
+            let name = key.clone();
+            let deleted = self.change(scope, move |session| session.delete(&agent, &key, if_version), |_| None).await?;
+            deleted.map_err(|refused| self.refused(&name, if_version, refused))
+        }
+        .boxed()
+    }
+
+    fn get(&self, caller: &Caller, key: &str) -> BoxFuture<'_, Result<Option<BlackboardEntry>>> {
+        let (scope, key) = (caller.session_key(), key.to_owned());
+        let touches = self.limits.eviction == Eviction::Lru;
+        let work = move |transaction: &Transaction<'_>| {
+            let found = transaction
+                .prepare_cached(&format!(
+                    "SELECT {ENTRY} FROM board_entries
+                     WHERE scope = ?1 AND key = ?2 AND (expires_at_ms IS NULL OR expires_at_ms > ?3)"
+                ))?
+                .query_row(params![scope, key, now_ms()], Raw::read)
+                .optional()?;
+            if touches && found.is_some() {
+                // After the last write and before the next; what is read again in between is not written again.
+                transaction
+                    .prepare_cached(
+                        "UPDATE board_entries SET used = session.now
+                         FROM (SELECT 2 * event + 1 AS now FROM board_sessions WHERE scope = ?1) AS session
+                         WHERE scope = ?1 AND key = ?2 AND used < session.now",
+                    )?
+                    .execute([&scope, &key])?;
+            }
+            Ok(found)
+        };
+        async move { Ok(self.db.run(work).await?.map(Raw::entry)) }.boxed()
+    }
+
+    fn list(
+        &self,
+        caller: &Caller,
+        selection: Selection,
+        tags: Vec<String>,
+        after: String,
+    ) -> BoxFuture<'_, Result<Listed>> {
+        let scope = caller.session_key();
+        async move {
+            let work = move |transaction: &Transaction<'_>| list(transaction, &scope, &selection, &tags, &after);
+            let (rows, more) = self.db.run(work).await?;
+            Ok(Listed { entries: rows.into_iter().map(Raw::entry).collect(), more })
+        }
+        .boxed()
+    }
+
+    fn watch(&self, caller: &Caller, selection: Selection, existing: bool) -> BoxFuture<'_, Result<Box<dyn Events>>> {
+        let (scope, hub, room) = (caller.session_key(), self.hub.clone(), self.limits.watch_queue);
+        async move {
+            let joined = self
+                .db
+                .run_then(
+                    {
+                        let scope = scope.clone();
+                        move |transaction| {
+                            let there = match existing {
+                                true => there(transaction, &scope, &selection)?,
+                                false => VecDeque::new(),
+                            };
+                            Ok((selection, there))
+                        }
+                    },
+                    {
+                        let scope = scope.clone();
+                        // After what was committed before it, and before what is committed later.
+                        move |(selection, there)| hub.join(&scope, selection, room).map(|place| (place, there))
+                    },
+                )
+                .await?;
+            let (place, there) = joined.ok_or_else(|| {
+                Error::quota_exceeded(format!(
+                    "the session has {MAX_WATCHERS} watchers already: end one, or watch with a pattern that means more keys"
+                ))
+            })?;
+            let events: Box<dyn Events> = Box::new(Watching::new(self.db.clone(), scope, there, place));
+            Ok(events)
+        }
+        .boxed()
+    }
+
+    fn open_stream(&self, stream: &Stream) -> BoxFuture<'_, Result<()>> {
+        let stream = stream.clone();
+        let work = move |transaction: &Transaction<'_>| {
+            transaction
+                .prepare_cached("INSERT INTO board_streams VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0)")?
+                .execute(params![
+                    stream.exec_id,
+                    stream.container_id,
+                    stream.by.tenant,
+                    stream.by.session,
+                    stream.by.agent,
+                    stream.started_at_ms
+                ])
+                .map(drop)
+        };
+        self.db.run(work).boxed()
+    }
+
+    fn append(&self, stream: &Stream, before: Totals, chunks: Vec<Value>, after: Totals) -> BoxFuture<'_, Result<()>> {
+        let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
+        let first = chunk_key(&stream.container_id, &stream.exec_id, before.chunks);
+        // As text before it is the database's turn, which others wait for.
+        let chunks: Vec<_> = chunks.into_iter().map(|value| (value.to_string(), value)).collect();
+        let work = move |session: &mut Session<'_>| {
+            let mut due = None;
+            for (number, (text, value)) in (before.chunks..).zip(chunks) {
+                let key = chunk_key(&stream.container_id, &stream.exec_id, number);
+                let write = Write { key, value, ttl: Some(ttl), ..Write::default() };
+                match session.put(Room::Streams, &stream.by.agent, write, &text)? {
+                    Ok(placed) => due = due.or(placed.expires_at_ms),
+                    Err(refused) => return Ok(Err(refused)),
+                }
+            }
+            session.count_stream(&stream.exec_id, after)?;
+            Ok(Ok(due))
+        };
+        async move {
+            let appended = self.change(scope, work, |due| due.ok().flatten()).await?;
+            appended.map(drop).map_err(|refused| self.refused(&first, None, refused))
+        }
+        .boxed()
+    }
+
+    fn end_stream(&self, stream: &Stream, end: Value) -> BoxFuture<'_, Result<()>> {
+        let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
+        let work = move |session: &mut Session<'_>| {
+            let text = end.to_string();
+            let key = complete_key(&stream.exec_id);
+            // A host that was killed between this and forgetting the stream has published the end already.
+            let write = Write { key, value: end, if_version: Some(0), ttl: Some(ttl), ..Write::default() };
+            let placed = session.put(Room::Streams, &stream.by.agent, write, &text)?;
+            session.forget_stream(&stream.exec_id)?;
+            Ok(placed.ok().and_then(|placed| placed.expires_at_ms))
+        };
+        self.change(scope, work, |due| *due).map(|done| done.map(drop)).boxed()
+    }
+
+    fn unended(&self) -> BoxFuture<'_, Result<Vec<(Stream, Totals)>>> {
+        let work = |transaction: &Transaction<'_>| {
+            let mut statement = transaction.prepare_cached(
+                "SELECT exec_id, container_id, tenant, session, agent, started_at_ms, chunks, stdout_bytes, stderr_bytes
+                 FROM board_streams ORDER BY started_at_ms, exec_id",
+            )?;
+            let read = |row: &rusqlite::Row<'_>| {
+                let by = Caller { tenant: row.get(2)?, session: row.get(3)?, agent: row.get(4)? };
+                let stream = Stream { by, exec_id: row.get(0)?, container_id: row.get(1)?, started_at_ms: row.get(5)? };
+                let totals = Totals { chunks: row.get(6)?, stdout_bytes: row.get(7)?, stderr_bytes: row.get(8)? };
+                Ok((stream, totals))
+            };
+            statement.query_map([], read)?.collect()
+        };
+        self.db.run(work).boxed()
+    }
+}

@@ -1,0 +1,207 @@
+//! Who watches, and the queue of each.
+//!
+//! Events arrive on the database's thread, right after their commit and in its order. They are laid into bounded queues and
+//! nothing is waited for: a full queue lets its oldest event go and counts it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::{MAX_WATCHERS, Selection};
+use crate::api::types::BlackboardEvent;
+
+/// How many bytes of values may wait for a watcher, however few events they are. Watchers share them.
+const MAX_WAITING: usize = 16 * 1024 * 1024;
+
+/// An event, and how large its value is as text.
+#[derive(Debug, Clone)]
+pub(super) struct Weighed {
+    pub(super) event: Arc<BlackboardEvent>,
+    pub(super) bytes: usize,
+}
+
+/// Everybody who watches.
+#[derive(Debug, Default)]
+pub(super) struct Hub {
+    sessions: Mutex<HashMap<String, Vec<Arc<Watcher>>>>,
+}
+
+/// One who watches.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    selection: Selection,
+    room: usize,
+    queue: Mutex<Queue>,
+    more: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Weighed>,
+    bytes: usize,
+    dropped: u64,
+}
+
+/// A place among those who watch, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    hub: Arc<Hub>,
+    scope: String,
+    watcher: Arc<Watcher>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics while one is held; if it did, a queue would still be a queue.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    /// Adds a watcher with room for so many events; none when the session has as many as it may.
+    pub(super) fn join(self: &Arc<Self>, scope: &str, selection: Selection, room: usize) -> Option<Place> {
+        let mut sessions = lock(&self.sessions);
+        let all = sessions.entry(scope.to_owned()).or_default();
+        if all.len() >= MAX_WATCHERS {
+            return None;
+        }
+        let watcher = Arc::new(Watcher { selection, room, queue: Mutex::default(), more: Notify::new() });
+        all.push(watcher.clone());
+        Some(Place { hub: self.clone(), scope: scope.to_owned(), watcher })
+    }
+
+    /// Tells those whom they concern.
+    pub(super) fn tell(&self, scope: &str, events: Vec<Weighed>) {
+        let sessions = lock(&self.sessions);
+        let Some(all) = sessions.get(scope) else { return };
+        for watcher in all {
+            let mine = events.iter().filter(|weighed| watcher.selection.has(&weighed.event.key));
+            watcher.take(mine.cloned());
+        }
+    }
+}
+
+impl Watcher {
+    fn take(&self, events: impl Iterator<Item = Weighed>) {
+        let mut events = events.peekable();
+        if events.peek().is_none() {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        for weighed in events {
+            queue.bytes += weighed.bytes;
+            queue.events.push_back(weighed);
+            while queue.events.len() > self.room || (queue.bytes > MAX_WAITING && queue.events.len() > 1) {
+                let gone = queue.events.pop_front().map_or(0, |gone| gone.bytes);
+                queue.bytes -= gone;
+                queue.dropped += 1;
+            }
+        }
+        drop(queue);
+        self.more.notify_one();
+    }
+}
+
+impl Place {
+    /// Waits for the next event. Cancel safe.
+    pub(super) async fn next(&self) -> BlackboardEvent {
+        loop {
+            {
+                let mut queue = lock(&self.watcher.queue);
+                if let Some(weighed) = queue.events.pop_front() {
+                    queue.bytes -= weighed.bytes;
+                    let dropped = std::mem::take(&mut queue.dropped);
+                    drop(queue);
+                    return BlackboardEvent { dropped, ..Arc::unwrap_or_clone(weighed.event) };
+                }
+            }
+            self.watcher.more.notified().await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut sessions = lock(&self.hub.sessions);
+        if let Some(all) = sessions.get_mut(&self.scope) {
+            all.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher));
+            if all.is_empty() {
+                sessions.remove(&self.scope);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+    use crate::api::types::BlackboardChange;
+
+    fn event(id: u64, bytes: usize) -> Weighed {
+        let event = BlackboardEvent {
+            event_type: BlackboardChange::Write,
+            key: format!("k:{id}"),
+            value: Value::Null,
+            event_id: id,
+            version: 1,
+            timestamp: 0,
+            agent_id: "a".into(),
+            tags: vec![],
+            metadata: Map::new(),
+            dropped: 0,
+        };
+        Weighed { event: Arc::new(event), bytes }
+    }
+
+    async fn drained(place: &Place, count: usize) -> Vec<(u64, u64)> {
+        let mut got = Vec::new();
+        for _ in 0..count {
+            let event = place.next().await;
+            got.push((event.event_id, event.dropped));
+        }
+        got
+    }
+
+    #[tokio::test]
+    async fn the_oldest_go_and_the_next_says_how_many() {
+        let hub = Arc::new(Hub::default());
+        let (slow, other) = (
+            hub.join("s", Selection::default(), 3).unwrap(),
+            Selection { pattern: "k:9".into(), ..Selection::default() },
+        );
+        let other = hub.join("s", other, 3).unwrap();
+        for id in 1..=9 {
+            hub.tell("s", vec![event(id, 1)]);
+            hub.tell("another", vec![event(99, 1)]);
+        }
+        assert_eq!(drained(&slow, 3).await, [(7, 6), (8, 0), (9, 0)]);
+        assert_eq!(drained(&other, 1).await, [(9, 0)], "whoever keeps up misses nothing");
+        hub.tell("s", vec![event(10, 1)]);
+        assert_eq!(drained(&slow, 1).await, [(10, 0)], "it is told once");
+    }
+
+    #[tokio::test]
+    async fn large_values_are_bounded_too_and_the_last_is_always_kept() {
+        let hub = Arc::new(Hub::default());
+        let place = hub.join("s", Selection::default(), 1_000).unwrap();
+        for id in 1..=4 {
+            hub.tell("s", vec![event(id, MAX_WAITING / 2)]);
+        }
+        assert_eq!(drained(&place, 2).await, [(3, 2), (4, 0)]);
+        hub.tell("s", vec![event(5, 2 * MAX_WAITING)]);
+        assert_eq!(drained(&place, 1).await, [(5, 0)]);
+    }
+
+    #[test]
+    fn watchers_are_bounded_and_their_places_come_back() {
+        let hub = Arc::new(Hub::default());
+        let join = || hub.join("s", Selection::default(), 1);
+        let mut places: Vec<_> = (0..MAX_WATCHERS).map(|_| join().unwrap()).collect();
+        assert!(join().is_none());
+        places.pop();
+        places.push(join().unwrap());
+        drop(places);
+        assert!(lock(&hub.sessions).is_empty());
+    }
+}
