@@ -1,0 +1,488 @@
+//! Scripts: commands that the operator wrote down for a role, with typed parameters.
+//!
+//! A script's `cmd` is a list of arguments, and so is what it becomes: one argument stays one argument, whatever a
+//! caller gives. For that, a placeholder is always a whole argument, `"{path}"`; nothing is ever spliced into text
+//! that something else will take apart. What would come to that all the same is refused when the file is read, with the
+//! way to write it:
+//!
+//! - `{name}` within a longer argument;
+//! - a placeholder as the program, or where a shell reads its options or its script (`["sh", "-c", "{x}"]`);
+//! - a brace that is neither: `{{` and `}}` stand for `{` and `}` (`{}` is itself, so that `xargs -I{}` reads as ever).
+//!
+//! A text that starts with `-` is refused where a program would read it as an option, that is before an argument `--` of
+//! that program, unless its parameter says `dash = true`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
+use super::param::{Argument, Params, clip, refused};
+use super::{Refused, check_name, read_entry};
+use crate::error::{Error, Result};
+use crate::units;
+
+/// The most arguments of a command.
+const MAX_TOKENS: usize = 256;
+/// The programs that take a script as an argument.
+const SHELLS: [&str; 11] = ["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "csh", "tcsh", "rbash"];
+
+/// The programs that start another one, and have an end of options of their own.
+const STARTERS: [&str; 10] = ["env", "nice", "nohup", "timeout", "setsid", "stdbuf", "xargs", "time", "ionice", "chrt"];
+
+/// `[[images.scripts]]` as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Written {
+    name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default, deserialize_with = "timeout")]
+    timeout: Option<Duration>,
+    cmd: Vec<Spanned<String>>,
+    #[serde(default)]
+    params: Params,
+}
+
+/// One script.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Script {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// How long it may take when its caller does not say; absent is as long as any command.
+    pub timeout: Option<Duration>,
+    /// Its parameters.
+    pub params: Params,
+    cmd: Vec<Token>,
+}
+
+/// One argument of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Literal(String),
+    Param(String),
+}
+
+impl Script {
+    /// Reads an entry.
+    pub(super) fn read(entry: Spanned<DeValue<'_>>) -> Result<Self, Refused> {
+        let Written { name, description, timeout, cmd, params } = read_entry(ValueDeserializer::from(entry))?;
+        check_name("script", &name).map_err(Refused::whole)?;
+        if !(1..=MAX_TOKENS).contains(&cmd.len()) {
+            let message = format!("script `{name}`: `cmd` has {} arguments: 1 to {MAX_TOKENS}", cmd.len());
+            return Err(Refused::whole(message));
+        }
+        let at: Vec<usize> = cmd.iter().map(|token| token.span().start).collect();
+        let refuse = |token: usize, why: String| Refused {
+            message: format!("script `{name}`: {why}"),
+            at: at.get(token).copied(),
+        };
+        let mut tokens = Vec::with_capacity(cmd.len());
+        for (number, token) in cmd.iter().enumerate() {
+            tokens.push(Token::parse(token.get_ref()).map_err(|why| refuse(number, why))?);
+        }
+        check_tokens(&tokens, &params).map_err(|(number, why)| refuse(number, why))?;
+        for param in params.names() {
+            if !tokens.contains(&Token::Param(param.to_owned())) {
+                return Err(refuse(
+                    0,
+                    format!("the param `{param}` is not used in `cmd`: drop it, or write \"{{{param}}}\""),
+                ));
+            }
+        }
+        Ok(Self { name, description, timeout, params, cmd: tokens })
+    }
+
+    /// The command with these values: as many arguments as `cmd` has, each placeholder one.
+    pub fn argv(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
+        let mut argv = Vec::with_capacity(self.cmd.len());
+        for (number, token) in self.cmd.iter().enumerate() {
+            match token {
+                Token::Literal(text) => argv.push(text.clone()),
+                Token::Param(name) => {
+                    let of = format!("script `{}`", self.name);
+                    let argument = args.get(name).ok_or_else(|| {
+                        Error::other(format!("{of}: the param `{name}` has no value, which is a bug of the host"))
+                    })?;
+                    if argument.guarded && argument.text.starts_with('-') && !options_over(&self.cmd, number) {
+                        let why = format!(
+                            "{:?} starts with `-`, and would be read as an option: begin a path with ./ (or let the operator \
+                             write \"--\" before it in the script, or `dash = true` where an option is no harm)",
+                            clip(&argument.text)
+                        );
+                        return Err(refused(&of, name, &why));
+                    }
+                    argv.push(argument.text.clone());
+                }
+            }
+        }
+        Ok(argv)
+    }
+}
+
+impl Token {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.contains('\0') {
+            return Err("an argument of `cmd` holds a zero byte, which no program can be given".into());
+        }
+        let mut literal = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            let (before, from) = rest.split_at(at);
+            literal.push_str(before);
+            // Pairs that stand for what they say.
+            let pair = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter().find(|(pair, _)| from.starts_with(pair));
+            if let Some((pair, stands_for)) = pair {
+                literal.push_str(stands_for);
+                rest = from.strip_prefix(pair).unwrap_or_default();
+                continue;
+            }
+            let name = from.strip_prefix('{').and_then(|inside| inside.split_once('}')).map(|(name, _)| name);
+            return match name.filter(|name| super::param::check_param_name(name).is_ok()) {
+                Some(name) if from.len() == text.len() && name.len() + 2 == text.len() => {
+                    Ok(Self::Param(name.to_owned()))
+                }
+                Some(name) => Err(format!(
+                    "{{{name}}} stands within the longer argument {:?}, and a value is always an argument of its own: write \
+                     \"{{{name}}}\" alone, or hand it to a shell as a positional argument: [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \
+                     \"{name}\", \"{{{name}}}\"]; a brace that is meant as such is doubled: {{{{",
+                    clip(text)
+                )),
+                None => Err(format!(
+                    "a single brace in {:?}: a placeholder is \"{{name}}\", and a brace that is meant as such is doubled: {{{{ }}}}",
+                    clip(text)
+                )),
+            };
+        }
+        literal.push_str(rest);
+        Ok(Self::Literal(literal))
+    }
+}
+
+/// Refuses placeholders without a value, and those in places where a value would be code. The error has the place.
+fn check_tokens(tokens: &[Token], params: &Params) -> Result<(), (usize, String)> {
+    for (number, token) in tokens.iter().enumerate() {
+        match token {
+            Token::Param(name) if number == 0 => {
+                return Err((0, format!("the program itself is the placeholder {{{name}}}: write the program out")));
+            }
+            Token::Param(name) => match params.get(name) {
+                None => {
+                    let known: Vec<_> = params.names().map(|name| format!("`{name}`")).collect();
+                    let known =
+                        if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
+                    return Err((
+                        number,
+                        format!("there is no param `{name}` for {{{name}}}: {known}; a brace is written {{{{"),
+                    ));
+                }
+                Some(param) if param.may_be_absent() => {
+                    return Err((
+                        number,
+                        format!(
+                            "the param `{name}` may be absent, and {{{name}}} needs a value: give it a `default`, or require it"
+                        ),
+                    ));
+                }
+                Some(param) => {
+                    let is_option = |text: &&str| text.starts_with('-') && !options_over(tokens, number);
+                    if let Some(text) = param.own_texts().find(is_option) {
+                        return Err((
+                            number,
+                            format!(
+                                "the param `{name}` can be {text:?}, and a text that starts with `-` needs `dash = true`"
+                            ),
+                        ));
+                    }
+                }
+            },
+            Token::Literal(text) if is_shell(text) => check_shell(tokens, params, number)?,
+            Token::Literal(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_shell(program: &str) -> bool {
+    is_one_of(program, &SHELLS)
+}
+
+fn is_one_of(program: &str, names: &[&str]) -> bool {
+    program.rsplit('/').next().is_some_and(|name| names.contains(&name))
+}
+
+/// Whether an argument `--` before the one at `number` says that no options follow. One that `env` and its like take for
+/// themselves says nothing of the program that they start, and to the script of a shell it is an argument like any other.
+fn options_over(tokens: &[Token], number: usize) -> bool {
+    let texts: Vec<&str> = tokens
+        .iter()
+        .take(number)
+        .map(|token| match token {
+            Token::Literal(text) => text.as_str(),
+            Token::Param(_) => "",
+        })
+        .collect();
+    let Some((program, rest)) = texts.split_first() else { return false };
+    let before = rest.iter().take_while(|text| **text != "--");
+    if is_shell(program) && before.clone().any(|text| is_script_option(text)) {
+        return false;
+    }
+    let for_itself = |text: &&str| text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) || text.contains('=');
+    let own = is_one_of(program, &STARTERS) && before.clone().all(for_itself);
+    rest.iter().filter(|text| **text == "--").count() > usize::from(own)
+}
+
+/// Whether it tells a shell that a script follows: `-c`, also among others.
+fn is_script_option(text: &str) -> bool {
+    (text.starts_with('-') && !text.starts_with("--") && text.contains('c')) || text == "--command"
+}
+
+/// Refuses a placeholder among the options of the shell at `shell`, and as its script.
+fn check_shell(tokens: &[Token], params: &Params, shell: usize) -> Result<(), (usize, String)> {
+    let over = |token: &Token| *token == Token::Literal("--".into());
+    let guarded = shell > 0 && !tokens.iter().take(shell).any(over);
+    let mut script_follows = false;
+    // An option such as `-o` takes the next word.
+    let mut word_follows = false;
+    for (number, token) in tokens.iter().enumerate().skip(shell + 1) {
+        match token {
+            // It may be no shell but a word that looks like one; and a value that could be an option is refused at the call.
+            Token::Param(name) if guarded && !script_follows && params.get(name).is_some_and(|param| !param.dash()) => {
+                return Ok(());
+            }
+            Token::Param(name) => {
+                return Err((
+                    number,
+                    format!(
+                        "{{{name}}} stands where the shell takes its options or its script, so that a value could be run: write \
+                         the script out and hand the value over as a positional argument: [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \
+                         \"{name}\", \"{{{name}}}\"], or the file of a script as [\"bash\", \"--\", \"{{{name}}}\"]"
+                    ),
+                ));
+            }
+            Token::Literal(_) if std::mem::take(&mut word_follows) => {}
+            Token::Literal(text) if script_follows && ["-", "--"].contains(&text.as_str()) => {}
+            Token::Literal(text) if text != "--" && text.len() > 1 && text.starts_with(['-', '+']) => {
+                let short = !text.starts_with("--");
+                script_follows |= is_script_option(text);
+                word_follows =
+                    (short && text.ends_with(['o', 'O'])) || ["--rcfile", "--init-file"].contains(&text.as_str());
+            }
+            // The script, or a file that has it: what comes after are its own arguments.
+            Token::Literal(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// A duration with its unit, which is not nothing.
+pub(super) fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    match units::parse_duration(&text) {
+        Ok(duration) if duration.is_zero() => {
+            Err(D::Error::custom("a timeout of nothing ends everything at once: leave it out"))
+        }
+        Ok(duration) => Ok(Some(duration)),
+        Err(why) => Err(D::Error::custom(why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::super::Roles;
+    use super::*;
+
+    fn try_script(entry: &str) -> Result<Script, String> {
+        let text = format!("[[images]]\nrole = 'r'\nimage = 'i'\n[[images.scripts]]\n{entry}");
+        let roles = Roles::parse(&text, "f").unwrap();
+        match roles.problems.first() {
+            Some(problem) => Err(problem.clone()),
+            None => Ok(roles.get("r").unwrap().scripts.values().next().unwrap().clone()),
+        }
+    }
+
+    fn script(entry: &str) -> Script {
+        try_script(entry).unwrap_or_else(|error| panic!("{entry}\n{error}"))
+    }
+
+    fn argv(script: &Script, args: Value) -> Result<Vec<String>> {
+        let args: Map<String, Value> = serde_json::from_value(args).unwrap();
+        script.argv(&script.params.check("script", &args)?)
+    }
+
+    const COUNT: &str = r#"
+name = "count_lines"
+timeout = "1m"
+cmd = ["bash", "-c", "find \"$1\" -type f -print0 | xargs -0 -I{} wc -l {} | awk '{{ print $1 }}'", "count_lines", "{path}"]
+[images.scripts.params.path]
+type = "string"
+"#;
+
+    #[test]
+    fn a_value_takes_the_place_of_a_whole_argument_and_braces_can_be_meant() {
+        let count = script(COUNT);
+        assert_eq!(count.timeout, Some(Duration::from_secs(60)));
+        let line = "find \"$1\" -type f -print0 | xargs -0 -I{} wc -l {} | awk '{ print $1 }'";
+        assert_eq!(argv(&count, json!({"path": "a b"})).unwrap(), ["bash", "-c", line, "count_lines", "a b"]);
+        let echo = script(
+            "name = 'e'\ncmd = ['echo', '{{a}}', '-I{}', '{}', '{a}', '}}{{', '{a}']\nparams.a = { type = 'integer' }",
+        );
+        assert_eq!(argv(&echo, json!({"a": -7})).unwrap(), ["echo", "{a}", "-I{}", "{}", "-7", "}{", "-7"]);
+    }
+
+    #[test]
+    fn what_a_value_could_break_out_of_does_not_load_and_says_where() {
+        let with = |cmd: &str| format!("name = 's'\nparams.a = {{ type = 'string' }}\ncmd = [\n{cmd}\n]");
+        for (cmd, line, says) in [
+            ("'ls',\n'--x={a}'", 9, "within the longer argument \"--x={a}\""),
+            ("'bash', '-c',\n'ls {a}'", 9, "[\"bash\", \"-c\", \"… \\\"$1\\\" …\", \"a\", \"{a}\"]"),
+            ("'ls', '{b}', '{a}'", 8, "no param `b` for {b}: it has `a`"),
+            ("'ls', '{', '{a}'", 8, "a single brace"),
+            ("'ls', 'a}', '{a}'", 8, "a single brace"),
+            ("'awk', '{print $1}', '{a}'", 8, "a single brace"),
+            ("'ls', '{}}', '{a}'", 8, "a single brace"),
+            ("'{a}', 'x'", 8, "program itself"),
+            ("'bash', '-c', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'/bin/sh', '-lc', '{a}', 'x'", 8, "where the shell takes its options or its script"),
+            ("'env', 'A=1', 'dash', '-e', '-c', '--', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'zsh', '-c', '-o', 'pipefail', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'bash', '-c', '-', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'bash', '-o', '{a}', 'x'", 8, "where the shell takes its options or its script"),
+            ("'bash', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'env', '--', 'bash', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'ls'", 8, "`a` is not used"),
+            ("", 4, "0 arguments"),
+            ("\"a\\u0000b\", '{a}'", 8, "zero byte"),
+        ] {
+            let problem = try_script(&with(cmd)).expect_err(cmd);
+            assert!(problem.starts_with(&format!("f:{line}: ")) && problem.contains(says), "{cmd}\n{problem}");
+        }
+        // What looks alike and is none of it.
+        for good in [
+            "'bash', '--', '{a}'",
+            "'bash', 'file', '{a}'",
+            "'bash', '-c', 'x', 'n', '{a}'",
+            "'bash', '-eu', '-o', 'pipefail', '-c', 'x', 'n', '{a}'",
+            "'grep', 'sh', '{a}'",
+            "'rush', '-c', '{a}'",
+        ] {
+            script(&with(good));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_makes_no_sense_says_why() {
+        for (entry, says) in [
+            ("cmd = ['ls']", "name"),
+            ("name = 'a/b'\ncmd = ['ls']", "cannot name a script"),
+            ("name = '..'\ncmd = ['ls']", "cannot name a script"),
+            ("name = 'a'\ncmd = 'ls'", "invalid type"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = 60", "invalid type"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = '60'", "not a duration"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = '0s'", "a timeout of nothing"),
+            ("name = 'a'\ncmd = ['ls']\nshell = true", "shell"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', required = false }", "may be absent"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', min = 3 }", "for numbers"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', default = '-l' }", "needs `dash = true`"),
+            (
+                "name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', values = ['a', '-l'] }",
+                "needs `dash = true`",
+            ),
+        ] {
+            let problem = try_script(entry).expect_err(entry);
+            assert!(problem.contains(says), "{entry}\n{problem}");
+        }
+    }
+
+    #[test]
+    fn what_starts_with_a_dash_is_no_option_unless_that_is_meant() {
+        let bare = script("name = 's'\ncmd = ['rm', '{p}']\nparams.p = { type = 'string' }");
+        let message = argv(&bare, json!({"p": "-rf"})).unwrap_err().message;
+        assert!(message.contains("param 'p'") && message.contains("starts with `-`"), "{message}");
+        argv(&bare, json!({"p": "a-b"})).unwrap();
+        let over = script("name = 's'\ncmd = ['rm', '--', '{p}']\nparams.p = { type = 'string' }");
+        assert_eq!(argv(&over, json!({"p": "-rf"})).unwrap(), ["rm", "--", "-rf"]);
+        // Only what comes after it.
+        let before = script("name = 's'\ncmd = ['rm', '{p}', '--']\nparams.p = { type = 'string' }");
+        argv(&before, json!({"p": "-rf"})).unwrap_err();
+        // Nor what another program takes for itself, or what a shell hands to its script.
+        for (cmd, is_over) in [
+            ("'env', '--', 'rm', '{p}'", false),
+            ("'env', '--', 'rm', '--', '{p}'", true),
+            ("'timeout', '-k', '1', '--', '5', 'rm', '{p}'", false),
+            ("'timeout', '5', 'rm', '--', '{p}'", true),
+            ("'bash', '-eu', '-c', 'rm \"$2\"', 'n', '--', '{p}'", false),
+            ("'bash', '--', '{p}'", true),
+        ] {
+            let script = script(&format!("name = 's'\ncmd = [{cmd}]\nparams.p = {{ type = 'string' }}"));
+            assert_eq!(argv(&script, json!({"p": "-rf"})).is_ok(), is_over, "{cmd}");
+        }
+        let meant = script("name = 's'\ncmd = ['python3', '-c', '{p}']\nparams.p = { type = 'string', dash = true }");
+        assert_eq!(argv(&meant, json!({"p": "-1"})).unwrap()[2], "-1");
+    }
+
+    #[test]
+    fn no_try_to_break_out_becomes_more_than_text() {
+        let count = script(COUNT);
+        for text in [
+            "'; touch x; '",
+            "$(touch x)",
+            "`touch x`",
+            "a\nb",
+            "a b",
+            "\"",
+            "{path}",
+            "{{",
+            "",
+            "a'\"$IFS",
+            "\u{202e}",
+        ] {
+            let argv = argv(&count, json!({"path": text})).unwrap();
+            assert_eq!((argv.len(), argv[4].as_str()), (5, text));
+        }
+        for (text, says) in [("-rf", "starts with `-`"), ("a\0b", "zero byte")] {
+            let message = argv(&count, json!({"path": text})).unwrap_err().message;
+            assert!(message.contains(says), "{message}");
+        }
+        let long = "x".repeat(super::super::param::MAX_ARGUMENT + 1);
+        assert!(argv(&count, json!({"path": long})).unwrap_err().message.contains("write it to a file"));
+    }
+
+    proptest! {
+        /// Whatever a caller gives, there are as many arguments as were written down, each value is one of them, whole, and
+        /// what was written down is as it was.
+        #[test]
+        fn no_value_changes_the_number_of_arguments(one in any::<String>(), two in "[-{}'\"$;|&\\n\\PC]{0,40}", number in any::<i64>()) {
+            let script = script(
+                "name = 's'\ncmd = ['p', '{one}', '{{two}}', '--', '{two}', '{n}', '{one}']\n\
+                 params = { one = { type = 'string', dash = true }, two = { type = 'string' }, n = { type = 'integer' } }",
+            );
+            let given = argv(&script, json!({"one": one, "two": two, "n": number}));
+            if one.contains('\0') || two.contains('\0') {
+                prop_assert!(given.is_err());
+            } else {
+                let expected = ["p", &one, "{two}", "--", &two, &number.to_string(), &one].map(str::to_owned).to_vec();
+                prop_assert_eq!(given.unwrap(), expected);
+            }
+        }
+
+        /// No text that is written down makes the reader of tokens panic, and what it takes as literal it takes whole.
+        #[test]
+        fn a_doubled_text_is_itself(text in any::<String>()) {
+            let doubled = text.replace('{', "{{").replace('}', "}}");
+            match Token::parse(&doubled) {
+                Ok(token) => prop_assert_eq!(token, Token::Literal(text.clone())),
+                Err(why) => prop_assert!(text.contains('\0'), "{}", why),
+            }
+            let _ = Token::parse(&text);
+        }
+    }
+}
