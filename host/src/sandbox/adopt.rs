@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::backend::Found;
+use super::backend::{Found, Transport};
 use super::life::{Engine, Inner, forget};
 use super::link::{Link, Listener};
 use super::place::Place;
@@ -65,7 +65,7 @@ impl Inner {
             Some((place, Ok(info))) => match self.join(engine, &place, &found, &info).await {
                 Ok(link) => {
                     tracing::info!("found the sandbox {} again", info.id);
-                    self.keep(info, place, link, Vec::new());
+                    self.keep(info, place, link, Vec::new(), Arc::default());
                     return;
                 }
                 Err(error) => (Some(place), error),
@@ -82,6 +82,10 @@ impl Inner {
         let ended = || Error::sandbox_died("it has ended");
         if info.engine_id != found.engine_id || !found.running || info.expires_at_ms <= now_ms() {
             return Err(ended());
+        }
+        if info.transport == Transport::Bridge {
+            // The engine's id is what it is known by; how it is confined was seen when it was launched.
+            return self.bridge(&*engine.backend, info, COME_BACK).await;
         }
         let listener = Listener::bind(&place.control())?;
         let init_pid = engine.backend.init_pid(&found.engine_id).await?.ok_or_else(ended)?;

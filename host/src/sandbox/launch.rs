@@ -1,8 +1,9 @@
 //! How a sandbox begins.
 //!
 //! A place on the host, a listener in it, the engine's container, the supervisor's connection (checked by the process id
-//! that the engine gave), a look at how it is really confined. When a step fails, what came before is undone. All of it
-//! is a task of its own, since an undoing that is dropped half way would undo nothing.
+//! that the engine gave), a look at how it is really confined. Where the supervisor cannot connect, the engine lets the host
+//! in instead of the listening. When a step fails, what came before is undone. All of it is a task of its own, since an
+//! undoing that is dropped half way would undo nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,20 +15,24 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use super::Held;
-use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Running};
+use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, Running, Transport, confined_inside};
 use super::images::Role;
 use super::life::{Engine, Inner, Live, forget};
-use super::link::{HelloConfig, Link, Listener};
+use super::link::{HelloConfig, Link, Listener, User};
+use super::members::Members;
 use super::place::Place;
-use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec};
+use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, UMASK, WORKSPACE, Workspace};
+use super::workspace::MODE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::now_ms;
 
 /// For a supervisor to connect once its container was started.
 const CONNECT: Duration = Duration::from_secs(15);
+/// The supervisor's own account of its confinement is not longer.
+const MAX_STATUS: u64 = 64 * 1024;
 
 /// A launch that is done and not yet taken: when its caller has left, the sandbox goes too.
-struct Untaken {
+pub(super) struct Untaken {
     inner: Arc<Inner>,
     live: Option<Arc<Live>>,
 }
@@ -41,18 +46,23 @@ impl Drop for Untaken {
 }
 
 /// The backend for a launch.
-struct Chosen<'a> {
-    engine: &'a Engine,
-    image: ImageId,
+pub(super) struct Chosen<'a> {
+    pub engine: &'a Engine,
+    pub image: ImageId,
+    pub route: Route,
     /// Which better ones it was not, and why.
-    passed_over: Vec<String>,
+    pub passed_over: Vec<String>,
 }
 
 /// Whoever asked for a launch, for as long as they wait.
-type Caller = oneshot::Sender<Result<Untaken>>;
+pub(super) type Caller = oneshot::Sender<Result<Untaken>>;
 
-fn still_wanted(caller: &Caller) -> Result<()> {
-    if caller.is_closed() { Err(Error::cancelled("the caller left during the launch")) } else { Ok(()) }
+fn still_wanted(caller: Option<&Caller>) -> Result<()> {
+    if caller.is_some_and(Caller::is_closed) {
+        Err(Error::cancelled("the caller left during the launch"))
+    } else {
+        Ok(())
+    }
 }
 
 impl Inner {
@@ -69,23 +79,30 @@ impl Inner {
         let mut launched =
             take.await.map_err(|_| Error::other("the launch ended with no result, which is a bug of the host"))??;
         match launched.live.take() {
-            Some(live) => Ok(live.info.clone()),
+            Some(live) => Ok(live.info()),
             None => Err(Error::other("the launch gave nothing, which is a bug of the host")),
         }
     }
 
     async fn make(self: &Arc<Self>, spec: LaunchSpec, role: &Role, held: Held, caller: &Caller) -> Result<Arc<Live>> {
-        let Chosen { engine, image, passed_over } = self.choose(role).await?;
+        let Chosen { engine, image, route, passed_over } = self.choose(role).await?;
+        match self.take_warm(&spec, role, engine.backend.name(), &image) {
+            Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
+            Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
+            None => {}
+        }
         let place = self.places.create()?;
-        let made = match self.plan(spec, role, engine.backend.name(), image, &place) {
-            Ok((built, mut info)) => {
-                info.notes = passed_over;
-                self.start(&*engine.backend, &built, info, &place, caller).await
-            }
-            Err(error) => Err(error),
+        let made = async {
+            let workspace = match route.shares_files {
+                true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
+                false => Workspace::Volume { volume: self.volume(&spec.owner) },
+            };
+            let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, route.transport);
+            let info = SandboxInfo { notes: passed_over, ..info };
+            self.start(&*engine.backend, &self.build_from(&info, &place), info, &place, Some(caller)).await
         };
-        match made {
-            Ok((info, link)) => Ok(self.keep(info, place, link, vec![held])),
+        match made.await {
+            Ok((info, link)) => Ok(self.keep(info, place, link, vec![held], Arc::default())),
             Err(error) => {
                 forget(&place);
                 Err(error.context(format!("cannot launch a sandbox of role `{}`", role.name)))
@@ -94,16 +111,20 @@ impl Inner {
     }
 
     /// The first backend that has the role's image.
-    async fn choose(self: &Arc<Self>, role: &Role) -> Result<Chosen<'_>> {
+    pub(super) async fn choose(self: &Arc<Self>, role: &Role) -> Result<Chosen<'_>> {
         let mut passed_over: Vec<String> = Vec::new();
         for (index, engine) in self.engines.iter().enumerate() {
             let last = index + 1 == self.engines.len();
             let has = async {
                 self.find_again(engine).await?;
-                engine.backend.image(role).await?.ok_or_else(|| engine.backend.lacks(role))
+                let image = engine.backend.image(role).await?.ok_or_else(|| engine.backend.lacks(role))?;
+                let route = engine.backend.route(role, &image).await?;
+                Ok::<_, Error>((image, route))
             };
             match has.await {
-                Ok(image) => return Ok(Chosen { engine, image, passed_over }),
+                Ok((image, route)) => return Ok(Chosen { engine, image, route, passed_over }),
+                // The image is not the one that is pinned: another backend is no way round that.
+                Err(error) if error.kind == ErrorKind::Denied => return Err(error),
                 Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),
                 Err(error) if passed_over.is_empty() => return Err(error),
                 Err(error) => {
@@ -115,30 +136,37 @@ impl Inner {
         Err(Error::unavailable("there is no backend, so there are no sandboxes"))
     }
 
-    /// What the engine is to build, and what will be known of it; the engine's own part of that is still empty.
-    fn plan(
+    /// What will be known of it; the engine's own part of that is still empty.
+    #[allow(clippy::too_many_arguments, reason = "each is a fact of its own, and all are needed for the one record")]
+    pub(super) fn plan(
         &self,
         spec: LaunchSpec,
         role: &Role,
         backend: &str,
         image: ImageId,
         place: &Place,
-    ) -> Result<(SandboxSpec, SandboxInfo)> {
+        workspace: Workspace,
+        transport: Transport,
+    ) -> SandboxInfo {
         let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation } = spec;
         let launched_at_ms = now_ms();
         let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
-        let info = SandboxInfo {
+        SandboxInfo {
             id: place.id.clone(),
             name: format!("skillhost-{}", place.id),
             engine_id: String::new(),
             role: role.name.clone(),
-            image: image.0.clone(),
+            image: image.0,
+            runtime: role.runtime.clone(),
             backend: backend.to_owned(),
             isolation: String::new(),
             notes: Vec::new(),
-            workspace: self.workspaces.ensure(&owner)?,
+            workspace,
+            transport,
+            warm: false,
             owner,
             shared,
+            members: Members::default(),
             cpus,
             memory_mib,
             pids,
@@ -148,24 +176,30 @@ impl Inner {
             identity: self.identity,
             bare: false,
             launched_at_ms,
+            started_at_ms: launched_at_ms,
             expires_at_ms: launched_at_ms.saturating_add(wall_time_ms),
-        };
-        let built = SandboxSpec {
+        }
+    }
+
+    /// What the engine is to build for a sandbox.
+    pub(super) fn build_from(&self, info: &SandboxInfo, place: &Place) -> SandboxSpec {
+        SandboxSpec {
             id: info.id.clone(),
             name: info.name.clone(),
             role: info.role.clone(),
-            image,
-            runtime: role.runtime.clone(),
-            cpus,
-            memory_mib,
-            pids,
-            network,
-            shared,
-            labels: self.labels(&info),
+            image: ImageId(info.image.clone()),
+            runtime: info.runtime.clone(),
+            cpus: info.cpus,
+            memory_mib: info.memory_mib,
+            pids: info.pids,
+            network: info.network,
+            shared: info.shared,
+            identity: info.identity,
+            labels: self.labels(info),
             workspace: info.workspace.clone(),
+            transport: info.transport,
             control: place.control(),
-        };
-        Ok((built, info))
+        }
     }
 
     fn labels(&self, info: &SandboxInfo) -> BTreeMap<String, String> {
@@ -182,31 +216,64 @@ impl Inner {
         .into()
     }
 
+    /// Starts a sandbox whose container is gone, from what is known of it.
+    pub(super) async fn start_again(&self, info: SandboxInfo, place: &Place) -> Result<(SandboxInfo, Link)> {
+        let info = SandboxInfo { started_at_ms: now_ms(), ..info };
+        self.start(self.maker(&info)?, &self.build_from(&info, place), info, place, None).await
+    }
+
     /// From the plan to a sandbox whose supervisor is connected and confined. After an error no container is left.
-    async fn start(
+    pub(super) async fn start(
         &self,
         backend: &dyn Backend,
         built: &SandboxSpec,
         mut info: SandboxInfo,
         place: &Place,
-        caller: &Caller,
+        caller: Option<&Caller>,
     ) -> Result<(SandboxInfo, Link)> {
         // Before the container is there, so that its supervisor finds somebody at once.
-        let listener = Listener::bind(&built.control)?;
+        let listener = match built.transport {
+            Transport::Socket => Some(Listener::bind(&built.control)?),
+            Transport::Bridge => None,
+        };
         still_wanted(caller)?;
-        let Running { engine_id, init_pid, isolation, bare, notes } = backend.launch(built).await?;
-        info.notes.extend(notes);
+        let Running { engine_id, init_pid, own_kernel, isolation, bare, notes } = backend.launch(built).await?;
+        let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
+        info.notes.extend(news);
         info = SandboxInfo { engine_id, isolation, bare, ..info };
         let joined = async {
-            place.write(&info)?;
+            // One that is nobody's yet has no record, so that it is nobody's to the next host, too.
+            if !info.is_nobodys() {
+                place.write(&info)?;
+            }
             still_wanted(caller)?;
-            let link = self.connect(listener, init_pid, &info, CONNECT).await;
-            let link = link.map_err(|error| explain(error, built.runtime.as_deref()))?;
-            backend.verify(init_pid)?;
-            Ok(link)
+            match (listener, init_pid) {
+                (Some(listener), Some(init_pid)) => {
+                    let link = self.connect(listener, init_pid, &info, CONNECT).await?;
+                    backend.verify(init_pid)?;
+                    Ok(link)
+                }
+                _ => {
+                    let link = self.bridge(backend, &info, CONNECT).await?;
+                    verify_inside(&link, &info, own_kernel).await?;
+                    if built.workspace.volume().is_some() && !is_handed_over(&link, &info).await? {
+                        backend.hand_over(built).await?;
+                        if !is_handed_over(&link, &info).await? {
+                            return Err(Error::unavailable(
+                                "the workspace's volume does not belong to the commands' user",
+                            ));
+                        }
+                    }
+                    Ok(link)
+                }
+            }
         };
         match joined.await {
-            Ok(link) => Ok((info, link)),
+            Ok(link) => {
+                let news = link.notes().iter().filter(|note| !info.notes.contains(note)).cloned().collect::<Vec<_>>();
+                info.notes.extend(news);
+                Ok((info, link))
+            }
             Err(error) => {
                 if let Err(left) = backend.remove(&info.engine_id, Duration::ZERO).await {
                     tracing::warn!("the container of {} is left until its lease is over: {left}", info.id);
@@ -224,16 +291,8 @@ impl Inner {
         info: &SandboxInfo,
         patience: Duration,
     ) -> Result<Link> {
-        let hello = HelloConfig {
-            lease: self.config.lease,
-            wall_time: Some(Duration::from_millis(info.expires_at_ms.saturating_sub(info.launched_at_ms))),
-            idle: self.config.idle,
-            env: info.env.clone(),
-            workspace: info.workspace_inside().into_owned(),
-            ..HelloConfig::default()
-        };
         tokio::select! {
-            link = listener.accept(Some(init_pid), hello) => link,
+            link = listener.accept(Some(init_pid), self.hello(info)) => link,
             () = process_ended(init_pid) => {
                 Err(Error::sandbox_died("the sandbox's supervisor ended before it connected"))
             }
@@ -243,17 +302,62 @@ impl Inner {
             ))),
         }
     }
+
+    /// Has the engine let us in, and greets the supervisor.
+    pub(super) async fn bridge(&self, backend: &dyn Backend, info: &SandboxInfo, patience: Duration) -> Result<Link> {
+        let reach = async {
+            let stream = backend.bridge(&info.engine_id).await?;
+            Link::over(stream, self.hello(info)).await
+        };
+        tokio::time::timeout(patience, reach).await.unwrap_or_else(|_| {
+            let seconds = patience.as_secs();
+            Err(Error::unavailable(format!(
+                "the sandbox's supervisor was not reached over its bridge within {seconds} s"
+            )))
+        })
+    }
+
+    /// What its supervisor is told.
+    pub(super) fn hello(&self, info: &SandboxInfo) -> HelloConfig {
+        let wall_time = Duration::from_millis(info.expires_at_ms.saturating_sub(info.started_at_ms).max(1));
+        HelloConfig {
+            lease: self.config.lease,
+            // Nobody's waits for as long as its host is there.
+            wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
+            idle: self.config.idle.filter(|_| !info.is_nobodys()),
+            env: info.env.clone(),
+            workspace: info.workspace_inside().into_owned(),
+            ..HelloConfig::default()
+        }
+    }
+
+    /// The name of the volume that is a session's workspace on an engine that does not see ours: of this state directory,
+    /// tenant and session, and nobody's else.
+    fn volume(&self, owner: &crate::caller::Caller) -> String {
+        format!("skillhost-{}-{}", self.deployment, owner.session_key())
+    }
 }
 
-/// Names the likely cause where a role has a runtime of its own.
-fn explain(error: Error, runtime: Option<&str>) -> Error {
-    match runtime {
-        Some(runtime) if error.kind == ErrorKind::Unavailable => Error::unavailable(format!(
-            "{error} (the role's runtime `{runtime}` may keep the host's sockets out of its sandboxes; those need the \
-             bridge transport, which this version of skillhost does not have)"
-        )),
-        _ => error,
+fn user(info: &SandboxInfo) -> User {
+    let Identity { uid, gid } = info.identity;
+    User { uid, gid, groups: Vec::new(), umask: UMASK }
+}
+
+/// Whether the workspace belongs to the commands' user: a volume that was just made does not.
+async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
+    let workspace = link.stat(user(info), WORKSPACE).await?;
+    let Identity { uid, gid } = info.identity;
+    Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
+}
+
+/// Looks how a sandbox is confined that this machine's kernel does not know.
+async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
+    let mut file = link.read_file(user(info), "/proc/1/status", Some(MAX_STATUS)).await?;
+    let mut status = Vec::new();
+    while let Some(bytes) = file.next().await? {
+        status.extend_from_slice(&bytes);
     }
+    confined_inside(&String::from_utf8_lossy(&status), own_kernel)
 }
 
 /// Returns once the process has ended; at once when it is not there.

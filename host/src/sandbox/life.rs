@@ -4,17 +4,20 @@
 //! for it is let go. So nothing is counted as free that still runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{OnceCell, OwnedMutexGuard, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::backend::Backend;
+use super::execs::Execs;
 use super::link::{ByeReason, CloseReason, Link};
+use super::members::Members;
 use super::place::{Place, Places};
+use super::pool::Pool;
 use super::spec::{Identity, SandboxInfo};
 use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
@@ -36,6 +39,7 @@ pub(super) struct Inner {
     pub workspaces: Workspaces,
     pub identity: Identity,
     pub places: Places,
+    pub pool: Pool,
     pub deployment: String,
     table: Mutex<Table>,
     /// Where tasks run that outlive a call, whatever runtime that call came from (and while it is being dropped).
@@ -57,10 +61,15 @@ struct Table {
 
 /// A sandbox that runs.
 pub(super) struct Live {
-    pub info: SandboxInfo,
+    /// All of it but who is attached, which changes.
+    info: SandboxInfo,
+    members: Mutex<Members>,
     pub link: Link,
-    pub execs: Arc<AtomicUsize>,
+    /// What runs in it, and for which agent.
+    pub execs: Arc<Execs>,
     place: Place,
+    /// Held by who stops it, starts it again or changes who is attached; it passes on to the one that takes its place.
+    turn: Arc<tokio::sync::Mutex<()>>,
     held: Mutex<Vec<Held>>,
     ended: OnceCell<Ended>,
     /// Set once, right after the making.
@@ -90,11 +99,12 @@ impl Inner {
         let deployment = places.deployment()?;
         let engines = backends.into_iter().map(|backend| Engine { backend, found_again: OnceCell::new() }).collect();
         let (table, runtime) = (Mutex::default(), Handle::current());
-        Ok(Self { config, engines, workspaces, identity, places, deployment, table, runtime })
+        let pool = Pool::default();
+        Ok(Self { config, engines, workspaces, identity, places, pool, deployment, table, runtime })
     }
 
     /// What made a sandbox.
-    fn maker(&self, info: &SandboxInfo) -> Result<&dyn Backend> {
+    pub(super) fn maker(&self, info: &SandboxInfo) -> Result<&dyn Backend> {
         let made = |engine: &&Engine| engine.backend.name() == info.backend;
         self.engines.iter().find(made).map(|engine| &*engine.backend).ok_or_else(|| {
             Error::unavailable(format!("the sandbox {} was made by the backend {}", info.id, info.backend))
@@ -117,7 +127,7 @@ impl Inner {
     pub fn state(&self, id: &str) -> Option<State> {
         let table = lock(&self.table);
         match table.live.get(id) {
-            Some(live) => Some(State::Running(live.info.clone())),
+            Some(live) => Some(State::Running(live.info())),
             None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(State::Ended),
         }
     }
@@ -129,11 +139,20 @@ impl Inner {
     }
 
     /// Enters a connected sandbox, and watches for its end.
-    pub fn keep(self: &Arc<Self>, info: SandboxInfo, place: Place, link: Link, held: Vec<Held>) -> Arc<Live> {
+    pub fn keep(
+        self: &Arc<Self>,
+        info: SandboxInfo,
+        place: Place,
+        link: Link,
+        held: Vec<Held>,
+        turn: Arc<tokio::sync::Mutex<()>>,
+    ) -> Arc<Live> {
         let live = Arc::new(Live {
+            members: Mutex::new(info.members.clone()),
             info,
             link,
             place,
+            turn,
             execs: Arc::default(),
             held: Mutex::new(held),
             ended: OnceCell::new(),
@@ -158,14 +177,46 @@ impl Inner {
 
     /// Asks the supervisor to end everything, and ends it for it when it does not answer.
     pub fn stop(self: &Arc<Self>, live: &Arc<Live>) -> JoinHandle<Ended> {
-        let (inner, live) = (Arc::clone(self), Arc::clone(live));
+        let (inner, asked) = (Arc::clone(self), Arc::clone(live));
         self.runtime.spawn(async move {
-            let asked = async {
-                live.link.shutdown().await;
-                live.link.closed().await
-            };
-            let cause = tokio::time::timeout(LEAVE, asked).await.unwrap_or(CloseReason::Bye(ByeReason::Shutdown));
+            let _turn = asked.turn().await;
+            // It may have been started again while this waited.
+            let live = inner.live(&asked.info.id).unwrap_or(asked);
+            let cause = live.shut_down().await;
             inner.finish(&live, cause).await
+        })
+    }
+
+    /// Ends what runs in it and starts it again under its id, with its quota, its workspace, its members and what is left
+    /// of its wall time.
+    pub fn restart(self: &Arc<Self>, live: &Arc<Live>) -> JoinHandle<Result<()>> {
+        let (inner, asked) = (Arc::clone(self), Arc::clone(live));
+        self.runtime.spawn(async move {
+            let _turn = asked.turn().await;
+            let live = inner.live(&asked.info.id).unwrap_or(asked);
+            let mine = AtomicBool::new(false);
+            let end = || async {
+                mine.store(true, Ordering::Relaxed);
+                let cause = live.shut_down().await;
+                inner.take_away(&live.info, &cause).await;
+                Ended { info: live.info(), cause, at_ms: now_ms() }
+            };
+            let ended = live.ended.get_or_init(end).await.clone();
+            if !mine.load(Ordering::Relaxed) {
+                return Err(Error::sandbox_died(format!("it has ended: {}", ended.reason())));
+            }
+            let info = live.info();
+            match inner.start_again(info, &live.place).await {
+                Ok((info, link)) => {
+                    let held = std::mem::take(&mut *lock(&live.held));
+                    inner.keep(info, live.place.clone(), link, held, live.turn.clone());
+                    Ok(())
+                }
+                Err(error) => {
+                    inner.bury(&live, ended);
+                    Err(error.context("it has ended, and cannot be started again"))
+                }
+            }
         })
     }
 
@@ -177,38 +228,77 @@ impl Inner {
     /// The one end. The first cause is kept; whoever comes later waits for it to be done.
     async fn finish(&self, live: &Arc<Live>, cause: CloseReason) -> Ended {
         let end = || async {
-            // A supervisor that said goodbye takes its container with it; any other is killed.
-            let grace = if matches!(cause, CloseReason::Bye(_)) { LEAVE } else { Duration::ZERO };
-            let id = &live.info.id;
-            if let Err(error) = self.remove(&live.info, grace).await {
-                tracing::warn!("the container of {id} could not be removed: {error}; trying again after its lease");
-                // Until then its processes may live, so what is held for them is not let go.
-                tokio::time::sleep(self.config.lease).await;
-                if let Err(error) = self.remove(&live.info, Duration::ZERO).await {
-                    tracing::error!("the container of {id} could not be removed: {error}");
-                }
-            }
-            forget(&live.place);
-            // Out of the lock first: what is let go is somebody else's code.
-            let held = std::mem::take(&mut *lock(&live.held));
-            drop(held);
-            let ended = Ended { info: live.info.clone(), cause, at_ms: now_ms() };
-            let mut table = lock(&self.table);
-            table.live.remove(id);
-            table.ended.push_back(ended.clone());
-            if table.ended.len() > REMEMBERED {
-                table.ended.pop_front();
-            }
-            table.watchers.retain(|watcher| watcher.send(ended.clone()).is_ok());
+            self.take_away(&live.info, &cause).await;
+            let ended = Ended { info: live.info(), cause, at_ms: now_ms() };
+            self.bury(live, ended.clone());
             ended
         };
         live.ended.get_or_init(end).await.clone()
+    }
+
+    /// Removes the container of a sandbox that has ended.
+    async fn take_away(&self, info: &SandboxInfo, cause: &CloseReason) {
+        // A supervisor that said goodbye takes its container with it; any other is killed.
+        let grace = if matches!(cause, CloseReason::Bye(_)) { LEAVE } else { Duration::ZERO };
+        if let Err(error) = self.remove(info, grace).await {
+            tracing::warn!("the container of {} could not be removed: {error}; trying again after its lease", info.id);
+            // Until then its processes may live, so what is held for them is not let go.
+            tokio::time::sleep(self.config.lease).await;
+            if let Err(error) = self.remove(info, Duration::ZERO).await {
+                tracing::error!("the container of {} could not be removed: {error}", info.id);
+            }
+        }
+    }
+
+    /// Lets go of all that there was of a sandbox whose container is gone.
+    fn bury(&self, live: &Live, ended: Ended) {
+        forget(&live.place);
+        // Out of the lock first: what is let go is somebody else's code.
+        let held = std::mem::take(&mut *lock(&live.held));
+        drop(held);
+        let mut table = lock(&self.table);
+        table.live.remove(&live.info.id);
+        table.ended.push_back(ended.clone());
+        if table.ended.len() > REMEMBERED {
+            table.ended.pop_front();
+        }
+        table.watchers.retain(|watcher| watcher.send(ended.clone()).is_ok());
     }
 }
 
 impl Live {
     pub fn hold(&self, held: Held) {
         lock(&self.held).push(held);
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> SandboxInfo {
+        SandboxInfo { members: lock(&self.members).clone(), ..self.info.clone() }
+    }
+
+    /// Waits for whoever stops it, starts it again or changes who is attached.
+    pub async fn turn(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
+    }
+
+    /// Changes who is attached, and keeps that for a host that starts again. To be done in [`Self::turn`]: a restart takes the
+    /// members along, and its record is another.
+    pub fn change_members<T>(&self, change: impl FnOnce(&mut Members) -> Result<T>) -> Result<T> {
+        let mut members = lock(&self.members);
+        let mut changed = members.clone();
+        let result = change(&mut changed)?;
+        self.place.write(&SandboxInfo { members: changed.clone(), ..self.info.clone() })?;
+        *members = changed;
+        Ok(result)
+    }
+
+    /// Asks the supervisor to end everything, and gives its last word.
+    async fn shut_down(&self) -> CloseReason {
+        let asked = async {
+            self.link.shutdown().await;
+            self.link.closed().await
+        };
+        tokio::time::timeout(LEAVE, asked).await.unwrap_or(CloseReason::Bye(ByeReason::Shutdown))
     }
 }
 

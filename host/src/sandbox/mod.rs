@@ -15,13 +15,16 @@
 
 mod adopt;
 pub mod backend;
+mod execs;
 pub mod files;
 pub mod image_build;
 pub mod images;
 mod launch;
 mod life;
 pub mod link;
+pub mod members;
 mod place;
+pub mod pool;
 pub mod spec;
 pub mod supervisor;
 pub mod workspace;
@@ -31,7 +34,6 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cap_std::fs::Dir;
@@ -39,16 +41,21 @@ use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::types::{Command, ImageList, ImageSummary};
+use crate::api::types::{Command, ImageFilter, ImageList, ImageSummary};
 use crate::caller::Caller;
-use crate::error::{Error, Result};
-use backend::docker::Docker;
+use crate::error::{Error, ErrorKind, Result};
+use backend::docker::{Docker, EngineConfig};
 use backend::local::{Local, LocalConfig};
 use backend::{Backend, Choice, Probe};
+use execs::UnderWay;
 use files::Copied;
-use images::Roles;
+use images::{Registry, Role, Roles};
 use life::{Inner, Live};
-use link::{ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, User};
+use link::{
+    ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, FileWatch, Found, Session, SessionSpec,
+    TerminalSize, User,
+};
+use pool::PoolConfig;
 use spec::{LaunchSpec, SandboxInfo, check_env};
 
 /// How sandboxes are made and kept here.
@@ -57,15 +64,19 @@ pub struct Config {
     /// The state directory; its lock is held by who opens this.
     pub state_dir: PathBuf,
     /// The roles.
-    pub roles: Roles,
+    pub roles: Arc<Registry>,
     /// Which backend.
     pub backend: Choice,
+    /// The container engine.
+    pub engine: EngineConfig,
     /// Local sandboxes.
     pub local: LocalConfig,
     /// How long a sandbox outlives a host that has gone.
     pub lease: Duration,
     /// How long a sandbox lives with no exec; absent is for ever.
     pub idle: Option<Duration>,
+    /// Those that are made in advance.
+    pub pool: PoolConfig,
 }
 
 impl Config {
@@ -73,11 +84,13 @@ impl Config {
     pub fn new(state_dir: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self {
             state_dir: state_dir.into(),
-            roles: Roles::shipped()?,
+            roles: Registry::shipped()?.into(),
             backend: Choice::Auto,
+            engine: EngineConfig::default(),
             local: LocalConfig::default(),
             lease: Duration::from_secs(30),
             idle: None,
+            pool: PoolConfig::default(),
         })
     }
 }
@@ -95,6 +108,8 @@ pub struct ExecCommand {
     pub timeout: Option<Duration>,
     /// Whether standard input will be written; otherwise it is empty.
     pub stdin: bool,
+    /// Whether it has a terminal.
+    pub terminal: Option<crate::api::types::TerminalSize>,
 }
 
 /// What the host knows of an id.
@@ -148,8 +163,11 @@ impl Stopped {
     }
 }
 
-/// The mode of a file that is written anew.
-const NEW_FILE: u32 = 0o644;
+impl From<crate::api::types::TerminalSize> for TerminalSize {
+    fn from(size: crate::api::types::TerminalSize) -> Self {
+        Self { rows: size.rows, columns: size.columns }
+    }
+}
 
 /// What stays reserved for as long as a sandbox is there; dropped when it is gone.
 pub type Held = Box<dyn Any + Send + Sync>;
@@ -165,7 +183,7 @@ impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(config: Config) -> Result<Self> {
-        let docker = || Box::new(Docker::from_env()) as Box<dyn Backend>;
+        let docker = || Box::new(Docker::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
         let local = || Box::new(Local::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
         let backends = match config.backend {
             Choice::Auto => vec![docker(), local()],
@@ -186,44 +204,67 @@ impl Sandboxes {
                 tracing::warn!("sandboxes of an earlier host are not looked for now: {error}");
             }
         }
+        inner.fill_pool();
         Ok(Self { inner })
     }
 
-    /// The roles.
-    pub fn roles(&self) -> &Roles {
-        &self.inner.config.roles
+    /// The roles as they are now.
+    pub fn roles(&self) -> Arc<Roles> {
+        self.inner.config.roles.roles()
     }
 
-    /// The roles with their images, as `images list` shows them: each as the first backend has it that does. No backend
-    /// that answers is an error.
-    pub async fn images(&self) -> Result<ImageList> {
-        let look = self.roles().iter().map(|role| async move {
-            let (mut found, mut failed) = (None, None);
-            for engine in &self.inner.engines {
-                match engine.backend.image(role).await {
-                    Ok(Some(image)) => {
-                        found = Some((image.0, engine.backend.name().to_owned()));
-                        break;
-                    }
-                    Ok(None) => {}
-                    Err(error) => failed = Some(error),
-                }
-            }
-            if let (None, Some(error), 1) = (&found, failed, self.inner.engines.len()) {
-                return Err(error);
-            }
-            let (id, backend) = found.unzip();
-            Ok(ImageSummary {
-                role: role.name.clone(),
-                image: role.image.clone(),
-                description: role.description.clone(),
-                present: id.is_some(),
-                id,
-                backend,
-            })
+    /// The roles that `filter` lets through with their images, as `images list` shows them: each as the first backend has
+    /// it that does. No backend that answers is an error.
+    pub async fn images(&self, filter: &ImageFilter) -> Result<ImageList> {
+        let roles = self.roles();
+        let shown = roles.iter().filter(|role| {
+            let named = filter.role_allowlist.as_ref().is_none_or(|named| named.contains(&role.name));
+            named && filter.tags.iter().all(|tag| role.tags.contains(tag))
         });
-        let images = join_all(look).await.into_iter().collect::<Result<_>>()?;
-        Ok(ImageList { images, problems: self.roles().problems.clone() })
+        let images: Vec<_> = join_all(shown.map(|role| self.image(role))).await.into_iter().collect::<Result<_>>()?;
+        let message = match images.is_empty() {
+            true => "no role is listed that is asked for".into(),
+            false => String::new(),
+        };
+        Ok(ImageList { count: images.len(), images, problems: roles.problems.clone(), message })
+    }
+
+    async fn image(&self, role: &Role) -> Result<ImageSummary> {
+        let (mut found, mut failed, mut problem) = (None, None, None);
+        for engine in &self.inner.engines {
+            match engine.backend.image(role).await {
+                Ok(Some(image)) => {
+                    found = Some((image.0, engine.backend.name().to_owned()));
+                    break;
+                }
+                Ok(None) => {}
+                // It is there, and is not what it should be: nothing may stand in for it.
+                Err(error) if error.kind == ErrorKind::Denied => {
+                    problem = Some(error.message);
+                    break;
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let (None, Some(error), 1) = (&found, failed, self.inner.engines.len()) {
+            return Err(error);
+        }
+        let (id, backend) = found.unzip();
+        Ok(ImageSummary {
+            role: role.name.clone(),
+            image: role.image.clone(),
+            digest: role.pin().map(ToOwned::to_owned),
+            description: role.description.clone(),
+            tags: role.tags.clone(),
+            required_env: role.required_env.clone(),
+            runtime: role.runtime.clone(),
+            scripts: role.scripts.keys().cloned().collect(),
+            templates: role.templates.keys().cloned().collect(),
+            present: id.is_some(),
+            id,
+            backend,
+            problem,
+        })
     }
 
     /// The choice of backends, `auto`.
@@ -259,12 +300,12 @@ impl Sandboxes {
 
     /// A running sandbox; `not-found` for an unknown one, `sandbox-died` with the reason for one that has ended.
     pub fn get(&self, id: &str) -> Result<SandboxInfo> {
-        Ok(self.live(id)?.info.clone())
+        Ok(self.live(id)?.info())
     }
 
     /// Those that run, oldest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
-        let mut all: Vec<_> = self.inner.all().iter().map(|live| live.info.clone()).collect();
+        let mut all: Vec<_> = self.inner.all().iter().map(|live| live.info()).collect();
         all.sort_by_key(|info| info.launched_at_ms);
         all
     }
@@ -276,48 +317,122 @@ impl Sandboxes {
 
     /// The commands under way in it; 0 for one that does not run.
     pub fn execs(&self, id: &str) -> usize {
-        self.inner.live(id).map_or(0, |live| live.execs.load(Ordering::Relaxed))
+        self.inner.live(id).map_or(0, |live| live.execs.count())
     }
 
-    /// Starts a command as the owner's user. What the command cannot do (a missing program) comes as an event.
-    pub async fn exec(&self, id: &str, command: ExecCommand) -> Result<SandboxExec> {
+    /// Attaches an agent of the owner's session to a shared one. Whether it was not attached yet.
+    pub async fn attach(&self, id: &str, agent: &str) -> Result<bool> {
+        let _turn = self.live(id)?.turn().await;
         let live = self.live(id)?;
+        if !live.info().shared {
+            return Err(Error::not_owner(format!(
+                "the sandbox {id} was not launched with `--shared`, so only its owner uses it: launch your own"
+            )));
+        }
+        live.change_members(|members| members.attach(agent))
+    }
+
+    /// Detaches an agent, and ends what runs for it. Whether it was attached.
+    pub async fn detach(&self, id: &str, agent: &str) -> Result<bool> {
+        let _turn = self.live(id)?.turn().await;
+        let live = self.live(id)?;
+        let detached = live.change_members(|members| Ok(members.detach(agent)))?;
+        // After the change: what is started from now on finds that it may not.
+        live.execs.end_of(agent);
+        Ok(detached)
+    }
+
+    /// Starts a command for an agent. What the command cannot do (a missing program) comes as an event.
+    pub async fn exec(&self, id: &str, agent: &str, command: ExecCommand) -> Result<SandboxExec> {
+        let Desk { live, info, user, env: own } = self.desk(id, agent)?;
         check_env(&command.env)?;
-        let ExecCommand { command, cwd, env, timeout, stdin } = command;
-        let cwd = Some(live.info.working_directory(cwd.as_deref()));
-        let spec = ExecSpec { cwd, env, timeout, stdin, ..ExecSpec::new(command, live.user()) };
+        let ExecCommand { command, cwd, env, timeout, stdin, terminal } = command;
+        let terminal = terminal.map(TerminalSize::from);
+        let cwd = Some(info.working_directory(cwd.as_deref()));
+        let own = own.into_iter().filter(|(name, _)| !info.env.contains_key(name));
+        let env = own.chain(env).collect();
+        let spec = ExecSpec { cwd, env, timeout, stdin, terminal, ..ExecSpec::new(command, user) };
         let exec = live.link.exec(spec).await?;
-        Ok(SandboxExec { exec, _under_way: UnderWay::begin(&live.execs) })
+        let under_way = live.execs.enter(agent, exec.control());
+        // Detached meanwhile: then it was not seen among what had to end.
+        self.desk(id, agent)?;
+        Ok(SandboxExec { exec, _under_way: under_way })
     }
 
-    /// Reads a file as the owner's user: `too-large` when it has more than `max` bytes.
-    pub async fn read_file(&self, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
-        let live = self.live(id)?;
-        live.link.read_file(live.user(), &live.info.path_inside(path), max).await
+    /// Starts a persistent shell for an agent.
+    pub fn session(&self, id: &str, agent: &str) -> Result<SandboxSession> {
+        let Desk { live, info, user, env: own } = self.desk(id, agent)?;
+        let cwd = Some(info.working_directory(None));
+        let env = own.into_iter().filter(|(name, _)| !info.env.contains_key(name)).collect();
+        let session = live.link.session(SessionSpec { cwd, env, user })?;
+        let under_way = live.execs.enter(agent, session.control());
+        // Detached meanwhile: then it was not seen among what had to end.
+        self.desk(id, agent)?;
+        Ok(SandboxSession { session, _under_way: under_way })
     }
 
-    /// Writes a file as the owner's user, whole or not at all; parent directories are made.
-    pub async fn write_file(&self, id: &str, path: &str, content: impl AsyncRead + Unpin) -> Result<FileDone> {
-        let live = self.live(id)?;
-        live.link.write_file(live.user(), &live.info.path_inside(path), NEW_FILE, content).await
+    /// Reads a file as the agent's user: `too-large` when it has more than `max` bytes.
+    pub async fn read_file(&self, id: &str, agent: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.read_file(user, &info.path_inside(path), max).await
+    }
+
+    /// Writes a file as the agent's user, whole or not at all; parent directories are made.
+    pub async fn write_file(
+        &self,
+        id: &str,
+        agent: &str,
+        path: &str,
+        content: impl AsyncRead + Unpin,
+    ) -> Result<FileDone> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.write_file(user, &info.path_inside(path), info.new_file_mode(), content).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
-    pub async fn copy_in(&self, id: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
-        let live = self.live(id)?;
-        files::copy_in(&live.link, live.user(), host, from, &live.info.path_inside(to)).await
+    pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
-    pub async fn copy_out(&self, id: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
-        let live = self.live(id)?;
-        files::copy_out(&live.link, live.user(), &live.info.path_inside(from), host, to).await
+    pub async fn copy_out(&self, id: &str, agent: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        files::copy_out(&live.link, user, &info.path_inside(from), host, to).await
     }
 
-    /// Says what is at a path, as the owner's user sees it.
-    pub async fn stat(&self, id: &str, path: &str) -> Result<FileStat> {
+    /// Says what is at a path, as the agent's user sees it.
+    pub async fn stat(&self, id: &str, agent: &str, path: &str) -> Result<FileStat> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.stat(user, &info.path_inside(path)).await
+    }
+
+    /// What is in a directory, as the agent's user sees it: at most `max` entries; the other answer's `files` counts all.
+    pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<Found>, FileDone)> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.list(user, &info.path_inside(path), max).await
+    }
+
+    /// Removes a file as the agent's user; a directory that is not empty only with `recursive`.
+    pub async fn remove_file(&self, id: &str, agent: &str, path: &str, recursive: bool) -> Result<FileDone> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.remove(user, &info.path_inside(path), recursive).await
+    }
+
+    /// Watches a file, or what is in a directory, as the agent's user may.
+    pub async fn watch_files(&self, id: &str, agent: &str, path: &str) -> Result<FileWatch> {
+        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        live.link.watch(user, &info.path_inside(path)).await
+    }
+
+    /// Ends all that runs in it and starts it again: its id, its workspace, who is attached and the end of its wall time stay.
+    /// Goes on when this future is dropped.
+    pub async fn restart(&self, id: &str) -> Result<()> {
         let live = self.live(id)?;
-        live.link.stat(live.user(), &live.info.path_inside(path)).await
+        let restarted = self.inner.restart(&live).await;
+        restarted
+            .map_err(|error| Error::other(format!("restarting {id}: {error}")))?
+            .map_err(|error| error.context(format!("the sandbox {id}")))
     }
 
     /// Stops it: its processes get TERM, a moment, and KILL; when this returns none is left. One that has ended
@@ -336,9 +451,27 @@ impl Sandboxes {
         self.inner.subscribe()
     }
 
+    /// How many are ready that were made in advance, by role.
+    pub fn warm(&self) -> BTreeMap<String, usize> {
+        self.inner.pool.counts()
+    }
+
     /// Stops all.
     pub async fn shutdown(&self) {
+        self.inner.empty_pool().await;
         join_all(self.inner.all().iter().map(|live| self.inner.stop(live))).await;
+    }
+
+    fn desk(&self, id: &str, agent: &str) -> Result<Desk> {
+        let live = self.live(id)?;
+        let info = live.info();
+        let (user, env) = info.user(agent).ok_or_else(|| {
+            Error::not_owner(format!(
+                "the agent {agent:?} is not attached to the sandbox {id} of {:?}",
+                info.owner.agent
+            ))
+        })?;
+        Ok(Desk { live, info, user, env })
     }
 
     fn live(&self, id: &str) -> Result<Arc<Live>> {
@@ -356,12 +489,13 @@ impl Sandboxes {
     }
 }
 
-impl Live {
-    /// Whom the owner's commands and file calls run as.
-    fn user(&self) -> User {
-        let spec::Identity { uid, gid } = self.info.identity;
-        User { uid, gid, groups: Vec::new() }
-    }
+/// An agent's place in a sandbox.
+struct Desk {
+    live: Arc<Live>,
+    info: SandboxInfo,
+    user: User,
+    /// The agent's own environment.
+    env: BTreeMap<String, String>,
 }
 
 /// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
@@ -384,18 +518,22 @@ impl DerefMut for SandboxExec {
     }
 }
 
-/// Counts a command for as long as it is there.
-struct UnderWay(Arc<AtomicUsize>);
+/// A persistent shell; dropping it ends it with all of its processes. Dereferences to [`Session`].
+pub struct SandboxSession {
+    session: Session,
+    _under_way: UnderWay,
+}
 
-impl UnderWay {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
+impl Deref for SandboxSession {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
     }
 }
 
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl DerefMut for SandboxSession {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
     }
 }

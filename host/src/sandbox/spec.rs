@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::backend::ImageId;
+use super::backend::{ImageId, Transport};
+use super::link::User;
+use super::members::{Members, Slot};
 use crate::api::types::{Network, SandboxSummary};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
@@ -24,6 +26,8 @@ pub const MIN_MEMORY_MIB: u64 = 16;
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 /// The most processes that can be asked for.
 const MAX_PIDS: u32 = 1 << 20;
+/// The permissions that new files of a sandbox with one user do not get.
+pub(super) const UMASK: u32 = 0o022;
 /// The longest life that can be asked for.
 const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -142,6 +146,37 @@ impl Identity {
 /// Where a session's workspace is in every sandbox, and where relative paths start.
 pub const WORKSPACE: &str = "/workspace";
 
+/// What `/workspace` is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Workspace {
+    /// A directory of this machine.
+    Directory(PathBuf),
+    /// A volume of an engine that does not see this machine's files.
+    Volume {
+        /// Its name.
+        volume: String,
+    },
+}
+
+impl Workspace {
+    /// The directory of this machine, if it is one.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) => Some(path),
+            Self::Volume { .. } => None,
+        }
+    }
+
+    /// The engine's volume, if it is one.
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Volume { volume } => Some(volume),
+        }
+    }
+}
+
 /// What a backend builds.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
@@ -165,11 +200,15 @@ pub struct SandboxSpec {
     pub network: Network,
     /// Whether other agents are to use it too, each as a user of their own.
     pub shared: bool,
+    /// Whom the owner's commands run as, and whose group the workspace has.
+    pub identity: Identity,
     /// Labels, `skillhost.…`.
     pub labels: BTreeMap<String, String>,
-    /// The session's workspace on the host: `/workspace` inside.
-    pub workspace: PathBuf,
-    /// The sandbox's control directory on the host: `/.skillhost` inside, read-only.
+    /// The session's workspace: `/workspace` inside.
+    pub workspace: Workspace,
+    /// How its supervisor is reached.
+    pub transport: Transport,
+    /// The sandbox's control directory on the host: `/.skillhost` inside, read-only, where the transport is a socket.
     pub control: PathBuf,
 }
 
@@ -186,6 +225,9 @@ pub struct SandboxInfo {
     pub role: String,
     /// The image's id.
     pub image: String,
+    /// The engine's runtime; absent is the engine's default.
+    #[serde(default)]
+    pub runtime: Option<String>,
     /// The backend's name.
     pub backend: String,
     /// What isolates it, in a word or two.
@@ -197,6 +239,9 @@ pub struct SandboxInfo {
     pub owner: Caller,
     /// Whether other agents of the session may attach.
     pub shared: bool,
+    /// Those that have.
+    #[serde(default)]
+    pub members: Members,
     /// Cores.
     pub cpus: f64,
     /// Memory.
@@ -212,21 +257,37 @@ pub struct SandboxInfo {
     pub invocation: Option<String>,
     /// Whom the owner's commands run as.
     pub identity: Identity,
-    /// The session's workspace on the host.
-    pub workspace: PathBuf,
+    /// The session's workspace.
+    pub workspace: Workspace,
+    /// How its supervisor is reached.
+    #[serde(default)]
+    pub transport: Transport,
+    /// Whether it was made in advance, before anybody asked for it.
+    #[serde(default)]
+    pub warm: bool,
     /// Whether nothing confines it: then paths in it are this machine's own.
     #[serde(default)]
     pub bare: bool,
     /// When it was launched, milliseconds since 1970.
     pub launched_at_ms: u64,
+    /// When its supervisor was started, milliseconds since 1970: later than the launch when it was started again.
+    pub started_at_ms: u64,
     /// When its wall time is over, milliseconds since 1970.
     pub expires_at_ms: u64,
 }
 
 impl SandboxInfo {
+    /// Whether it was made in advance and is no session's yet: no caller has an empty name.
+    pub fn is_nobodys(&self) -> bool {
+        self.owner.session.is_empty()
+    }
+
     /// The workspace as commands see it.
     pub fn workspace_inside(&self) -> Cow<'_, str> {
-        if self.bare { self.workspace.to_string_lossy() } else { Cow::Borrowed(WORKSPACE) }
+        match &self.workspace {
+            Workspace::Directory(path) if self.bare => path.to_string_lossy(),
+            _ => Cow::Borrowed(WORKSPACE),
+        }
     }
 
     /// A path as commands see it: relative ones start at the workspace, which is `/workspace` in every sandbox, also in
@@ -250,7 +311,33 @@ impl SandboxInfo {
         asked.map_or_else(|| self.workspace_inside().into_owned(), |path| self.path_inside(path))
     }
 
-    /// Its line in a listing for `agent`.
+    /// The place in it of an agent of its session: the owner's, or one that is attached.
+    fn slot(&self, agent: &str) -> Option<Slot> {
+        if agent == self.owner.agent { Some(Slot::OWNER) } else { self.members.slot(agent) }
+    }
+
+    /// Whether the caller may use it: its owner, or an agent of the session that is attached.
+    pub fn is_used_by(&self, caller: &Caller) -> bool {
+        self.owner.same_session(caller) && self.slot(&caller.agent).is_some()
+    }
+
+    /// Whom the commands and file calls of an agent run as, and what their environment has besides.
+    pub fn user(&self, agent: &str) -> Option<(User, BTreeMap<String, String>)> {
+        let slot = self.slot(agent)?;
+        if self.shared {
+            return Some((slot.user(self.identity), slot.env()));
+        }
+        let Identity { uid, gid } = self.identity;
+        Some((User { uid, gid, groups: Vec::new(), umask: UMASK }, BTreeMap::new()))
+    }
+
+    /// The mode of a file that is written anew.
+    pub fn new_file_mode(&self) -> u32 {
+        // Who shares a workspace works on the same files.
+        if self.shared { 0o660 } else { 0o644 }
+    }
+
+    /// Its line in a listing for `caller`.
     pub fn summary(&self, caller: &Caller) -> SandboxSummary {
         SandboxSummary {
             container_id: self.id.clone(),
@@ -259,14 +346,17 @@ impl SandboxInfo {
             role: self.role.clone(),
             backend: self.backend.clone(),
             isolation: self.isolation.clone(),
+            transport: self.transport.to_string(),
             launched_at_ms: self.launched_at_ms,
             owner_agent_id: self.owner.agent.clone(),
             owner_is_me: self.owner == *caller,
             shared: self.shared,
+            attached_agent_ids: self.members.attached().map(str::to_owned).collect(),
             cpus: self.cpus,
             memory_mib: self.memory_mib,
             network: self.network,
-            workspace_path: self.workspace.clone(),
+            workspace_path: self.workspace.directory().map(Path::to_owned),
+            workspace_volume: self.workspace.volume().map(str::to_owned),
         }
     }
 }

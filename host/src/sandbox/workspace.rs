@@ -15,11 +15,19 @@ use serde::{Deserialize, Serialize};
 use super::spec::Identity;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
+use crate::ids::random_hex;
 
 /// Closed to all but the host's user.
 pub(super) const PRIVATE: u32 = 0o700;
 /// Owner and group, and what is made inside stays with the group.
-const WORKSPACE: u32 = 0o2770;
+pub(super) const MODE: u32 = skillhost_protocol::WORKSPACE_MODE;
+
+/// What leads the name of a directory that is no session's yet; those of sessions are hexadecimal digits.
+const SPARE: &str = "spare-";
+
+fn is_spare(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(SPARE))
+}
 
 /// Who a workspace belongs to, for a person who looks at the hashed names; nothing reads it back.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,7 +49,52 @@ impl Workspaces {
         let root = state_dir.join("workspaces");
         private_dir(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
-        Ok(Self { root, identity })
+        let workspaces = Self { root, identity };
+        workspaces.forget_spares();
+        Ok(workspaces)
+    }
+
+    /// A directory that is nobody's yet, to be given to a session later.
+    pub fn spare(&self) -> Result<PathBuf> {
+        let path = self.root.join(format!("{SPARE}{}", random_hex(8)?));
+        DirBuilder::new().mode(PRIVATE).create(&path).map_err(|error| at(&path, error))?;
+        self.hand_over(&path).map_err(|error| at(&path, error.into()))?;
+        Ok(path)
+    }
+
+    /// Makes a spare directory the workspace of the session: what has it mounted or open goes on to have it. None when the
+    /// session has one.
+    pub fn adopt(&self, spare: &Path, caller: &Caller) -> Result<Option<PathBuf>> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let path = self.path(caller);
+        match renameat_with(CWD, spare, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => return Ok(None),
+            Err(error) => return Err(at(&path, error.into())),
+        }
+        self.note(caller)?;
+        Ok(Some(path))
+    }
+
+    /// Removes a spare directory that nobody had.
+    pub fn discard_spare(&self, spare: &Path) {
+        // Nothing has ever been written there. If something was, it stays for a person to see.
+        if is_spare(spare)
+            && let Err(error) = std::fs::remove_dir(spare)
+        {
+            tracing::warn!("{}: {error}", spare.display());
+        }
+    }
+
+    /// Removes those of an earlier host: whoever has the state directory is the only one.
+    fn forget_spares(&self) {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| is_spare(path)).for_each(|path| self.discard_spare(&path));
+    }
+
+    /// Whether the session has a workspace.
+    pub fn is_there(&self, caller: &Caller) -> bool {
+        self.path(caller).symlink_metadata().is_ok()
     }
 
     /// Where the session's workspace is, or would be.
@@ -71,8 +124,8 @@ impl Workspaces {
             rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
         // After the change of owner, which clears the set-group-id bit.
-        if stat.st_mode & 0o7777 != WORKSPACE {
-            rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORKSPACE))?;
+        if stat.st_mode & 0o7777 != MODE {
+            rustix::fs::fchmod(&dir, Mode::from_raw_mode(MODE))?;
         }
         Ok(())
     }
@@ -126,7 +179,7 @@ mod tests {
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(workspaces.ensure(&Caller::default()).unwrap(), path);
         let meta = path.metadata().unwrap();
-        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (identity.uid, identity.gid, WORKSPACE));
+        assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (identity.uid, identity.gid, MODE));
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o7777, PRIVATE);
     }
 

@@ -7,10 +7,13 @@
 pub mod docker;
 pub mod local;
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
 
 use super::images::Role;
 use super::spec::SandboxSpec;
@@ -47,13 +50,46 @@ pub struct Probe {
     pub notes: Vec<String>,
 }
 
+/// How the supervisor of a sandbox is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// It connects to a socket of this host, in a directory that it sees.
+    #[default]
+    Socket,
+    /// The engine runs a bridge beside it, which carries the same frames.
+    Bridge,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Socket => "socket",
+            Self::Bridge => "bridge",
+        })
+    }
+}
+
+/// How sandboxes of a role are reached, and what they see of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// How their supervisor is reached.
+    pub transport: Transport,
+    /// Whether this machine's directories can be seen in them.
+    pub shares_files: bool,
+    /// Why it is so, in words.
+    pub why: String,
+}
+
 /// A sandbox that an engine runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
     /// The engine's id.
     pub engine_id: String,
-    /// The process id of its PID 1 as this host sees it.
-    pub init_pid: i32,
+    /// The process id of its PID 1 as this host sees it, where it is reached by a socket.
+    pub init_pid: Option<i32>,
+    /// Whether its runtime has a kernel of its own, so that this machine's knows nothing of its processes.
+    pub own_kernel: bool,
     /// What isolates it, in a word or two.
     pub isolation: String,
     /// Whether nothing isolates it, as the operator wishes.
@@ -82,19 +118,38 @@ pub trait Backend: Send + Sync {
     /// Asks the engine whether it can make sandboxes here.
     fn probe(&self) -> BoxFuture<'_, Result<Probe>>;
 
-    /// The id of the role's image, if it can be had.
+    /// The id of the role's image, if it can be had; `denied` when it is there and is not the one that is pinned.
     fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>>;
 
     /// Why the role's image cannot be had, and what to do.
     fn lacks(&self, role: &Role) -> Error;
 
+    /// How sandboxes of this role are reached.
+    fn route<'a>(&'a self, role: &'a Role, image: &'a ImageId) -> BoxFuture<'a, Result<Route>> {
+        let _ = (role, image);
+        let why = "it is this machine".to_owned();
+        Box::pin(std::future::ready(Ok(Route { transport: Transport::Socket, shares_files: true, why })))
+    }
+
     /// Makes a sandbox and starts its supervisor. After an error nothing of it is left.
     fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>>;
+
+    /// A stream to the supervisor of a sandbox whose transport is a bridge.
+    fn bridge<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<UnixStream>> {
+        Box::pin(std::future::ready(Err(Error::unavailable(format!("{engine_id} is reached by no bridge")))))
+    }
+
+    /// Gives a workspace that the engine made to the commands' user.
+    fn hand_over<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<()>> {
+        let _ = spec;
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Sees for itself that the running supervisor is confined as it was asked for; an engine's word is not enough.
     fn verify(&self, init_pid: i32) -> Result<()>;
 
-    /// The process id of the sandbox's PID 1, if it runs.
+    /// The process id of the sandbox's PID 1 as this host sees it, if it runs; meant for sandboxes that are reached by a
+    /// socket.
     fn init_pid<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<Option<i32>>>;
 
     /// Ends and removes a sandbox: when this returns, no process of it is left. `grace` is what the supervisor gets to
@@ -107,15 +162,39 @@ pub trait Backend: Send + Sync {
 
 /// Checks the kernel's own account of a supervisor's confinement, its `/proc/PID/status`.
 fn confined(status: &str) -> Result<()> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let bounding = field("CapBnd").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let shares = field(status, "NSpid").is_none_or(|pids| pids.split_whitespace().count() < 2);
+    all_held(&[
+        (field(status, "NoNewPrivs") == Some("1"), "no-new-privileges is off"),
+        (field(status, "Seccomp") == Some("2"), "no seccomp filter is in force"),
+        (only_kept(status, "CapBnd"), "it has more capabilities than it was given"),
+        (!shares, "it shares the host's processes"),
+    ])
+}
+
+/// The same for a supervisor that this machine's kernel does not know: its own `/proc/1/status`, read by our program
+/// before anything else has run in the sandbox. A runtime with a kernel of its own (`own_kernel`) is the boundary itself,
+/// and keeps no account of what filters it has.
+pub(super) fn confined_inside(status: &str, own_kernel: bool) -> Result<()> {
+    let set = |name: &str, value: &str| own_kernel || field(status, name) == Some(value);
+    all_held(&[
+        (set("NoNewPrivs", "1"), "no-new-privileges is off"),
+        (set("Seccomp", "2"), "no seccomp filter is in force"),
+        (only_kept(status, "CapPrm") && only_kept(status, "CapEff"), "it has more capabilities than it was given"),
+    ])
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Whether a set of capabilities has none but those that the supervisor keeps.
+fn only_kept(status: &str, set: &str) -> bool {
     let kept = CAPABILITIES.iter().fold(0, |mask, (_, number)| mask | 1 << number);
-    for (held, what) in [
-        (field("NoNewPrivs") == Some("1"), "no-new-privileges is off"),
-        (field("Seccomp") == Some("2"), "no seccomp filter is in force"),
-        (bounding.is_some_and(|mask| mask & !kept == 0), "it has more capabilities than it was given"),
-        (field("NSpid").is_some_and(|pids| pids.split_whitespace().count() > 1), "it shares the host's processes"),
-    ] {
+    field(status, set).and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & !kept == 0)
+}
+
+fn all_held(checks: &[(bool, &str)]) -> Result<()> {
+    for (held, what) in checks {
         if !held {
             return Err(Error::unavailable(format!(
                 "the engine did not confine the sandbox as it was told ({what}), so it was refused: look at the engine's \
@@ -183,6 +262,22 @@ mod tests {
             let error = confined(&STATUS.replace(from, to)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable);
             assert!(error.message.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn and_so_is_one_that_only_its_own_account_is_known_of() {
+        let status =
+            "Name:\tsupervisor\nCapPrm:\t00000000000001e0\nCapEff:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+        confined_inside(status, false).unwrap();
+        for (from, to) in [
+            ("NoNewPrivs:\t1", ""),
+            ("Seccomp:\t2", "Seccomp:\t0"),
+            ("CapEff:\t00000000000001e0", "CapEff:\t3fffffffff"),
+        ] {
+            let status = status.replace(from, to);
+            assert_eq!(confined_inside(&status, false).unwrap_err().kind, ErrorKind::Unavailable, "{to}");
+            assert_eq!(confined_inside(&status, true).is_ok(), !from.starts_with("Cap"), "{to}");
         }
     }
 }

@@ -55,7 +55,7 @@ impl From<StreamError> for Stop {
 /// Sends the tree at `from`: what it left out, or nothing when the sandbox listens no more.
 pub(super) fn walk(host: &Dir, from: &Path, socket: Arc<TreeSocket>) -> Result<Option<Notes>> {
     let (budget, notes) = Default::default();
-    let mut walker = Walker { tree: TreeSender::new(socket), chunk: vec![0; CHUNK], budget, notes };
+    let mut walker = Walker { tree: socket.sender(), chunk: vec![0; CHUNK], budget, notes };
     let sent = walker.root(host, from).and_then(|()| Ok(walker.tree.end()?));
     match sent {
         Ok(()) => Ok(Some(walker.notes)),

@@ -23,6 +23,9 @@ use crate::error::{Error, Result};
 
 /// Room for a few frames, so that one read takes what has piled up.
 const READ_BUFFER: usize = 512 * 1024;
+/// What a supervisor may say of its sandbox: notes, and characters of each.
+const MAX_NOTES: usize = 8;
+const MAX_NOTE: usize = 500;
 /// A hello is owed at once: a peer that connects and stays silent is none of ours.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -76,11 +79,16 @@ struct State {
 pub(super) struct Shared {
     state: Mutex<State>,
     stream: UnixStream,
+    /// Whether descriptors arrive at the other end.
+    passes: bool,
     outgoing: Mutex<Outgoing>,
     /// The socket is full, and the writer is to wait for it.
     blocked: Notify,
     closed: watch::Sender<Option<CloseReason>>,
 }
+
+/// The shortest lease: it is renewed three times in that.
+const LEAST_LEASE: Duration = Duration::from_secs(1);
 
 /// Ends the connection with the last of its users.
 #[derive(Debug)]
@@ -96,18 +104,23 @@ impl Drop for Guard {
     }
 }
 
-/// Exchanges hellos and starts the connection's tasks.
-pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<Link> {
-    let lease = hello.lease.max(Duration::from_secs(1));
-    let mut frame = Vec::new();
-    let config = SandboxConfig {
-        lease_ms: millis(lease),
+/// What a supervisor is told, as it travels.
+pub(super) fn config(hello: HelloConfig) -> SandboxConfig {
+    SandboxConfig {
+        lease_ms: millis(hello.lease.max(LEAST_LEASE)),
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
         idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
         grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
         env: hello.env.into_iter().collect(),
         workspace: hello.workspace,
-    };
+    }
+}
+
+/// Exchanges hellos and starts the connection's tasks. `passes`: whether `stream` takes descriptors to the supervisor.
+pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: bool) -> Result<Link> {
+    let lease = hello.lease.max(LEAST_LEASE);
+    let mut frame = Vec::new();
+    let config = config(hello);
     let hello = HostHello { magic: MAGIC, version: VERSION, build: env!("CARGO_PKG_VERSION").into(), config };
     encode(0, &ToSupervisor::Hello(hello), &mut frame)?;
     let mut buffer = BytesMut::with_capacity(READ_BUFFER);
@@ -127,6 +140,7 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<L
     let shared = Arc::new(Shared {
         state: Mutex::default(),
         stream,
+        passes,
         outgoing: Mutex::default(),
         blocked: Notify::new(),
         closed: watch::Sender::new(None),
@@ -136,7 +150,8 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig) -> Result<L
         tokio::spawn(write(Arc::clone(&shared))),
         tokio::spawn(renew(Arc::clone(&shared), lease)),
     ];
-    Ok(Link::new(shared, Guard { tasks }, theirs.uid))
+    let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
+    Ok(Link::new(shared, Guard { tasks }, theirs.uid, notes))
 }
 
 fn millis(time: Duration) -> u64 {
@@ -283,6 +298,10 @@ impl Shared {
 
     pub(super) fn closed(&self) -> watch::Receiver<Option<CloseReason>> {
         self.closed.subscribe()
+    }
+
+    pub(super) fn passes_descriptors(&self) -> bool {
+        self.passes
     }
 
     fn close(&self, reason: CloseReason) {
@@ -462,6 +481,9 @@ impl Shared {
             (ToHost::NotStarted { code, reason }, Phase::Asked) => {
                 slot.phase = Phase::Ended;
                 Item::Event(ExecEvent::NotStarted { code, reason })
+            }
+            (ToHost::LineDone { number, code, cwd, why }, Phase::Started) => {
+                Item::Event(ExecEvent::LineDone { number, code: i32::from(code), cwd, why })
             }
             (ToHost::Exited(ending), Phase::Started) => {
                 slot.phase = Phase::Ended;

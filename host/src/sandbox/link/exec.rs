@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skillhost_protocol::{ExecStart, FileDone, FileError, FileOp, FileStart, Program, ToSupervisor, User};
+use skillhost_protocol::{
+    ExecStart, FileDone, FileError, FileOp, FileStart, Program, TerminalSize, ToSupervisor, User,
+};
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::connection::{Guard, Item, Shared, StdinState};
-use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec};
+use super::connection::{self, Guard, Item, Shared, StdinState};
+use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec, HelloConfig};
 use crate::api::types::Command;
 use crate::error::{Error, Result};
 
@@ -20,11 +23,18 @@ pub struct Link {
     shared: Arc<Shared>,
     _guard: Arc<Guard>,
     uid: u32,
+    notes: Arc<[String]>,
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>, guard: Guard, uid: u32) -> Self {
-        Self { shared, _guard: Arc::new(guard), uid }
+    pub(super) fn new(shared: Arc<Shared>, guard: Guard, uid: u32, notes: Vec<String>) -> Self {
+        Self { shared, _guard: Arc::new(guard), uid, notes: notes.into() }
+    }
+
+    /// Greets the supervisor at the other end of `stream`, which carries bytes and nothing else: a bridge's. Who that is, the
+    /// caller has seen to.
+    pub async fn over(stream: UnixStream, hello: HelloConfig) -> Result<Self> {
+        connection::open(stream, hello, false).await
     }
 
     /// The uid of the supervisor inside the sandbox.
@@ -34,27 +44,33 @@ impl Link {
 
     /// Asks for a command; what comes of it are the events.
     pub async fn exec(&self, spec: ExecSpec) -> Result<Exec> {
-        let ExecSpec { command, cwd, env, user, timeout, stdin, window } = spec;
-        let program = match command {
+        let program = match &spec.command {
             Command::Argv(argv) if argv.is_empty() => {
                 return Err(Error::invalid_argument("the command is empty; name a program to run"));
             }
-            Command::Argv(argv) => Program::Argv(argv),
-            Command::Shell(line) => Program::Shell(line),
+            Command::Argv(argv) => Program::Argv(argv.clone()),
+            Command::Shell(line) => Program::Shell(line.clone()),
         };
-        let timeout_ms = timeout.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
+        self.run(program, spec)
+    }
+
+    /// The same of `program`, whatever the spec's command is.
+    pub(super) fn run(&self, program: Program, spec: ExecSpec) -> Result<Exec> {
+        let ExecSpec { command: _, cwd, env, user, timeout, stdin, window, terminal } = spec;
+        let timeout_ms = timeout.map_or(0, millis);
         let start = |window| {
             let (cwd, env) = (cwd.unwrap_or_default(), env.into_iter().collect());
-            ToSupervisor::Exec(ExecStart { program, cwd, env, user, timeout_ms, stdin, window })
+            ToSupervisor::Exec(ExecStart { program, cwd, env, user, timeout_ms, stdin, window, terminal })
         };
         let (channel, mut writer) = self.start(window, None, start)?;
         writer.eof_on_drop = true;
         Ok(Exec { channel, stdin: stdin.then_some(writer) })
     }
 
-    /// Asks for a file operation, with the descriptor that belongs to it.
+    /// Asks for a file operation, with the descriptor that belongs to it. A tree without one travels in frames.
     pub(super) fn file(&self, op: FileOp, user: User, socket: Option<OwnedFd>) -> Result<(Channel, ExecStdin)> {
-        let start = |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window });
+        let framed = op.is_tree() && socket.is_none();
+        let start = |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window, framed });
         self.start(DEFAULT_WINDOW, socket, start)
     }
 
@@ -67,6 +83,16 @@ impl Link {
         let (id, items, state) = self.shared.start(window, descriptor, message)?;
         let stdin = ExecStdin { id, link: self.clone(), state, open: true, eof_on_drop: false };
         Ok((Channel { id, link: self.clone(), items, closed: false }, stdin))
+    }
+
+    /// What a person should know of the sandbox, as its supervisor says.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether descriptors arrive at the other end.
+    pub(super) fn passes_descriptors(&self) -> bool {
+        self.shared.passes_descriptors()
     }
 
     /// Why the link ended, once it has.
@@ -84,6 +110,11 @@ impl Link {
     /// Whether the link has ended.
     pub fn is_closed(&self) -> bool {
         self.shared.closed().borrow().is_some()
+    }
+
+    /// Tells the supervisor anew what it was told at the hello; the wall time counts from now.
+    pub fn configure(&self, config: HelloConfig) -> Result<()> {
+        self.shared.send(0, &ToSupervisor::Configure(connection::config(config)))
     }
 
     /// Asks the supervisor to end everything and itself, and waits for that, five seconds at most.
@@ -194,13 +225,63 @@ impl Exec {
 
     /// Ends the command and all of its processes: TERM, grace, KILL. The outcome is cancelled; events go on to come.
     pub fn kill(&self) {
-        let _ = self.channel.link.shared.send(self.channel.id, &ToSupervisor::Kill);
+        self.control().kill();
     }
 
     /// Sends a signal to the leader's process group.
     pub fn signal(&self, number: i32) {
-        let _ = self.channel.link.shared.send(self.channel.id, &ToSupervisor::Signal { number });
+        self.control().signal(number);
     }
+
+    /// What acts on it from elsewhere than where its events are taken.
+    pub fn control(&self) -> ExecControl {
+        ExecControl { id: self.channel.id, link: self.channel.link.clone() }
+    }
+}
+
+/// Acts on a command whose events somebody else takes; once that is over, on nothing. The link lives as long as this.
+#[derive(Debug, Clone)]
+pub struct ExecControl {
+    id: u32,
+    link: Link,
+}
+
+impl ExecControl {
+    /// As [`Exec::kill`].
+    pub fn kill(&self) {
+        self.send(&ToSupervisor::Kill);
+    }
+
+    /// As [`Exec::signal`].
+    pub fn signal(&self, number: i32) {
+        self.send(&ToSupervisor::Signal { number });
+    }
+
+    /// Tells its terminal that it has another size now.
+    pub fn resize(&self, size: TerminalSize) {
+        self.send(&ToSupervisor::Resize(size));
+    }
+
+    /// Ends the line of a session that is under way.
+    pub(super) fn interrupt(&self) {
+        self.send(&ToSupervisor::Interrupt);
+    }
+
+    /// Gives a session its next line.
+    pub(super) fn line(&self, number: u32, text: String, timeout: Option<Duration>) -> Result<()> {
+        let timeout_ms = timeout.map_or(0, millis);
+        self.link.shared.send(self.id, &ToSupervisor::Line { number, text, timeout_ms })
+    }
+
+    fn send(&self, message: &ToSupervisor) {
+        // A link that has ended has ended the command, too.
+        let _ = self.link.shared.send(self.id, message);
+    }
+}
+
+/// As it is sent, where 0 is none.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// Standard input of an exec.

@@ -6,7 +6,8 @@
 use std::future::Future;
 
 use bytes::{Bytes, BytesMut};
-use skillhost_protocol::{FileDone, FileError, FileOp, FileStat, User};
+use serde::de::DeserializeOwned;
+use skillhost_protocol::{Changed, FileDone, FileError, FileOp, FileStat, Found, User, record};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::ExecEvent;
@@ -59,6 +60,72 @@ impl Link {
         let done = channel.file_done().await?;
         done.stat.ok_or_else(|| Error::other("the sandbox did not say what is there"))
     }
+}
+
+impl Link {
+    /// What is in a directory, at most `max` entries; the other answer's `files` counts all.
+    pub async fn list(&self, user: User, path: &str, max: u32) -> Result<(Vec<Found>, FileDone)> {
+        let (channel, _) = self.file(FileOp::List { path: path.into(), max }, user, None)?;
+        let mut records = Records { read: FileRead { channel, done: None }, buffer: Vec::new() };
+        let mut found = Vec::new();
+        while let Some(entry) = records.next().await? {
+            if found.len() >= max as usize {
+                return Err(lied("it lists more than it was asked for"));
+            }
+            found.push(entry);
+        }
+        let done = records.read.done().cloned().ok_or_else(|| lied("it lists without an end"))?;
+        Ok((found, done))
+    }
+
+    /// Removes what is at `path`: a directory that is not empty only with `recursive`. A link is not followed.
+    pub async fn remove(&self, user: User, path: &str, recursive: bool) -> Result<FileDone> {
+        let (mut channel, _) = self.file(FileOp::Remove { path: path.into(), recursive }, user, None)?;
+        channel.file_done().await
+    }
+
+    /// Watches a file, or what is in a directory.
+    pub async fn watch(&self, user: User, path: &str) -> Result<FileWatch> {
+        let (channel, _) = self.file(FileOp::Watch { path: path.into() }, user, None)?;
+        Ok(FileWatch(Records { read: FileRead { channel, done: None }, buffer: Vec::new() }))
+    }
+}
+
+/// Changes as they come; dropping it ends the watch.
+#[derive(Debug)]
+pub struct FileWatch(Records);
+
+impl FileWatch {
+    /// The next change; `None` once the path is gone. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<Changed>> {
+        self.0.next().await
+    }
+}
+
+/// Records that a file operation sends in place of a file's content.
+#[derive(Debug)]
+struct Records {
+    read: FileRead,
+    buffer: Vec<u8>,
+}
+
+impl Records {
+    async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        loop {
+            if let Some(found) = record::take(&mut self.buffer).map_err(|error| lied(&error.0))? {
+                return Ok(Some(found));
+            }
+            match self.read.next().await? {
+                Some(bytes) => self.buffer.extend_from_slice(&bytes),
+                None if self.buffer.is_empty() => return Ok(None),
+                None => return Err(lied("it ends within a record")),
+            }
+        }
+    }
+}
+
+fn lied(what: &str) -> Error {
+    Error::sandbox_died(format!("the sandbox answers a file operation with something else: {what}; launch a new one"))
 }
 
 /// Sends while it listens: the sandbox may refuse long before all was sent. When `pump` fails, the caller drops the

@@ -55,7 +55,7 @@ impl Listener {
             if !expected(&stream, expected_pid) {
                 continue;
             }
-            return connection::open(stream, hello).await;
+            return connection::open(stream, hello, true).await;
         }
     }
 }

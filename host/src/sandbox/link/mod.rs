@@ -27,6 +27,7 @@ mod exec;
 mod files;
 mod listener;
 mod outgoing;
+mod session;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -34,13 +35,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 pub use skillhost_protocol::tree::{Entry, EntryKind};
-pub use skillhost_protocol::{ByeReason, Ending, FileDone, FileKind, FileStat, User};
+pub use skillhost_protocol::{
+    ByeReason, Change, Changed, Ending, FileDone, FileKind, FileStat, Found, TerminalSize, User,
+};
 
 use crate::api::types::Command;
 
-pub use exec::{Exec, ExecStdin, Link};
-pub use files::FileRead;
+pub use exec::{Exec, ExecControl, ExecStdin, Link};
+pub use files::{FileRead, FileWatch};
 pub use listener::{Listener, SOCKET_NAME};
+pub use session::{Session, SessionSpec};
 pub use transfer::{Transfer, TreeSocket};
 
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
@@ -93,6 +97,8 @@ pub struct ExecSpec {
     pub stdin: bool,
     /// Bytes of output that may be under way at once.
     pub window: u32,
+    /// Whether it has a terminal; then all that it shows is standard output.
+    pub terminal: Option<TerminalSize>,
 }
 
 impl ExecSpec {
@@ -108,7 +114,8 @@ impl ExecSpec {
 
     /// `command` with everything else at its default.
     pub fn new(command: Command, user: User) -> Self {
-        Self { command, cwd: None, env: BTreeMap::new(), user, timeout: None, stdin: false, window: DEFAULT_WINDOW }
+        let (cwd, env, window) = (None, BTreeMap::new(), DEFAULT_WINDOW);
+        Self { command, cwd, env, user, timeout: None, stdin: false, window, terminal: None }
     }
 }
 
@@ -134,6 +141,17 @@ pub enum ExecEvent {
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
+    /// A line of a [`Session`] ended; all that it wrote came before this.
+    LineDone {
+        /// Which.
+        number: u32,
+        /// Its exit status.
+        code: i32,
+        /// The shell's working directory.
+        cwd: String,
+        /// Why it ended before its time, when it did.
+        why: Option<Ending>,
+    },
     /// The leader ended.
     Exited(Ending),
 }

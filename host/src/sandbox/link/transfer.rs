@@ -1,18 +1,29 @@
 //! Moving trees over a link: a directory with everything in it, or one file.
 //!
 //! The operation is asked for, ended and answered over the link like any other. The tree itself goes over a socket of its
-//! own ([`skillhost_protocol::stream`]), from one thread here to one process there with nobody in between.
+//! own ([`skillhost_protocol::stream`]), from one thread here to one process there with nobody in between. Over a bridge,
+//! which passes no descriptors, each side keeps both ends of such a socket, and what is written to them is carried as the
+//! operation's standard input or output, with their flow control.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::BytesMut;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use skillhost_protocol::stream::TreeSender;
 use skillhost_protocol::{FileDone, FileOp, User};
-use tokio::task::JoinHandle;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::task::{AbortHandle, JoinHandle};
 
-use super::exec::{Channel, Link};
+use super::ExecEvent;
+use super::connection::Item;
+use super::exec::{Channel, ExecStdin, Link, file_result};
 use crate::error::{Error, Result};
+
+/// How much of a tree is read before it is sent.
+const CHUNK: usize = 256 * 1024;
 
 impl Link {
     /// Begins to make the tree at `path`, from what is sent on the transfer's socket.
@@ -30,6 +41,8 @@ impl Link {
 #[derive(Debug)]
 pub struct TreeSocket {
     socket: OwnedFd,
+    /// Whether descriptors arrive at the other end.
+    passes: bool,
     stopped: AtomicBool,
 }
 
@@ -40,6 +53,13 @@ impl AsFd for TreeSocket {
 }
 
 impl TreeSocket {
+    /// What sends a tree on it.
+    pub fn sender(self: Arc<Self>) -> TreeSender<Arc<Self>> {
+        let passes = self.passes;
+        let sender = TreeSender::new(self);
+        if passes { sender } else { sender.by_bytes() }
+    }
+
     /// Whether the transfer is over for everybody but this thread, which is to end, too.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
@@ -52,19 +72,45 @@ impl TreeSocket {
     }
 }
 
+/// How what is on a tree's socket gets to the sandbox.
+#[derive(Debug)]
+enum Way {
+    /// The other end is there.
+    Passed,
+    /// Carried as standard input, by this task.
+    Input(AbortHandle),
+    /// Carried as standard output, to here.
+    Output(UnixStream),
+}
+
 /// A tree on its way. Dropped before its end, it ends the operation and the thread.
 #[derive(Debug)]
 pub struct Transfer {
     channel: Channel,
     socket: Arc<TreeSocket>,
+    way: Way,
 }
 
 impl Transfer {
     fn begin(link: &Link, op: FileOp, user: User) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::from(error).context("cannot make a socket for a copy");
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(|error| Error::from(std::io::Error::from(error)).context("cannot make a socket for a copy"))?;
-        let (channel, _) = link.file(op, user, Some(theirs))?;
-        Ok(Self { channel, socket: Arc::new(TreeSocket { socket, stopped: AtomicBool::new(false) }) })
+            .map_err(|error| failed(error.into()))?;
+        let passes = link.passes_descriptors();
+        let (channel, way) = if passes {
+            (link.file(op, user, Some(theirs))?.0, Way::Passed)
+        } else {
+            let theirs = std::os::unix::net::UnixStream::from(theirs);
+            theirs.set_nonblocking(true).map_err(failed)?;
+            let theirs = UnixStream::from_std(theirs).map_err(failed)?;
+            let goes_in = matches!(op, FileOp::TreeIn { .. });
+            let (channel, stdin) = link.file(op, user, None)?;
+            match goes_in {
+                true => (channel, Way::Input(tokio::spawn(carry_in(theirs, stdin)).abort_handle())),
+                false => (channel, Way::Output(theirs)),
+            }
+        };
+        Ok(Self { channel, socket: Arc::new(TreeSocket { socket, passes, stopped: AtomicBool::new(false) }), way })
     }
 
     /// This end of the tree's socket.
@@ -78,7 +124,13 @@ impl Transfer {
         let joined = |work: Result<_, tokio::task::JoinError>| {
             work.map_err(|error| Error::other(format!("copying failed at the host's end: {error}"))).flatten()
         };
-        let done = self.channel.file_done();
+        let (channel, way) = (&mut self.channel, &mut self.way);
+        let done = async {
+            match way {
+                Way::Output(theirs) => carry_out(channel, theirs).await,
+                Way::Passed | Way::Input(_) => channel.file_done().await,
+            }
+        };
         tokio::pin!(done);
         // The sandbox may refuse long before all was sent, and this end may fail long before all has come.
         let (done, worked) = tokio::select! {
@@ -108,5 +160,39 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         self.socket.stop();
+        if let Way::Input(carrier) = &self.way {
+            carrier.abort();
+        }
     }
+}
+
+/// Carries a tree to the sandbox, as fast as that takes it. A sandbox that takes no more, or an end that comes too early,
+/// needs no word: the tree itself says when it is whole.
+async fn carry_in(mut from: UnixStream, mut stdin: ExecStdin) {
+    let mut buffer = BytesMut::with_capacity(CHUNK);
+    loop {
+        buffer.reserve(CHUNK);
+        match from.read_buf(&mut buffer).await {
+            Ok(0) | Err(_) => return stdin.close(),
+            Ok(_) => {}
+        }
+        if !stdin.write(buffer.split().freeze()).await.unwrap_or(false) {
+            return;
+        }
+    }
+}
+
+/// Carries a tree out of the sandbox, as fast as it is taken, and says what the operation came to.
+async fn carry_out(channel: &mut Channel, to: &mut UnixStream) -> Result<FileDone> {
+    let mut done = None;
+    while let Some(item) = channel.next().await? {
+        match item {
+            // Nobody takes it any more: the operation's own end is what there is to wait for.
+            Item::Event(ExecEvent::Stdout(bytes)) => drop(to.write_all(&bytes).await),
+            Item::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
+            Item::FileDone(result) => done = Some(result),
+            Item::Event(_) | Item::Closed => {}
+        }
+    }
+    file_result(done)
 }

@@ -8,20 +8,46 @@ use std::path::{Path, PathBuf};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
-    MountBindOptionsPropagationEnum, MountType,
+    MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
 };
 
-use super::super::{CAPABILITIES, CONTROL, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
+use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
 use crate::api::types::Network;
 use crate::error::{Error, Result};
-use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
+use crate::sandbox::members::Slot;
+use crate::sandbox::spec::{Identity, SandboxSpec, WORKSPACE, Workspace};
 
 const MIB: i64 = 1024 * 1024;
 
+/// Where a supervisor that listens has its socket: in a tmpfs that only uid 0 can enter.
+pub const BRIDGE_SOCKET: &str = "/.skillhost-bridge/socket";
+const BRIDGE_DIR: &str = "/.skillhost-bridge";
+
+/// Where the supervisor comes from, and so how it is reached.
+#[derive(Debug, Clone, Copy)]
+pub enum Control<'a> {
+    /// This directory of the host, with the host's socket beside it.
+    Directory(&'a Path),
+    /// This volume of the engine; it listens inside.
+    Volume(&'a str),
+}
+
 /// The body of the create call.
-pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
+pub fn container(spec: &SandboxSpec, control: Control<'_>) -> ContainerCreateBody {
     let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
     let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
+    let mut tmpfs = temporary(spec);
+    let workspace = match &spec.workspace {
+        Workspace::Directory(path) => bind(path, WORKSPACE, false),
+        Workspace::Volume { volume: name } => volume(name, WORKSPACE, false),
+    };
+    let (control, verb, socket) = match control {
+        Control::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
+        Control::Volume(name) => {
+            tmpfs.insert(BRIDGE_DIR.to_owned(), "rw,noexec,nosuid,nodev,mode=0700,size=64k".to_owned());
+            (volume(name, CONTROL, true), "listen", BRIDGE_SOCKET.to_owned())
+        }
+    };
     let host_config = HostConfig {
         cap_drop: text(&["ALL"]),
         cap_add: text(&CAPABILITIES.map(|(name, _)| name)),
@@ -30,11 +56,7 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
         privileged: Some(false),
         // The image is shared by all sandboxes of the role; what a workload writes goes to `/workspace` or `/tmp`.
         readonly_rootfs: Some(true),
-        // Its pages count as the sandbox's memory, so that is its bound too. Programs built there may run.
-        tmpfs: Some(HashMap::from([(
-            "/tmp".to_owned(),
-            format!("rw,exec,nosuid,nodev,mode=1777,size={}m", spec.memory_mib),
-        )])),
+        tmpfs: Some(tmpfs),
         memory: Some(memory),
         // Equal to memory: no swap.
         memory_swap: Some(memory),
@@ -56,7 +78,7 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
         init: Some(false),
         // A host that is gone removes nothing, so the engine does when the lease is over.
         auto_remove: Some(true),
-        mounts: Some(vec![bind(&spec.workspace, WORKSPACE, false), bind(&spec.control, CONTROL, true)]),
+        mounts: Some(vec![workspace, control]),
         runtime: spec.runtime.clone(),
         ..HostConfig::default()
     };
@@ -65,11 +87,7 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
         hostname: Some("sandbox".to_owned()),
         user: Some("0:0".to_owned()),
         working_dir: Some("/".to_owned()),
-        entrypoint: Some(vec![
-            format!("{CONTROL}/{}", SUPERVISOR_FILE),
-            "connect".to_owned(),
-            format!("{CONTROL}/{}", SOCKET_FILE),
-        ]),
+        entrypoint: Some(vec![format!("{CONTROL}/{SUPERVISOR_FILE}"), verb.to_owned(), socket]),
         cmd: Some(Vec::new()),
         // An image's own health check would be an engine's exec in the sandbox, time and again.
         healthcheck: Some(HealthConfig { test: text(&["NONE"]), ..HealthConfig::default() }),
@@ -80,7 +98,59 @@ pub fn container(spec: &SandboxSpec) -> ContainerCreateBody {
     }
 }
 
-fn bind(source: &Path, target: &str, read_only: bool) -> Mount {
+/// Where what is written goes away with the sandbox. Its pages count as the sandbox's memory, so that is its bound too. Programs built
+/// there may run.
+fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
+    let options = |whose: &str| format!("rw,exec,nosuid,nodev,{whose},size={}m", spec.memory_mib);
+    let mut all = HashMap::from([("/tmp".to_owned(), options("mode=1777"))]);
+    if spec.shared {
+        // Before anybody is attached: later, another agent could have made the directory first.
+        all.extend(Slot::all().map(|slot| {
+            let user = slot.user(spec.identity);
+            (slot.home(), options(&format!("mode=0700,uid={},gid={}", user.uid, user.gid)))
+        }));
+    }
+    all
+}
+
+/// A container that gives a volume to the commands' user, and can do nothing else.
+pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: Identity) -> ContainerCreateBody {
+    let host_config = HostConfig {
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(vec!["CHOWN".to_owned()]),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        readonly_rootfs: Some(true),
+        network_mode: Some("none".to_owned()),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+        mounts: Some(vec![volume(workspace, WORKSPACE, false), volume(supervisor, CONTROL, true)]),
+        ..HostConfig::default()
+    };
+    let Identity { uid, gid } = user;
+    let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
+    ContainerCreateBody {
+        image: Some(image.0.clone()),
+        user: Some("0:0".to_owned()),
+        working_dir: Some("/".to_owned()),
+        entrypoint: Some(vec![program, "give".to_owned(), WORKSPACE.to_owned(), uid.to_string(), gid.to_string()]),
+        cmd: Some(Vec::new()),
+        host_config: Some(host_config),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// A volume of the engine, and not what the image has in that place.
+pub fn volume(name: &str, target: &str, read_only: bool) -> Mount {
+    Mount {
+        typ: Some(MountType::VOLUME),
+        source: Some(name.to_owned()),
+        target: Some(target.to_owned()),
+        read_only: Some(read_only),
+        volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
+        ..Mount::default()
+    }
+}
+
+pub fn bind(source: &Path, target: &str, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(source.display().to_string()),

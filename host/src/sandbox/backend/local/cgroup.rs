@@ -128,25 +128,24 @@ impl Cgroups {
 impl Cgroup {
     fn limit(&mut self, limit: Limit, version: Version, group: &Path, spec: &SandboxSpec) -> io::Result<()> {
         let set = |file: &str, value: String| fs::write(group.join(file), value);
+        // There is no such file where the kernel does not count swap.
+        let set_swap = |file: &str, value: String| match set(file, value) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
         let memory = spec.memory_mib.saturating_mul(MIB);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the spec bounds cpus to 1024")]
         let quota = ((spec.cpus * PERIOD_US as f64) as u64).max(1000);
         match (limit, version) {
             (Limit::Memory, Version::One) => {
                 set("memory.limit_in_bytes", memory.to_string())?;
-                // No swap on top; there is no such file where the kernel does not count swap.
-                match set("memory.memsw.limit_in_bytes", memory.to_string()) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
+                // Memory and swap together.
+                set_swap("memory.memsw.limit_in_bytes", memory.to_string())?;
                 self.oom_counter = Some(group.join("memory.oom_control"));
             }
             (Limit::Memory, Version::Two) => {
                 set("memory.max", memory.to_string())?;
-                match set("memory.swap.max", "0".into()) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
+                set_swap("memory.swap.max", "0".into())?;
                 self.oom_counter = Some(group.join("memory.events"));
             }
             (Limit::Processes, _) => set("pids.max", (u64::from(spec.pids) + SUPERVISOR_PIDS).to_string())?,

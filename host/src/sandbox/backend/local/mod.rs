@@ -182,29 +182,49 @@ impl Local {
         let engine_id = format!("local-{init_pid}");
         let held = Held { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
         self.table().insert(engine_id.clone(), Arc::new(held));
-        Ok(Running { engine_id, init_pid, isolation: self.isolation(), bare: self.config.bare, notes: self.notes() })
+        Ok(Running {
+            engine_id,
+            init_pid: Some(init_pid),
+            own_kernel: false,
+            isolation: self.isolation(),
+            bare: self.config.bare,
+            notes: self.notes(),
+        })
     }
 
     fn order(&self, spec: &SandboxSpec, root: &Path, cgroup: &Cgroup) -> Result<LocalSpec> {
         let memory = spec.memory_mib.saturating_mul(MIB);
+        let workspace = spec.workspace.directory().ok_or_else(|| Error::other("a local sandbox has no volumes"))?;
         Ok(LocalSpec {
-            root: text(root)?,
-            control: text(&spec.control)?,
             socket: match self.config.bare {
                 true => text(&spec.control.join(SOCKET_FILE))?,
                 false => format!("{CONTROL}/{SOCKET_FILE}"),
             },
-            workspace: text(&spec.workspace)?,
-            system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
-            extra: self.extra()?,
             tmp_bytes: memory,
-            users: self.users()?,
             // The supervisor's own count with the commands' where they share a user.
             // Where nothing isolates, the count would be of all that the user runs.
             processes: (!cgroup.limits_processes() && !self.config.bare)
                 .then(|| u64::from(spec.pids) + SUPERVISOR_PIDS),
             data_bytes: (!cgroup.limits_memory()).then_some(memory),
             oom_counter: cgroup.oom_counter.as_deref().map(text).transpose()?,
+            ..self.least(root, &spec.control, workspace)?
+        })
+    }
+
+    /// The order for a sandbox of these directories in which nothing can run yet.
+    fn least(&self, root: &Path, control: &Path, workspace: &Path) -> Result<LocalSpec> {
+        Ok(LocalSpec {
+            root: text(root)?,
+            control: text(control)?,
+            socket: String::new(),
+            workspace: text(workspace)?,
+            system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
+            extra: self.extra()?,
+            tmp_bytes: MIB,
+            users: self.users()?,
+            processes: None,
+            data_bytes: None,
+            oom_counter: None,
             bare: self.config.bare,
             probe: false,
         })
@@ -298,21 +318,7 @@ impl Local {
             fs::set_permissions(&program, fs::Permissions::from_mode(0o500))
         };
         ready().map_err(|error| Error::from(error).context(dir.path().display()))?;
-        let order = LocalSpec {
-            root: text(&root)?,
-            control: text(&empty)?,
-            socket: String::new(),
-            workspace: text(&empty)?,
-            system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
-            extra: self.extra()?,
-            tmp_bytes: MIB,
-            users: self.users()?,
-            processes: None,
-            data_bytes: None,
-            oom_counter: None,
-            bare: self.config.bare,
-            probe: true,
-        };
+        let order = LocalSpec { probe: true, ..self.least(&root, &empty, &empty)? };
         let (mut outer, _) = self.make(&program, &order, None).await?;
         outer.end().await;
         Ok(())
@@ -434,6 +440,12 @@ fn nobody_is_root(uid_map: &str) -> Result<()> {
     }
 }
 
+/// Whether this machine's own programs can stand in for the role's image. Never for one that asks for more isolation than
+/// this backend gives.
+fn offered(role: &Role) -> bool {
+    role.local && role.runtime.is_none()
+}
+
 impl Backend for Local {
     fn name(&self) -> &'static str {
         "local"
@@ -456,10 +468,17 @@ impl Backend for Local {
 
     fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>> {
         // Whether there can be one at all comes first: what is made before the launch would fail with less to say.
-        Box::pin(std::future::ready(self.users().map(|_| role.local.then(system::id))))
+        Box::pin(std::future::ready(self.users().map(|_| offered(role).then(system::id))))
     }
 
     fn lacks(&self, role: &Role) -> Error {
+        if let Some(runtime) = &role.runtime {
+            return Error::unavailable(format!(
+                "the role `{}` asks for the runtime `{runtime}`, which a container engine has and a local sandbox has not: \
+                 use a container engine, or drop `runtime` for the role in the roles' file",
+                role.name
+            ));
+        }
         Error::unavailable(format!(
             "the role `{}` is not offered by local sandboxes, which have this machine's own programs and no image: use a \
              container engine, or say `local = true` for the role in the roles' file",

@@ -1,0 +1,139 @@
+//! Where an engine is, and how it is spoken to.
+//!
+//! `DOCKER_HOST` means what it means to Docker's own command line, with one exception: a TCP connection is never plain
+//! unless the operator wrote so. Whoever can speak to an engine, or in its place, owns its machine and every sandbox.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bollard::{API_DEFAULT_VERSION, Docker as Api};
+
+use super::chain;
+use crate::error::{Error, Result};
+
+/// Where the engine listens when `DOCKER_HOST` does not say.
+const DEFAULT: &str = "unix:///var/run/docker.sock";
+/// The library's own deadline in seconds, above all of ours.
+const TIMEOUT: u64 = 120;
+
+/// An engine's place, as it is written in `DOCKER_HOST`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint(String);
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<String> for Endpoint {
+    fn from(host: String) -> Self {
+        Self(host)
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Endpoint {
+    /// What `DOCKER_HOST` names, or the usual place.
+    pub fn from_env() -> Self {
+        Self(variable("DOCKER_HOST").unwrap_or_else(|| DEFAULT.to_owned()))
+    }
+
+    /// The Unix socket that it is.
+    pub fn socket(&self) -> Option<&Path> {
+        self.0.strip_prefix("unix://").map(Path::new)
+    }
+
+    /// What is told of an engine that cannot be reached.
+    pub fn silent(&self, why: impl fmt::Display) -> Error {
+        Error::unavailable(format!(
+            "the container engine at {self} does not answer ({why}): start it (`systemctl start docker`), let this user reach \
+             its socket, or name another with DOCKER_HOST"
+        ))
+    }
+
+    /// Makes ready to speak to it; nothing is sent yet. `plain` allows TCP without TLS.
+    pub fn connect(&self, plain: bool) -> Result<Api> {
+        let refused = |error: bollard::errors::Error| self.silent(chain(&error));
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let api = match scheme {
+            "unix" => Api::connect_with_unix(&self.0, TIMEOUT, API_DEFAULT_VERSION),
+            // The library takes the port for a part of the name.
+            "ssh" if rest.contains(':') => {
+                let host = rest.split_once(':').map_or(rest, |(host, _)| host);
+                return Err(Error::invalid_argument(format!(
+                    "DOCKER_HOST = {:?}: a port belongs into ssh's own configuration (`Host` and `Port` in ~/.ssh/config), \
+                     and then DOCKER_HOST=ssh://{host}",
+                    self.0
+                )));
+            }
+            "ssh" => Api::connect_with_ssh(&self.0, TIMEOUT, API_DEFAULT_VERSION, None),
+            "tcp" | "http" | "https" => match certificates() {
+                Some(dir) => {
+                    let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| dir.join(name));
+                    for file in [&key, &cert, &ca] {
+                        if let Err(error) = std::fs::File::open(file) {
+                            return Err(Error::unavailable(format!(
+                                "the container engine at {self} is spoken to with TLS, and {} cannot be read: {error}; \
+                                 DOCKER_CERT_PATH names the directory of ca.pem, cert.pem and key.pem",
+                                file.display()
+                            )));
+                        }
+                    }
+                    Api::connect_with_ssl(&format!("tcp://{rest}"), &key, &cert, &ca, TIMEOUT, API_DEFAULT_VERSION)
+                }
+                None if scheme != "https" && plain => {
+                    Api::connect_with_http(&format!("tcp://{rest}"), TIMEOUT, API_DEFAULT_VERSION)
+                }
+                None => {
+                    return Err(Error::unavailable(format!(
+                        "the container engine at {self} would be spoken to without TLS, and whoever is between could then \
+                         run anything: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH, use ssh://, or, where the network \
+                         is trusted, write `allow-plain-tcp = true` under `[engine]`"
+                    )));
+                }
+            },
+            _ => {
+                return Err(Error::invalid_argument(format!(
+                    "DOCKER_HOST = {:?} names no engine: use unix://PATH, tcp://HOST:PORT or ssh://USER@HOST",
+                    self.0
+                )));
+            }
+        };
+        api.map_err(refused)
+    }
+}
+
+/// Where the certificates are, when TLS is wanted: as Docker's own command line looks for them.
+fn certificates() -> Option<PathBuf> {
+    let named = variable("DOCKER_CERT_PATH").map(PathBuf::from);
+    let usual = || Some(PathBuf::from(variable("HOME")?).join(".docker"));
+    named.or_else(|| variable("DOCKER_TLS_VERIFY").and_then(|_| usual()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn tcp_is_plain_only_with_the_operators_word() {
+        let tcp = Endpoint::from("tcp://127.0.0.1:1".to_owned());
+        let error = tcp.connect(false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(error.message.contains("allow-plain-tcp"), "{error}");
+        tcp.connect(true).unwrap();
+        assert!(Endpoint::from("https://127.0.0.1:1".to_owned()).connect(true).is_err());
+    }
+
+    #[test]
+    fn what_names_no_engine_is_refused() {
+        for host in ["", "docker.sock", "/var/run/docker.sock", "ftp://x", "ssh://me@there:2222"] {
+            let error = Endpoint::from(host.to_owned()).connect(true).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidArgument, "{host}: {error}");
+        }
+    }
+}

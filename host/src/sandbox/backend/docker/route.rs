@@ -1,0 +1,319 @@
+//! Whether an engine's sandboxes see this machine's files, and so how they are reached.
+//!
+//! What an engine says of itself can only rule it out: one on another kernel, behind a network, or with users of its own does
+//! not share our directories as a sandbox needs them. Whether one that is left really sees them is tried: a container that
+//! never runs is made with a directory of ours in it, and the engine asked for what lies there. An engine behind a socket that is
+//! forwarded from another machine, or one that was started in another root, fails just that.
+//!
+//! The answer is kept for this engine and this state directory, so that only the first host process pays for it.
+
+use std::fs;
+use std::path::Path;
+
+use bollard::models::{ContainerCreateBody, HostConfig, Mount};
+use bollard::query_parameters::DownloadFromContainerOptions;
+use futures_util::StreamExt as _;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::super::{ImageId, Route, Transport};
+use super::body::bind;
+use super::{ASK, Client, Docker, force};
+use crate::error::{Error, Result};
+use crate::ids::random_hex;
+use crate::units::hex;
+
+/// Where a probe's directory is seen.
+const PROBE: &str = "/.skillhost-probe";
+/// What lies in it.
+const NONCE: &str = "nonce";
+/// Runtimes whose sandboxes are processes of this kernel.
+const OF_THIS_KERNEL: [&str; 5] = ["runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"];
+
+/// How the operator wants sandboxes to be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportChoice {
+    /// Over a socket where the engine sees this machine's files, otherwise over a bridge.
+    #[default]
+    Auto,
+    /// Over a socket; refused where the engine does not see it.
+    Socket,
+    /// Over a bridge, and with none of this machine's files.
+    Bridge,
+}
+
+/// Whether the engine sees this machine's files, and how that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    pub shared: bool,
+    pub why: String,
+}
+
+/// Whether a runtime has a kernel of its own (gVisor, Kata): any that is not known to be one of this kernel's namespaces.
+pub fn has_own_kernel(runtime: Option<&str>) -> bool {
+    runtime.is_some_and(|runtime| !OF_THIS_KERNEL.contains(&runtime))
+}
+
+impl Docker {
+    /// How sandboxes of this runtime are reached; `image` is any that the engine has.
+    pub(super) async fn route(&self, client: &Client, runtime: Option<&str>, image: Option<&ImageId>) -> Result<Route> {
+        let runtime = client.runtime(runtime);
+        let choice = self.config.transport;
+        if choice == TransportChoice::Bridge {
+            let why = "`[engine] transport = \"bridge\"` says so".to_owned();
+            return Ok(Route { transport: Transport::Bridge, shares_files: false, why });
+        }
+        let Sight { shared, why } = self.sight(client, image).await?;
+        if choice == TransportChoice::Socket {
+            return match shared {
+                true => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
+                false => Err(Error::unavailable(format!(
+                    "the container engine at {} does not share this machine's files ({why}), and `[engine] transport = \
+                     \"socket\"` allows nothing else: take that line out, or use an engine on this machine",
+                    self.endpoint
+                ))),
+            };
+        }
+        match (shared, runtime) {
+            (true, Some(runtime)) if has_own_kernel(Some(runtime)) => {
+                let why =
+                    format!("the runtime `{runtime}` has a kernel of its own, which knows no socket of this machine");
+                Ok(Route { transport: Transport::Bridge, shares_files: true, why })
+            }
+            (true, _) => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
+            (false, _) => Ok(Route { transport: Transport::Bridge, shares_files: false, why }),
+        }
+    }
+
+    async fn sight(&self, client: &Client, image: Option<&ImageId>) -> Result<Sight> {
+        if let Some(why) = self.elsewhere(client) {
+            return Ok(Sight { shared: false, why });
+        }
+        let (Some(image), Some(state_dir)) = (image, &self.state_dir) else {
+            let why = "the engine is on this machine; whether it sees our files is tried once it has an image".into();
+            return Ok(Sight { shared: true, why });
+        };
+        client.sight.get_or_try_init(|| self.look(client, image, state_dir)).await.cloned()
+    }
+
+    /// Why the engine cannot share our files, as far as it says so itself.
+    fn elsewhere(&self, client: &Client) -> Option<String> {
+        if self.endpoint.socket().is_none() {
+            return Some("it is not reached through a Unix socket".to_owned());
+        }
+        let (theirs, ours) = (client.info.kernel_version.as_deref().unwrap_or_default(), rustix::system::uname());
+        if theirs != ours.release().to_string_lossy() {
+            return Some(format!("it runs on another kernel ({theirs}), so in a virtual machine or elsewhere"));
+        }
+        // There, a directory of ours would belong to nobody that a command can be.
+        let own = ["name=rootless", "name=userns"].into_iter().find(|option| client.has_security_option(option))?;
+        Some(format!("it gives its containers users of their own ({own})"))
+    }
+
+    async fn look(&self, client: &Client, image: &ImageId, state_dir: &Path) -> Result<Sight> {
+        let marker = state_dir.join("engines").join(self.name_of(client, state_dir));
+        let shared = |why: &str| Ok(Sight { shared: true, why: why.to_owned() });
+        if marker.exists() {
+            return shared("the engine has shown before that it sees this machine's files");
+        }
+        match self.try_sight(client, image, state_dir).await? {
+            None => {
+                let kept = fs::create_dir_all(state_dir.join("engines")).and_then(|()| fs::write(&marker, ""));
+                if let Err(error) = kept {
+                    tracing::warn!("{}: {error}", marker.display());
+                }
+                shared("the engine has shown that it sees this machine's files")
+            }
+            Some(why) => Ok(Sight { shared: false, why }),
+        }
+    }
+
+    /// A name for this engine with this state directory.
+    fn name_of(&self, client: &Client, state_dir: &Path) -> String {
+        let mut hash = Sha256::new();
+        let info = &client.info;
+        for part in [
+            self.endpoint.to_string().as_str(),
+            info.name.as_deref().unwrap_or_default(),
+            info.docker_root_dir.as_deref().unwrap_or_default(),
+            &state_dir.to_string_lossy(),
+        ] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        hex(&hash.finalize())
+    }
+
+    /// Why the engine does not see a directory of ours; `None` when it does.
+    async fn try_sight(&self, client: &Client, image: &ImageId, state_dir: &Path) -> Result<Option<String>> {
+        // Where the sandboxes' own are: in a directory that is closed to everybody else, an engine of another user's included.
+        let state_dir = state_dir.canonicalize().map_err(|error| Error::from(error).context(state_dir.display()))?;
+        let beneath = state_dir.join("sandboxes");
+        let dir = tempfile::tempdir_in(&beneath).map_err(|error| Error::from(error).context(beneath.display()))?;
+        let nonce = random_hex(16)?;
+        fs::write(dir.path().join(NONCE), &nonce)?;
+        let still = match self.still(client, image, None, bind(dir.path(), PROBE, true)).await {
+            Ok(still) => still,
+            Err(error) => return Ok(Some(format!("it cannot mount a directory of ours: {}", error.message))),
+        };
+        let found = still.read(&format!("{PROBE}/{NONCE}"), nonce.len() as u64).await;
+        still.remove().await;
+        Ok(match found {
+            Ok(found) if found.content != nonce.as_bytes() => {
+                Some("where a file of ours is, it sees another one".to_owned())
+            }
+            // As Podman does for a user, without saying so: a workspace would belong to nobody that a command can be.
+            Ok(found) if found.uid != u64::from(rustix::process::geteuid().as_raw()) => {
+                Some(format!("a file of ours is uid {}'s to it, so it has users of its own", found.uid))
+            }
+            Ok(_) => None,
+            Err(error) => Some(format!("it does not see a file of ours: {}", error.message)),
+        })
+    }
+
+    /// Makes a container that is never started, for what it mounts.
+    pub(super) async fn still<'a>(
+        &'a self,
+        client: &'a Client,
+        image: &ImageId,
+        name: Option<String>,
+        mount: Mount,
+    ) -> Result<Still<'a>> {
+        let host_config = HostConfig {
+            mounts: Some(vec![mount]),
+            network_mode: Some("none".to_owned()),
+            cap_drop: Some(vec!["ALL".to_owned()]),
+            ..HostConfig::default()
+        };
+        let body = ContainerCreateBody {
+            image: Some(image.0.clone()),
+            // Whatever the image would run, this runs nothing.
+            entrypoint: Some(vec!["/.skillhost-never".to_owned()]),
+            cmd: Some(Vec::new()),
+            host_config: Some(host_config),
+            ..ContainerCreateBody::default()
+        };
+        let id = self.create(client, name, body).await?.id;
+        Ok(Still { engine: self, client, id })
+    }
+}
+
+/// A file, as an engine sees it.
+pub struct Seen {
+    pub content: Vec<u8>,
+    /// Whose it is.
+    pub uid: u64,
+}
+
+/// A container that is never started.
+pub struct Still<'a> {
+    pub engine: &'a Docker,
+    pub client: &'a Client,
+    pub id: String,
+}
+
+impl Still<'_> {
+    /// A file of at most `max` bytes, as the engine sees it.
+    pub async fn read(&self, path: &str, max: u64) -> Result<Seen> {
+        // A header, the content and its padding, and the archive's end.
+        let most = usize::try_from(max).unwrap_or(usize::MAX).saturating_add(64 * 1024);
+        let options = DownloadFromContainerOptions { path: path.to_owned() };
+        let mut pieces = Box::pin(self.client.api.download_from_container(&self.id, Some(options)));
+        let read = async {
+            let mut archive = Vec::new();
+            while let Some(piece) = pieces.next().await {
+                archive.extend_from_slice(&piece?);
+                if archive.len() > most {
+                    break;
+                }
+            }
+            Ok(archive)
+        };
+        let archive = self.engine.call("reading a file of a container", ASK, read).await?;
+        let mut archive = tar::Archive::new(archive.as_slice());
+        let mut entry = archive
+            .entries()?
+            .next()
+            .ok_or_else(|| Error::not_found(format!("{path} is not there")))?
+            .map_err(Error::from)?;
+        let uid = entry.header().uid()?;
+        let mut content = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::Read::take(&mut entry, max.saturating_add(1)), &mut content)?;
+        Ok(Seen { content, uid })
+    }
+
+    /// Removes it. One that stays is never started either, and the engine's owner sees what it was for.
+    pub async fn remove(self) {
+        let remove = self.client.api.remove_container(&self.id, Some(force()));
+        if let Err(error) = self.engine.call("removing a container that never ran", super::REMOVE, remove).await {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::SystemInfo;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::sandbox::backend::docker::EngineConfig;
+
+    fn client(info: SystemInfo) -> Client {
+        // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
+        let api = bollard::Docker::connect_with_http("http://localhost", 1, bollard::API_DEFAULT_VERSION).unwrap();
+        Client::new(api, info)
+    }
+
+    fn docker(endpoint: &str, transport: TransportChoice) -> Docker {
+        Docker { config: EngineConfig { transport, ..EngineConfig::default() }, ..Docker::at(endpoint) }
+    }
+
+    fn usual(options: &[&str]) -> SystemInfo {
+        SystemInfo {
+            kernel_version: Some(rustix::system::uname().release().to_string_lossy().into_owned()),
+            security_options: Some(options.iter().map(ToString::to_string).collect()),
+            ..SystemInfo::default()
+        }
+    }
+
+    const UNIX: &str = "unix:///var/run/docker.sock";
+
+    #[tokio::test]
+    async fn an_engine_that_shares_not_kernel_files_and_users_is_reached_by_a_bridge_and_it_is_said_why() {
+        let usual_one = usual(&["name=seccomp,profile=default", "name=cgroupns"]);
+        let here = docker(UNIX, TransportChoice::Auto).route(&client(usual_one.clone()), None, None).await.unwrap();
+        assert_eq!((here.transport, here.shares_files), (Transport::Socket, true));
+        let elsewhere = SystemInfo { kernel_version: Some("0.0-linuxkit".into()), ..usual_one.clone() };
+        for (info, endpoint, says) in [
+            (usual_one, "tcp://10.0.0.1:2376", "Unix socket"),
+            (elsewhere, UNIX, "0.0-linuxkit"),
+            (usual(&["name=seccomp,profile=default", "name=rootless"]), UNIX, "rootless"),
+            (usual(&["name=userns"]), UNIX, "userns"),
+        ] {
+            let client = client(info);
+            let route = docker(endpoint, TransportChoice::Auto).route(&client, None, None).await.unwrap();
+            assert_eq!((route.transport, route.shares_files), (Transport::Bridge, false), "{endpoint}");
+            assert!(route.why.contains(says), "{}", route.why);
+            let error = docker(endpoint, TransportChoice::Socket).route(&client, None, None).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains(says) && error.message.contains(endpoint), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runtime_with_a_kernel_of_its_own_is_reached_by_a_bridge_and_sees_our_files() {
+        let engine = docker(UNIX, TransportChoice::Auto);
+        let by_default = SystemInfo { default_runtime: Some("kata".into()), ..usual(&[]) };
+        for (info, runtime, transport) in [
+            (usual(&[]), Some("runsc"), Transport::Bridge),
+            (usual(&[]), Some("crun"), Transport::Socket),
+            (by_default.clone(), None, Transport::Bridge),
+            (by_default, Some("runc"), Transport::Socket),
+        ] {
+            let route = engine.route(&client(info), runtime, None).await.unwrap();
+            assert_eq!((route.transport, route.shares_files), (transport, true), "{runtime:?}");
+        }
+    }
+}

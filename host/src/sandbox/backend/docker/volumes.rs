@@ -1,0 +1,150 @@
+//! Volumes of an engine that does not see this machine's files: the supervisor's, and sessions' workspaces.
+//!
+//! - **The supervisor's** holds the one program, is named by its digest, and is mounted read-only into every sandbox: no
+//!   workload can write to it. Each host process reads the program back before it trusts the volume, and fills it again when it
+//!   is not what it carries itself: a filling that was cut off is made good, and whatever changed it is overruled. Only one
+//!   fills at a time: who does holds the name of the container that it is done with.
+//! - **A workspace** is a volume for each tenant and session of a state directory. It outlives its sandboxes. An engine makes
+//!   it root's, and no supervisor has the right to give files away; so a container of its own, which has that one right, hands
+//!   it to the commands' user.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::models::VolumeCreateRequest;
+use bollard::query_parameters::{
+    RemoveContainerOptions, StartContainerOptions, UploadToContainerOptions, WaitContainerOptions,
+};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tar::{Builder, Header};
+use tokio::time::{Instant, sleep};
+
+use super::super::{CONTROL, ImageId, SUPERVISOR_FILE};
+use super::body::{self, volume};
+use super::{ASK, Client, Docker, MAKE, REMOVE, force};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sandbox::spec::{SandboxSpec, Workspace};
+use crate::sandbox::supervisor::{DIGEST, SUPERVISOR};
+
+/// For another host process to fill the volume; it takes it a second.
+const FILLING: Duration = Duration::from_secs(20);
+/// Between looks whether it has.
+const LOOK: Duration = Duration::from_millis(100);
+/// Says what a volume is for.
+const LABEL_VOLUME: &str = "skillhost.volume";
+
+impl Docker {
+    /// The volume with the supervisor in it; `image` is any that the engine has.
+    pub(super) async fn supervisor_volume<'a>(&self, client: &'a Client, image: &ImageId) -> Result<&'a str> {
+        let ready = client.supervisor.get_or_try_init(|| self.fill(client, image)).await;
+        ready.map(String::as_str).map_err(|error| {
+            let kind = error.kind;
+            Error::new(kind, format!("the supervisor cannot be brought into the engine: {}", error.message))
+        })
+    }
+
+    async fn fill(&self, client: &Client, image: &ImageId) -> Result<String> {
+        let name = format!("skillhost-supervisor-{}", *DIGEST);
+        self.volume(client, &name, "supervisor", HashMap::new()).await?;
+        let until = Instant::now() + FILLING;
+        let still = loop {
+            match self.still(client, image, Some(name.clone()), volume(&name, CONTROL, false)).await {
+                Ok(still) => break still,
+                // Another host process is at it.
+                Err(error) if error.kind == ErrorKind::AlreadyExists && Instant::now() < until => sleep(LOOK).await,
+                // It was, and has died.
+                Err(error) if error.kind == ErrorKind::AlreadyExists => {
+                    let force = RemoveContainerOptions { force: true, ..RemoveContainerOptions::default() };
+                    let remove = client.api.remove_container(&name, Some(force));
+                    self.call("removing what an earlier host left", MAKE, remove).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let filled = async {
+            let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
+            let is_ours = async || {
+                let found = still.read(&program, SUPERVISOR.len() as u64).await;
+                found.is_ok_and(|found| found.content == SUPERVISOR)
+            };
+            if is_ours().await {
+                return Ok(());
+            }
+            self.upload(client, &still.id, CONTROL, archive(SUPERVISOR_FILE, 0o555, SUPERVISOR)?).await?;
+            match is_ours().await {
+                true => Ok(()),
+                false => Err(Error::unavailable("what was put into its volume is not what came out")),
+            }
+        };
+        let filled = filled.await;
+        still.remove().await;
+        filled.map(|()| name)
+    }
+
+    /// Gives the volume that is a sandbox's workspace to the commands' user: with a container that can do this and nothing
+    /// else, and in which nothing but our program runs.
+    pub(super) async fn hand_over(&self, client: &Client, spec: &SandboxSpec) -> Result<()> {
+        let Workspace::Volume { volume: name } = &spec.workspace else { return Ok(()) };
+        let supervisor = self.supervisor_volume(client, &spec.image).await?;
+        let body = body::giver(&spec.image, supervisor, name, spec.identity);
+        let id = self.create(client, None, body).await?.id;
+        let start = client.api.start_container(&id, None::<StartContainerOptions>);
+        let given = match self.call("handing a workspace over", MAKE, start).await {
+            Ok(()) => self.ended_well(client, &id).await,
+            Err(error) => Err(error),
+        };
+        let remove = client.api.remove_container(&id, Some(force()));
+        self.call("removing the container that hands over a workspace", REMOVE, remove).await?;
+        given
+    }
+
+    async fn ended_well(&self, client: &Client, id: &str) -> Result<()> {
+        let options = WaitContainerOptions { condition: "not-running".to_owned() };
+        let mut waiting = client.api.wait_container(id, Some(options));
+        let ended =
+            self.call("waiting for a workspace to be handed over", MAKE, async { waiting.next().await.transpose() });
+        match ended.await? {
+            Some(end) if end.status_code == 0 => Ok(()),
+            _ => Err(Error::unavailable(
+                "the engine's volume for the workspace could not be given to the commands' user",
+            )),
+        }
+    }
+
+    /// Makes the volume of a workspace, when it is not there.
+    pub(super) async fn workspace_volume(&self, client: &Client, name: &str, spec: &SandboxSpec) -> Result<()> {
+        let labels = spec.labels.iter().filter(|(label, _)| OF_A_SESSION.contains(&label.as_str()));
+        self.volume(client, name, "workspace", labels.map(|(label, value)| (label.clone(), value.clone())).collect())
+            .await
+    }
+
+    async fn volume(&self, client: &Client, name: &str, what: &str, mut labels: HashMap<String, String>) -> Result<()> {
+        labels.insert(LABEL_VOLUME.to_owned(), what.to_owned());
+        let request =
+            VolumeCreateRequest { name: Some(name.to_owned()), labels: Some(labels), ..VolumeCreateRequest::default() };
+        self.call("making a volume", ASK, client.api.create_volume(request)).await.map(drop)
+    }
+
+    async fn upload(&self, client: &Client, engine_id: &str, to: &str, archive: Vec<u8>) -> Result<()> {
+        let options = UploadToContainerOptions { path: to.to_owned(), ..UploadToContainerOptions::default() };
+        let body = bollard::body_full(Bytes::from(archive));
+        let upload = client.api.upload_to_container(engine_id, Some(options), body);
+        self.call("putting files into a volume", MAKE, upload).await
+    }
+}
+
+/// What a workspace's volume says of whose it is.
+const OF_A_SESSION: [&str; 3] = ["skillhost.deployment", "skillhost.tenant", "skillhost.session"];
+
+/// An archive of one file, root's.
+fn archive(name: &str, mode: u32, content: &[u8]) -> Result<Vec<u8>> {
+    let mut header = Header::new_gnu();
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(content.len() as u64);
+    let mut archive = Builder::new(Vec::new());
+    archive.append_data(&mut header, name, content)?;
+    Ok(archive.into_inner()?)
+}

@@ -1,0 +1,63 @@
+//! A persistent shell over a link.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use skillhost_protocol::{Program, User};
+
+use super::{Exec, ExecControl, ExecEvent, ExecSpec, Link};
+use crate::error::{Error, Result};
+
+/// A shell to start.
+#[derive(Debug, Clone)]
+pub struct SessionSpec {
+    /// Where it starts; default the workspace.
+    pub cwd: Option<String>,
+    /// Environment; wins over everything else.
+    pub env: BTreeMap<String, String>,
+    /// Who runs it.
+    pub user: User,
+}
+
+/// A shell that takes one line after the other. Dropping it ends it and all of its processes.
+#[derive(Debug)]
+pub struct Session {
+    exec: Exec,
+    lines: u32,
+}
+
+impl Link {
+    /// Asks for a shell: `bash`, or `sh` where there is none. Which it is stands in [`ExecEvent::Started`].
+    pub fn session(&self, spec: SessionSpec) -> Result<Session> {
+        let SessionSpec { cwd, env, user } = spec;
+        let spec = ExecSpec { cwd, env, ..ExecSpec::shell("", user) };
+        Ok(Session { exec: self.run(Program::Session, spec)?, lines: 0 })
+    }
+}
+
+impl Session {
+    /// Gives it a line, whose end is the [`ExecEvent::LineDone`] of this number, or the shell's own end. One at a time.
+    pub fn line(&mut self, text: &str, timeout: Option<Duration>) -> Result<u32> {
+        if text.contains('\0') {
+            return Err(Error::invalid_argument("the line holds a zero byte, which no shell can take"));
+        }
+        self.exec.control().line(self.lines + 1, text.to_owned(), timeout)?;
+        self.lines += 1;
+        Ok(self.lines)
+    }
+
+    /// The next event, as [`Exec::next`] gives it. Cancel safe.
+    pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
+        self.exec.next().await
+    }
+
+    /// Ends the line that is under way with all that it started; the shell goes on if it can.
+    pub fn interrupt(&self) {
+        self.exec.control().interrupt();
+    }
+
+    /// What ends it from elsewhere than where its events are taken.
+    pub fn control(&self) -> ExecControl {
+        self.exec.control()
+    }
+}

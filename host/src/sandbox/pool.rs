@@ -1,0 +1,239 @@
+//! Sandboxes made in advance, so that a launch need not wait for an engine.
+//!
+//! A warm sandbox is a whole one: its container runs, its supervisor is connected, its confinement was looked at. What it
+//! lacks is a session: its workspace is a directory of nobody's, and no command has ever run in it. A launch that asks for
+//! just what it is gives it the session's name by renaming that directory, which the mount follows, and its environment and
+//! wall time by a message. So it serves a session that has no workspace yet; with one, the launch is an ordinary one.
+//!
+//! One is handed out once, and removed after use like any other: nothing of a session is ever there for another. They are
+//! counted in an agent's quota from the launch on; before, their number is the operator's (`[pool]`). The host's record is
+//! written when one is handed out, so those of a host that died are nobody's, and go.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
+use super::images::Role;
+use super::launch::Chosen;
+use super::life::{Inner, forget};
+use super::link::Link;
+use super::place::Place;
+use super::spec::{LaunchSpec, SandboxInfo, Workspace};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use crate::units::now_ms;
+
+/// Between attempts to make one where that has failed.
+const RETRY: Duration = Duration::from_secs(30);
+/// What the engine shows of a sandbox that was made in advance.
+const LABEL: &str = "skillhost.pool";
+
+/// How many are kept ready.
+#[derive(Debug, Clone, Default)]
+pub struct PoolConfig {
+    /// By role.
+    pub sizes: BTreeMap<String, usize>,
+    /// Processes of each; a launch that asks for another number is an ordinary one.
+    pub pids: u32,
+}
+
+/// Those that are ready.
+#[derive(Default)]
+pub(super) struct Pool {
+    ready: Mutex<HashMap<String, VecDeque<Warm>>>,
+    taken: Arc<Notify>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+/// One that is ready.
+pub(super) struct Warm {
+    info: SandboxInfo,
+    place: Place,
+    link: Link,
+}
+
+impl Pool {
+    fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Warm>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many are ready, by role.
+    pub fn counts(&self) -> BTreeMap<String, usize> {
+        self.ready().iter().map(|(role, warm)| (role.clone(), warm.len())).collect()
+    }
+
+    fn count(&self, role: &str) -> usize {
+        self.ready().get(role).map_or(0, VecDeque::len)
+    }
+}
+
+impl Inner {
+    /// Makes those that the operator wants, and makes new ones as they are handed out.
+    pub fn fill_pool(self: &Arc<Self>) {
+        for (role, size) in self.config.pool.sizes.clone() {
+            let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), role, size));
+            self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
+        }
+    }
+
+    /// Removes those that nobody had.
+    pub async fn empty_pool(&self) {
+        std::mem::take(&mut *self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+            .iter()
+            .for_each(AbortHandle::abort);
+        let all: Vec<Warm> = std::mem::take(&mut *self.pool.ready()).into_values().flatten().collect();
+        futures_util::future::join_all(all.into_iter().map(|warm| self.discard(warm))).await;
+    }
+
+    async fn discard(&self, Warm { info, place, link }: Warm) {
+        link.shutdown().await;
+        if let Err(error) = self.remove(&info, Duration::from_secs(1)).await {
+            tracing::warn!("the container of {} is left until its lease is over: {error}", info.id);
+        }
+        if let Some(workspace) = info.workspace.directory() {
+            self.workspaces.discard_spare(workspace);
+        }
+        forget(&place);
+    }
+
+    /// Makes one.
+    async fn prepare(self: &Arc<Self>, role: &str) -> Result<Warm> {
+        let role = self.config.roles.roles().require(role)?.clone();
+        let Chosen { engine, image, route, passed_over } = self.choose(&role).await?;
+        if !route.shares_files {
+            return Err(Error::unavailable(
+                "the engine does not see this machine's files, so a workspace cannot be given to a container that runs",
+            ));
+        }
+        let place = self.places.create()?;
+        let made = async {
+            let nobody = Caller { tenant: String::new(), session: String::new(), agent: String::new() };
+            let spec = LaunchSpec { pids: self.config.pool.pids, ..LaunchSpec::new(nobody, role.name.clone()) };
+            let workspace = self.workspaces.spare()?;
+            let mounted = Workspace::Directory(workspace.clone());
+            let info = self.plan(spec, &role, engine.backend.name(), image, &place, mounted, route.transport);
+            let info = SandboxInfo { notes: passed_over, warm: true, ..info };
+            let mut built = self.build_from(&info, &place);
+            built.labels.retain(|label, _| !label.starts_with("skillhost.") || OWN_LABELS.contains(&label.as_str()));
+            built.labels.insert(LABEL.into(), role.name.clone());
+            let started = self.start(&*engine.backend, &built, info, &place, None).await;
+            started.inspect_err(|_| self.workspaces.discard_spare(&workspace))
+        };
+        match made.await {
+            Ok((info, link)) => Ok(Warm { info, place, link }),
+            Err(error) => {
+                forget(&place);
+                Err(error)
+            }
+        }
+    }
+
+    /// A warm one for this launch, made the session's own; none when there is none that fits, or the session has a workspace.
+    pub(super) fn take_warm(
+        self: &Arc<Self>,
+        spec: &LaunchSpec,
+        role: &Role,
+        backend: &str,
+        image: &ImageId,
+    ) -> Option<Result<(SandboxInfo, Place, Link)>> {
+        let fits = |info: &SandboxInfo| {
+            (info.backend.as_str(), info.image.as_str(), info.runtime.as_deref())
+                == (backend, image.0.as_str(), role.runtime.as_deref())
+        };
+        let as_asked = |info: &SandboxInfo| {
+            (info.cpus, info.memory_mib, info.pids, info.network, info.shared)
+                == (spec.cpus, spec.memory_mib, spec.pids, spec.network, spec.shared)
+        };
+        let warm = loop {
+            let mut ready = self.pool.ready();
+            let of_role = ready.get_mut(&role.name)?;
+            if !of_role.front().is_some_and(|warm| as_asked(&warm.info)) || self.workspaces.is_there(&spec.owner) {
+                return None;
+            }
+            let warm = of_role.pop_front()?;
+            drop(ready);
+            self.pool.taken.notify_waiters();
+            if fits(&warm.info) && !warm.link.is_closed() {
+                break warm;
+            }
+            // Of an image that the role does not have any more, or dead.
+            let inner = Arc::clone(self);
+            self.runtime.spawn(async move { inner.discard(warm).await });
+        };
+        let given = self.give(warm, spec);
+        given.transpose()
+    }
+
+    /// Makes a warm one the session's. `Ok(None)` when the session got a workspace meanwhile.
+    fn give(self: &Arc<Self>, warm: Warm, spec: &LaunchSpec) -> Result<Option<(SandboxInfo, Place, Link)>> {
+        let adopted = match warm.info.workspace.directory() {
+            Some(spare) => self.workspaces.adopt(spare, &spec.owner),
+            None => Ok(None),
+        };
+        let workspace = match adopted {
+            Ok(Some(workspace)) => Workspace::Directory(workspace),
+            other => {
+                self.pool.ready().entry(warm.info.role.clone()).or_default().push_front(warm);
+                return other.map(|_| None);
+            }
+        };
+        let now = now_ms();
+        let wall_time_ms = u64::try_from(spec.wall_time.as_millis()).unwrap_or(u64::MAX);
+        let info = SandboxInfo {
+            owner: spec.owner.clone(),
+            env: spec.env.clone(),
+            invocation: spec.invocation.clone(),
+            workspace,
+            launched_at_ms: now,
+            started_at_ms: now,
+            expires_at_ms: now.saturating_add(wall_time_ms),
+            ..warm.info
+        };
+        let given = warm.place.write(&info).and_then(|()| warm.link.configure(self.hello(&info)));
+        if let Err(error) = given {
+            let (inner, place, link) = (Arc::clone(self), warm.place, warm.link);
+            self.runtime.spawn(async move { inner.discard(Warm { info, place, link }).await });
+            return Err(error);
+        }
+        Ok(Some((info, warm.place, warm.link)))
+    }
+}
+
+/// What a warm one's container is called by the engine, like any other's.
+const OWN_LABELS: [&str; 3] = [LABEL_SANDBOX, LABEL_DEPLOYMENT, "skillhost.role"];
+
+async fn keep_filled(inner: Weak<Inner>, role: String, size: usize) {
+    let mut told = false;
+    let Some(taken) = inner.upgrade().map(|inner| Arc::clone(&inner.pool.taken)) else { return };
+    loop {
+        let next = taken.notified();
+        tokio::pin!(next);
+        // Before the look, so that one that is taken between the two is not missed.
+        next.as_mut().enable();
+        let Some(strong) = inner.upgrade() else { return };
+        if strong.pool.count(&role) >= size {
+            drop(strong);
+            next.await;
+            continue;
+        }
+        match strong.prepare(&role).await {
+            // Commands without isolation are asked for one by one; that is not for a sandbox of nobody's.
+            Ok(warm) if warm.info.bare => return strong.discard(warm).await,
+            Ok(warm) => {
+                told = false;
+                strong.pool.ready().entry(role.clone()).or_default().push_back(warm);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("no sandbox of role `{role}` can be made in advance: {error}");
+                }
+                drop(strong);
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
