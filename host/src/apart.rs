@@ -6,9 +6,11 @@
 //! environment, no arguments but the work's name, bounded memory and time.
 
 use std::io::{self, Read, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
@@ -31,7 +33,22 @@ pub(crate) struct Ended {
     pub(crate) answer: Vec<u8>,
     pub(crate) status: ExitStatus,
     /// Whether it was ended for having taken too long.
-    pub(crate) overran: bool,
+    overran: bool,
+}
+
+impl Ended {
+    /// Refuses when what ended the process tells of the machine and not of the work: the clock, or whoever kills processes
+    /// where memory is short. (Processor time and memory that the work alone used up end it by other signals.)
+    pub(crate) fn by_itself(self, what: &str) -> Result<Self> {
+        let killed = rustix::process::Signal::KILL.as_raw();
+        if self.overran || self.status.signal() == Some(killed) {
+            let how = if self.overran { "had not ended in time" } else { "was killed" };
+            return Err(Error::unavailable(format!(
+                "{what}: the process for it {how}; try again when this machine has less to do"
+            )));
+        }
+        Ok(self)
+    }
 }
 
 /// Runs `command`, whose program is a `skillhost`, with `input` on its standard input. One of its outputs is a pipe,
@@ -90,13 +107,43 @@ fn ends_within(child: &Child, wall: Duration) -> io::Result<bool> {
 /// `max_file` bytes.
 pub(crate) fn confine(bounds: &Bounds, max_file: u64) {
     let memory = bounds.memory_mib.saturating_mul(1024 * 1024);
-    for (resource, limit) in [
-        (Resource::Data, memory),
-        (Resource::Cpu, bounds.cpu_seconds),
-        (Resource::Fsize, max_file),
-        (Resource::Core, 0),
+    for (resource, limit, maximum) in [
+        (Resource::Data, memory, memory),
+        // At the first the kernel sends a signal of its own, which tells this end from others; at the second it kills.
+        (Resource::Cpu, bounds.cpu_seconds, bounds.cpu_seconds.saturating_add(1)),
+        (Resource::Fsize, max_file, max_file),
+        (Resource::Core, 0, 0),
     ] {
         // Lowering a limit is always allowed.
-        let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+        let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(maximum) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn sh(script: &str, wall: Duration) -> Ended {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdout(Stdio::piped());
+        run(command, b"input", 3, wall).unwrap()
+    }
+
+    #[test]
+    fn what_the_machine_ended_is_told_from_what_ended_by_itself() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(sh("cat", minute).by_itself("it fails").unwrap().answer, b"inp", "no more than was asked for");
+        assert_eq!(
+            sh("kill -XCPU $$", minute).by_itself("it fails").unwrap().status.signal(),
+            Some(rustix::process::Signal::XCPU.as_raw())
+        );
+        for (script, wall, says) in
+            [("kill -KILL $$", minute, "was killed"), ("exec sleep 600", Duration::ZERO, "had not ended in time")]
+        {
+            let error = sh(script, wall).by_itself("it fails").unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains(says), "{error}");
+        }
     }
 }

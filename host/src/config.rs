@@ -3,6 +3,8 @@
 //! Unknown keys are refused with their place: a misspelt limit that is silently ignored is no limit. Every key has a
 //! default, so an absent file is a complete configuration.
 
+mod script_env;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +12,14 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::api::types::Network;
+use crate::blackboard::{self, Eviction};
 use crate::broker::quota::QuotaLimits;
 use crate::db::Durability;
 use crate::error::{Error, Result};
-use crate::sandbox::images::Roles;
+use crate::sandbox::backend::docker::EngineConfig;
+use crate::sandbox::images::{Registry, Roles};
 use crate::units;
+pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -35,12 +40,21 @@ pub struct Config {
     pub quota: QuotaLimits,
     /// Sandboxes.
     pub sandbox: SandboxConfig,
+    /// The blackboard.
+    pub blackboard: BlackboardConfig,
+    /// The container engine that `DOCKER_HOST` names.
+    pub engine: EngineConfig,
+    /// How many sandboxes of each role are made in advance, with the default limits and no network (default: none). They use
+    /// memory while they wait, and serve sessions that have no workspace yet.
+    pub pool: BTreeMap<String, usize>,
     /// Local sandboxes, those of this machine's own kernel.
     pub local: LocalConfig,
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.
     pub roots: BTreeMap<String, Root>,
+    /// Where the variables come from that roles require for their scripts.
+    pub script_env: Vec<EnvProvider>,
 }
 
 /// A duration as people write it: `90s`, `2m`, `500ms`.
@@ -53,6 +67,94 @@ impl TryFrom<String> for Span {
 
     fn try_from(text: String) -> Result<Self> {
         Ok(Self(units::parse_duration(&text).map_err(Error::invalid_argument)?))
+    }
+}
+
+/// A size as people write it: `64MiB`, `2000`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "SizeText")]
+pub struct Size(pub u64);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SizeText {
+    Bytes(u64),
+    Text(String),
+}
+
+impl TryFrom<SizeText> for Size {
+    type Error = Error;
+
+    fn try_from(size: SizeText) -> Result<Self> {
+        match size {
+            SizeText::Bytes(bytes) => Ok(Self(bytes)),
+            SizeText::Text(text) => Ok(Self(units::parse_size(&text).map_err(Error::invalid_argument)?)),
+        }
+    }
+}
+
+impl Size {
+    /// As much as memory can have.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// The blackboard's bounds.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct BlackboardConfig {
+    /// Entries of a session, and as many again of its commands' output (1 to 1,000,000; default 10000).
+    pub max_entries: u64,
+    /// Bytes of a session's keys and values, and as many again of its commands' output (2MiB to 1TiB; default 64MiB).
+    pub max_bytes: Size,
+    /// What happens to a write that there is no room for: `lru` (default) or `refuse`.
+    pub eviction: Eviction,
+    /// Events that wait for one who watches before the oldest are dropped (1 to 100,000; default 1000).
+    pub watch_queue: usize,
+    /// The longest chunk of a command's output (2KiB to 128KiB; default 64KiB).
+    pub stream_chunk: Size,
+    /// How long a command's output stays (1s and more; default 1h).
+    pub stream_ttl: Span,
+}
+
+impl Default for BlackboardConfig {
+    fn default() -> Self {
+        Self {
+            max_entries: 10_000,
+            max_bytes: Size(64 << 20),
+            eviction: Eviction::Lru,
+            watch_queue: 1_000,
+            stream_chunk: Size(64 << 10),
+            stream_ttl: Span(Duration::from_secs(3600)),
+        }
+    }
+}
+
+impl BlackboardConfig {
+    /// As the store knows it.
+    pub(crate) fn limits(&self) -> blackboard::Limits {
+        blackboard::Limits {
+            max_entries: self.max_entries,
+            max_bytes: self.max_bytes.0,
+            eviction: self.eviction,
+            watch_queue: self.watch_queue,
+            stream_ttl: self.stream_ttl.0,
+        }
+    }
+
+    /// The key that is out of its range, and the range.
+    fn odd(&self) -> Option<&'static str> {
+        [
+            ((1..=1_000_000).contains(&self.max_entries), "max-entries: 1 to 1,000,000"),
+            // A value, and a chunk of bytes that JSON writes six times as long, must fit.
+            ((2 << 20..=1 << 40).contains(&self.max_bytes.0), "max-bytes: 2MiB to 1024GiB"),
+            ((1..=100_000).contains(&self.watch_queue), "watch-queue: 1 to 100,000"),
+            ((2 << 10..=128 << 10).contains(&self.stream_chunk.0), "stream-chunk: 2KiB to 128KiB"),
+            (self.stream_ttl.0 >= Duration::from_secs(1), "stream-ttl: 1s and more"),
+        ]
+        .iter()
+        .find_map(|(fits, range)| (!fits).then_some(*range))
     }
 }
 
@@ -70,6 +172,12 @@ pub struct SandboxConfig {
     pub lease: Span,
     /// Processes and threads of a sandbox's workload (default 256).
     pub pids: u32,
+    /// Persistent shells in a sandbox at once (default 8).
+    pub shells: usize,
+    /// Background processes that run in a sandbox at once (default 32).
+    pub processes: usize,
+    /// How much of a background process's output is kept, half of it for each stream; the latest (default 1MiB).
+    pub process_output: Size,
 }
 
 impl Default for SandboxConfig {
@@ -81,6 +189,9 @@ impl Default for SandboxConfig {
             wall_time: seconds(3600),
             lease: seconds(30),
             pids: 256,
+            shells: 8,
+            processes: 32,
+            process_output: Size(1 << 20),
         }
     }
 }
@@ -100,8 +211,8 @@ pub enum Isolation {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct LocalConfig {
-    /// `namespaces` (default), or `none`: commands then run on this machine as the host's user (as uid 1000 where that is
-    /// root), and each waits for its owner's `skillhost approve`.
+    /// `namespaces` (default), or `none`: commands then run on this machine as the host's user, who must not be root, and
+    /// each waits for its owner's `skillhost approve`.
     pub isolation: Isolation,
     /// Paths of this machine that local sandboxes see, read-only and in their own place, besides the system's programs
     /// (default: none). Absolute; a toolchain in a home directory, say.
@@ -170,11 +281,19 @@ impl Config {
         Self::load(file.as_deref())
     }
 
-    /// The roles: the file that is named, or those that are built in.
+    /// The roles as they are now: the file that is named, or those that are built in.
     pub fn roles(&self) -> Result<Roles> {
         match &self.images {
             Some(path) => Roles::load(path),
             None => Roles::shipped(),
+        }
+    }
+
+    /// The same roles, for as long as a host is there: a changed file is seen by the next use.
+    pub fn registry(&self) -> Result<Registry> {
+        match &self.images {
+            Some(path) => Ok(Registry::of(path.clone())),
+            None => Registry::shipped(),
         }
     }
 
@@ -209,12 +328,18 @@ impl Config {
                 odd.display().to_string()
             )));
         }
+        if let Some(range) = config.blackboard.odd() {
+            return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
+        }
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
         }
         for root in config.roots.values_mut() {
             root.path = base.join(&root.path);
+        }
+        for provider in &mut config.script_env {
+            provider.start_at(base);
         }
         Ok(config)
     }
@@ -252,6 +377,23 @@ mod tests {
     fn an_unknown_key_is_refused_with_its_line() {
         let error = load("backend = \"docker\"\n[quota]\nsandboxs = 3\n").unwrap_err();
         assert!(error.message.contains("line 3") && error.message.contains("sandboxs"), "{error}");
+    }
+
+    #[test]
+    fn what_is_out_of_its_range_is_refused_with_the_range() {
+        for (line, said) in [
+            ("max-entries = 0", "max-entries: 1 to"),
+            ("max-bytes = \"1MiB\"", "max-bytes: 2MiB"),
+            ("watch-queue = 0", "watch-queue: 1 to"),
+            ("stream-chunk = 100", "stream-chunk: 2KiB"),
+            ("stream-ttl = \"10ms\"", "stream-ttl: 1s"),
+            ("eviction = \"fifo\"", "eviction"),
+        ] {
+            let error = load(&format!("[blackboard]\n{line}\n")).unwrap_err();
+            assert!(error.message.contains(said), "{line}: {error}");
+        }
+        let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
+        assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
     }
 
     #[test]

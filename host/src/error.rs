@@ -26,6 +26,8 @@ pub enum ErrorKind {
     NotFound,
     /// It is there already.
     AlreadyExists,
+    /// It has changed since the caller looked.
+    Conflict,
     /// It belongs to somebody else.
     NotOwner,
     /// A deadline passed, or a budget was spent.
@@ -52,6 +54,7 @@ impl ErrorKind {
             Self::InvalidArgument => "invalid-argument",
             Self::NotFound => "not-found",
             Self::AlreadyExists => "already-exists",
+            Self::Conflict => "conflict",
             Self::NotOwner => "not-owner",
             Self::TimedOut => "timed-out",
             Self::Cancelled => "cancelled",
@@ -77,18 +80,26 @@ pub struct Error {
     pub kind: ErrorKind,
     /// What a person or a model reads, with its whole cause chain.
     pub message: String,
+    /// Of a conflict: the version that is there, 0 when nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 impl Error {
     /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), version: None }
+    }
+
+    /// An error of kind [`ErrorKind::Conflict`] with the version that is there.
+    pub fn conflict(version: u64, message: impl Into<String>) -> Self {
+        Self { version: Some(version), ..Self::new(ErrorKind::Conflict, message) }
     }
 
     /// The same error, its message led by what was being attempted.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Self { kind: self.kind, message: format!("{what}: {}", self.message) }
+        Self { message: format!("{what}: {}", self.message), ..self }
     }
 }
 

@@ -24,3 +24,8 @@ pub(crate) fn exec() -> Result<String> {
 pub(crate) fn invocation() -> Result<String> {
     Ok(format!("inv_{}", random_hex(6)?))
 }
+
+/// The name of a call whose caller gave it none.
+pub(crate) fn tool_call() -> Result<String> {
+    Ok(format!("call_{}", random_hex(6)?))
+}

@@ -4,6 +4,7 @@
 
 pub mod apart;
 pub mod api;
+mod beneath;
 mod blackboard;
 mod broker;
 pub mod caller;
@@ -18,4 +19,5 @@ mod ids;
 pub mod process;
 pub mod sandbox;
 pub mod skills;
+pub mod stamp;
 pub mod units;

@@ -51,6 +51,7 @@ macro_rules! stream {
     };
 }
 
+stream!(name);
 stream!(stdout);
 stream!(stderr);
 

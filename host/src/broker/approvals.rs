@@ -37,7 +37,24 @@ pub(super) struct Approvals {
 struct Asked {
     digest: Vec<u8>,
     shown: Approval,
+    /// As much of it as the audit log has.
+    recorded: String,
     at: Instant,
+}
+
+/// What is to happen, as its owner is asked about it.
+#[derive(Debug, Default)]
+pub(super) struct What {
+    /// What the audit log may have too.
+    pub(super) plain: String,
+    /// Values of the environment, which the owner has to see and the log has not.
+    pub(super) env: String,
+}
+
+impl From<&str> for What {
+    fn from(plain: &str) -> Self {
+        Self { plain: plain.to_owned(), env: String::new() }
+    }
 }
 
 impl Approvals {
@@ -48,11 +65,12 @@ impl Approvals {
     }
 
     /// Uses up the approval of exactly this, or asks for it.
-    fn take(&self, actor: &Actor, effect: &str, what: &str) -> std::result::Result<(), Box<Approval>> {
-        let caller = &actor.caller;
+    fn take(&self, actor: &Actor, effect: &str, what: &What) -> std::result::Result<(), Box<Approval>> {
+        let (caller, recorded) = (&actor.caller, cut(&what.plain));
+        let what = format!("{}{}", what.plain, what.env);
         let mut hash = Sha256::new();
         for part in
-            [&*caller.tenant, &caller.session, &caller.agent, actor.skill.as_deref().unwrap_or(""), effect, what]
+            [&*caller.tenant, &caller.session, &caller.agent, actor.skill.as_deref().unwrap_or(""), effect, &what]
         {
             // Lengths in front: no two questions read alike.
             hash.update((part.len() as u64).to_le_bytes());
@@ -75,20 +93,20 @@ impl Approvals {
             session: caller.session.clone(),
             skill: actor.skill.clone(),
             effect: effect.to_owned(),
-            what: what.chars().take(MAX_SHOWN).collect(),
+            what: cut(&what),
             approved: false,
         };
         if asked.len() >= MAX_ASKED {
             asked.pop_front();
         }
-        asked.push_back(Asked { digest, shown: shown.clone(), at: Instant::now() });
+        asked.push_back(Asked { digest, shown: shown.clone(), recorded, at: Instant::now() });
         Err(Box::new(shown))
     }
 }
 
 impl Broker {
     /// Passes at once where sandboxes are isolated. Where they are not, passes when the owner has approved just this.
-    pub(super) fn approved(&self, actor: &Actor, info: &SandboxInfo, effect: &str, what: &str) -> Result<()> {
+    pub(super) fn approved(&self, actor: &Actor, info: &SandboxInfo, effect: &str, what: &What) -> Result<()> {
         if !info.bare {
             return Ok(());
         }
@@ -115,34 +133,44 @@ impl Broker {
             let found = asked.iter_mut().find(|asked| asked.shown.id == id);
             found.map(|asked| {
                 asked.shown.approved = true;
-                asked.shown.clone()
+                (asked.shown.clone(), asked.recorded.clone())
             })
         };
         let result = found.ok_or_else(|| {
             Error::not_found(format!("nothing waits for approval under {id:?}: `skillhost approve` lists what does"))
         });
-        if let Ok(approval) = &result {
-            record.note("what", approval.what.clone());
-        }
+        let result = result.map(|(approval, recorded)| {
+            record.note("what", recorded);
+            approval
+        });
         record.end(result).await
     }
 }
 
-/// A command as a person is asked about it.
-pub(super) fn command_in_words(request: &crate::api::types::ExecRequest, cwd: &str) -> String {
+fn cut(what: &str) -> String {
+    what.chars().take(MAX_SHOWN).collect()
+}
+
+/// A command as a person is asked about it. `more` is what they have to know besides.
+pub(super) fn command_in_words(request: &crate::api::types::ExecRequest, cwd: &str, more: &str) -> What {
     use crate::api::types::Command;
     let mut words = match &request.command {
         Command::Argv(argv) => format!("{argv:?}"),
         Command::Shell(line) => format!("shell: {line}"),
     };
     let _ = write!(words, " in {cwd}");
-    for (name, value) in &request.env {
-        let _ = write!(words, ", with {name}={value:?}");
+    if request.terminal.is_some() {
+        words.push_str(", in a terminal");
     }
     if request.stdin {
         words.push_str(", with input");
     }
-    words
+    words.push_str(more);
+    let mut env = String::new();
+    for (name, value) in &request.env {
+        let _ = write!(env, ", with {name}={value:?}");
+    }
+    What { plain: words, env }
 }
 
 #[cfg(test)]
@@ -157,22 +185,38 @@ mod tests {
     #[test]
     fn an_approval_is_for_one_call_of_one_agent() {
         let approvals = Approvals::default();
-        let asked = approvals.take(&actor("a"), "exec", "rm x").unwrap_err();
+        let asked = approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap_err();
         assert!(!asked.approved);
         approvals.lock()[0].shown.approved = true;
         // Neither another's nor another command.
-        approvals.take(&actor("b"), "exec", "rm x").unwrap_err();
-        approvals.take(&actor("a"), "exec", "rm y").unwrap_err();
-        approvals.take(&actor("a"), "exec", "rm x").unwrap();
-        approvals.take(&actor("a"), "exec", "rm x").unwrap_err();
+        approvals.take(&actor("b"), "exec", &"rm x".into()).unwrap_err();
+        approvals.take(&actor("a"), "exec", &"rm y".into()).unwrap_err();
+        approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap();
+        approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap_err();
     }
 
     #[test]
     fn questions_do_not_grow_without_bound() {
         let approvals = Approvals::default();
         for number in 0..2 * MAX_ASKED {
-            approvals.take(&actor("a"), "exec", &number.to_string()).unwrap_err();
+            approvals.take(&actor("a"), "exec", &What::from(&*number.to_string())).unwrap_err();
         }
         assert_eq!(approvals.lock().len(), MAX_ASKED);
+    }
+
+    #[test]
+    fn values_of_the_environment_are_asked_about_and_not_recorded() {
+        let approvals = Approvals::default();
+        let with = |value: &str| {
+            let env = [("TOKEN".to_owned(), value.to_owned())].into();
+            let command = crate::api::types::Command::Shell("true".into());
+            let request = crate::api::types::ExecRequest { command, env, ..Default::default() };
+            command_in_words(&request, "/workspace", ", with a note")
+        };
+        let asked = approvals.take(&actor("a"), "exec", &with("hunter2")).unwrap_err();
+        assert_eq!(asked.what, "shell: true in /workspace, with a note, with TOKEN=\"hunter2\"");
+        assert_eq!(approvals.lock()[0].recorded, "shell: true in /workspace, with a note");
+        // Another value is another question.
+        assert_ne!(approvals.take(&actor("a"), "exec", &with("other")).unwrap_err().id, asked.id);
     }
 }

@@ -1,25 +1,60 @@
 //! The blackboard, brokered.
 
-use serde_json::Value;
+use std::time::Duration;
 
-use super::{Actor, Broker};
-use crate::api::types::{BlackboardEntry, BlackboardList};
-use crate::blackboard::{check_key, matches};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Actor, Broker, Record};
+use crate::api::types::{
+    BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest, PublishRequest, WatchRequest, Watched,
+};
+use crate::blackboard::{Events, Selection, Write, check_key, check_metadata, check_pattern, check_tags};
 use crate::error::{Error, Result};
+
+/// How many watches one invocation has at most at once: those of a session are for all of its agents.
+pub(crate) const SKILL_WATCHES: usize = 16;
 
 impl Broker {
     /// Writes a value.
-    pub(crate) async fn publish(&self, actor: &Actor, key: &str, value: Value) -> Result<BlackboardEntry> {
+    pub(crate) async fn publish(&self, actor: &Actor, request: PublishRequest) -> Result<BlackboardEntry> {
         let mut record = self.begin(actor, "blackboard.publish").await?;
-        record.note("key", key);
+        record.note("key", request.key.clone());
         let result = async {
-            check_key(key)?;
-            actor.grant.publish(key)?;
-            self.blackboard.publish(&actor.caller, key, value).await
+            check_key(&request.key)?;
+            check_metadata(&request.metadata)?;
+            if request.ttl_ms == Some(0) {
+                return Err(Error::invalid_argument("a time to live is at least 1 ms; without one a value stays"));
+            }
+            actor.grant.publish(&request.key)?;
+            let write = Write {
+                tags: check_tags(request.tags)?,
+                key: request.key,
+                value: request.value,
+                if_version: request.if_version,
+                ttl: request.ttl_ms.map(Duration::from_millis),
+                metadata: request.metadata,
+            };
+            self.blackboard.publish(&actor.caller, write).await
         }
         .await;
         if let Ok(entry) = &result {
             record.note("version", entry.version);
+        }
+        record.end(result).await
+    }
+
+    /// Deletes a value; the answer is the version that it had, or none when there was none.
+    pub(crate) async fn delete(&self, actor: &Actor, request: &DeleteRequest) -> Result<Option<u64>> {
+        let mut record = self.begin(actor, "blackboard.delete").await?;
+        record.note("key", request.key.clone());
+        let result = async {
+            check_key(&request.key)?;
+            actor.grant.delete(&request.key)?;
+            self.blackboard.delete(&actor.caller, &request.key, request.if_version).await
+        }
+        .await;
+        if let Ok(version) = &result {
+            record.note("version", *version);
         }
         record.end(result).await
     }
@@ -37,24 +72,93 @@ impl Broker {
         record.end(result).await
     }
 
-    /// Lists what matches `pattern` and may be read.
-    pub(crate) async fn list(&self, actor: &Actor, pattern: &str) -> Result<BlackboardList> {
+    /// Lists what is asked for and may be read.
+    pub(crate) async fn list(&self, actor: &Actor, request: ListRequest) -> Result<BlackboardList> {
         let mut record = self.begin(actor, "blackboard.list").await?;
-        record.note("pattern", pattern);
+        record.note("pattern", request.pattern.clone());
         let result = async {
-            if pattern.len() > crate::blackboard::MAX_KEY {
-                return Err(Error::invalid_argument(format!(
-                    "a pattern has at most {} bytes",
-                    crate::blackboard::MAX_KEY
-                )));
-            }
-            let readable = actor.grant.readable();
-            let allowed =
-                move |key: &str| readable.as_ref().is_none_or(|all| all.iter().any(|pattern| matches(pattern, key)));
-            let entries = self.blackboard.list(&actor.caller, pattern, allowed).await?;
-            Ok(BlackboardList { count: entries.len(), entries })
+            check_pattern(&request.pattern)?;
+            let tags = check_tags(request.tags)?;
+            let selection = Selection { pattern: request.pattern, readable: actor.grant.readable() };
+            let listed = self.blackboard.list(&actor.caller, selection, tags, request.after).await?;
+            Ok(BlackboardList { count: listed.entries.len(), entries: listed.entries, truncated: listed.more })
         }
         .await;
         record.end(result).await
+    }
+
+    /// Watches what is asked for and may be read. The record is written when the watch ends.
+    pub(crate) async fn watch(&self, actor: &Actor, request: &WatchRequest) -> Result<Watching> {
+        let mut record = self.begin(actor, "blackboard.watch").await?;
+        record.note("pattern", request.pattern.clone());
+        let result = async {
+            check_pattern(&request.pattern)?;
+            let readable = actor.grant.readable();
+            if readable.as_ref().is_some_and(Vec::is_empty) {
+                return Err(Error::denied(
+                    "this skill is granted to read no key, so there is nothing to watch: ask for some with \
+                     `blackboard = { read = [\"KEYS:*\"] }` under [capabilities] in its skill.toml",
+                ));
+            }
+            let permit = match &actor.watches {
+                Some(watches) => Some(watches.clone().try_acquire_owned().map_err(|_| {
+                    Error::quota_exceeded(format!(
+                        "the skill has {SKILL_WATCHES} watches, which is as many as it may: drop one, or watch with a pattern \
+                         that means more keys"
+                    ))
+                })?),
+                None => None,
+            };
+            let selection = Selection { pattern: request.pattern.clone(), readable };
+            Ok((self.blackboard.watch(&actor.caller, selection, request.existing).await?, permit))
+        }
+        .await;
+        match result {
+            Ok((events, permit)) => {
+                Ok(Watching { events, _permit: permit, record: Some(record), seen: Watched::default() })
+            }
+            Err(error) => record.end(Err(error)).await,
+        }
+    }
+}
+
+/// A watch under way. It has no end of its own: whoever drops it has seen enough, and the record says how much that was.
+pub(crate) struct Watching {
+    events: Box<dyn Events>,
+    _permit: Option<OwnedSemaphorePermit>,
+    record: Option<Record>,
+    seen: Watched,
+}
+
+impl Watching {
+    /// Waits for the next event, so long at most; none when none came. What is there already counts as come, however long
+    /// it takes to be read. Cancel safe.
+    pub(crate) async fn next_within(&mut self, patience: Duration) -> Result<Option<BlackboardEvent>> {
+        self.events.read_on().await?;
+        // Asks first and looks at the clock then, also where there is no patience at all.
+        tokio::time::timeout(patience, self.next()).await.ok().transpose()
+    }
+
+    /// Waits for the next event. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Result<BlackboardEvent> {
+        let event = self.events.next().await?;
+        self.seen.events += 1;
+        self.seen.dropped += event.dropped;
+        Ok(event)
+    }
+
+    /// What was seen so far.
+    pub(crate) fn seen(&self) -> Watched {
+        self.seen.clone()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if let Some(mut record) = self.record.take() {
+            record.note("events", self.seen.events);
+            record.note("dropped", self.seen.dropped);
+            record.leave();
+        }
     }
 }

@@ -3,16 +3,19 @@
 //! A [`Running`] gives output as it comes and, at its end, the outcome. What is not taken makes the command wait, so a slow
 //! reader loses nothing. Dropping it ends the whole process tree, and the audit log says `cancelled`.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::approvals::command_in_words;
+use super::streams::{End, Publishing};
+use super::terminals::{self, Entered};
 use super::{Actor, Broker, Record};
 use crate::api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 use crate::error::{Error, Result};
 use crate::ids;
-use crate::sandbox::link::{Ending, ExecEvent, ExecStdin};
+use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
 use crate::sandbox::{ExecCommand, SandboxExec};
 
 /// Bytes kept of each stream when the caller does not say.
@@ -30,16 +33,40 @@ pub(crate) enum Chunk {
     Stderr(Bytes),
 }
 
+/// Whom a command ends with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum Lasts {
+    /// The call that asked for it; one record, at its end.
+    #[default]
+    AsTheCall,
+    /// Its sandbox, or the host process; a record when it starts and another when it ends.
+    OnItsOwn,
+}
+
+impl Lasts {
+    fn effect(self) -> &'static str {
+        match self {
+            Self::AsTheCall => "sandbox.exec",
+            Self::OnItsOwn => "process.start",
+        }
+    }
+}
+
 /// A command that runs.
 pub(crate) struct Running {
     exec: SandboxExec,
+    /// Its terminal can be resized for as long as it runs.
+    _terminal: Option<Entered>,
     record: Record,
+    /// Its half of the blackboard's stream, when it was asked for.
+    stream: Option<Publishing>,
     container_id: String,
     exec_id: String,
     argv: Vec<String>,
     cwd: String,
     started: Instant,
-    timeout: Duration,
+    /// Absent when it may run for as long as its sandbox.
+    timeout: Option<Duration>,
     memory_mib: u64,
     clamped: Option<String>,
     outcome: Option<Outcome>,
@@ -81,6 +108,37 @@ impl Kept {
     }
 }
 
+/// What was kept, as it is told.
+pub(super) struct Cut {
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+    pub(super) truncated: bool,
+    /// What is to be said of it.
+    pub(super) notes: Vec<String>,
+}
+
+impl Kept {
+    /// The end of keeping, where the streams had `totals` bytes.
+    pub(super) fn cut(self, totals: [u64; 2]) -> Cut {
+        let [stdout_bytes, stderr_bytes] = totals;
+        let stdout = cut_at_character(self.stdout, stdout_bytes);
+        let stderr = cut_at_character(self.stderr, stderr_bytes);
+        let mut notes = Vec::new();
+        for (name, kept, total) in [("stdout", stdout.len(), stdout_bytes), ("stderr", stderr.len(), stderr_bytes)] {
+            if !self.streamed && (kept as u64) < total {
+                notes.push(format!("{name} has {total} bytes, of which the first {kept} are kept"));
+            }
+        }
+        let truncated = (stdout.len() as u64) < stdout_bytes || (stderr.len() as u64) < stderr_bytes;
+        Cut { stdout, stderr, truncated, notes }
+    }
+
+    /// What was kept of both streams.
+    pub(super) fn into_bytes(self) -> (Vec<u8>, Vec<u8>) {
+        (self.stdout, self.stderr)
+    }
+}
+
 /// Cuts what is left of a character that the bound fell into. Bytes that are no text are left as they are.
 fn cut_at_character(mut bytes: Vec<u8>, total: u64) -> Vec<u8> {
     let was_cut = (bytes.len() as u64) < total;
@@ -93,18 +151,51 @@ fn cut_at_character(mut bytes: Vec<u8>, total: u64) -> Vec<u8> {
     bytes
 }
 
+/// A command that was asked for, and what only the broker adds to it.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) request: ExecRequest,
+    pub(super) lasts: Lasts,
+    /// Variables whose values are nobody's to see: they reach the command's environment and nothing else.
+    pub(super) secrets: BTreeMap<String, String>,
+    /// What the owner is told besides the command, where each one is approved.
+    pub(super) in_words: String,
+}
+
 impl Broker {
     /// Starts a command.
     pub(crate) async fn exec(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
+        let record = self.begin(actor, Lasts::AsTheCall.effect()).await?;
+        self.start(actor, record, Asked { request, ..Asked::default() }).await
+    }
+
+    /// Starts a command whose caller does not wait for its end.
+    pub(super) async fn exec_detached(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
+        let lasts = Lasts::OnItsOwn;
+        let record = self.begin(actor, lasts.effect()).await?;
+        self.start(actor, record, Asked { request, lasts, ..Asked::default() }).await
+    }
+
+    /// Starts a command whose record has begun. Every command comes by here, whoever asks and however it was made.
+    pub(super) async fn start(&self, actor: &Actor, mut record: Record, asked: Asked) -> Result<Running> {
+        let Asked { request, lasts, secrets, in_words } = asked;
         let exec_id = ids::exec()?;
-        let mut record = self.begin(actor, "sandbox.exec").await?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
         record.note("command", audited(&request.command));
+        if let Some(size) = request.terminal {
+            record.note("terminal", format!("{}x{}", size.rows, size.columns));
+        }
         let started = Instant::now();
-        let ceiling = self.config.sandbox.exec_timeout_ceiling.0;
-        let asked = request.timeout_ms.map_or(self.config.sandbox.exec_timeout.0, Duration::from_millis);
-        let timeout = asked.min(ceiling);
+        let asked = request.timeout_ms.map(Duration::from_millis);
+        let (timeout, clamped) = match lasts {
+            Lasts::AsTheCall => {
+                let (timeout, clamped) = self.deadline(asked);
+                (Some(timeout), clamped)
+            }
+            // What bounds it is the wall time of its sandbox.
+            Lasts::OnItsOwn => (asked, None),
+        };
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
             if request.command == Command::Argv(Vec::new()) {
@@ -112,30 +203,57 @@ impl Broker {
                     "the command is empty: give a program and its arguments, or a line for the shell",
                 ));
             }
+            request.terminal.map_or(Ok(()), terminals::check)?;
             let cwd = info.working_directory(request.cwd.as_deref());
-            self.approved(actor, &info, "sandbox.exec", &command_in_words(&request, &cwd))?;
+            let what = command_in_words(&request, &cwd, &in_words);
+            self.approved(actor, &info, record.effect(), &what)?;
+            let mut env = request.env.clone();
+            env.extend(secrets);
             let command = ExecCommand {
                 command: request.command.clone(),
                 cwd: request.cwd.clone(),
-                env: request.env.clone(),
-                timeout: Some(timeout),
+                env,
+                timeout,
                 stdin: request.stdin,
+                terminal: request.terminal,
             };
-            Ok((self.sandboxes.exec(&info.id, command).await?, info, cwd))
+            let stream = match request.stream_to_blackboard {
+                true => {
+                    self.may_stream(actor, &info.id, &exec_id)?;
+                    Some(self.open_stream(actor, &info.id, &exec_id, started).await?)
+                }
+                false => None,
+            };
+            match self.sandboxes.exec(&info.id, &actor.caller.agent, command).await {
+                Ok(exec) => Ok((exec, stream, info, cwd)),
+                Err(error) => {
+                    if let Some(stream) = stream {
+                        stream.end(End::failed(&error, started)).await?;
+                    }
+                    Err(error)
+                }
+            }
         }
         .await;
-        let (exec, info, cwd) = match result {
+        let (exec, stream, info, cwd) = match result {
             Ok(started) => started,
             Err(error) => return record.end(Err(error)).await,
         };
         record.note("role", info.role);
         record.note("image", info.image);
-        let clamped = (asked > ceiling).then(|| {
-            format!("the timeout of {} s was clamped to the ceiling of {} s", asked.as_secs(), ceiling.as_secs())
-        });
+        if let Lasts::OnItsOwn = lasts {
+            record = record.begun("process.end").await?;
+        }
+        if let Some(stream) = &stream {
+            record.note("stream_key", stream.key());
+        }
+        let terminal = request.terminal.is_some();
+        let terminal = terminal.then(|| self.terminals.enter(actor, &info.id, &exec_id, exec.control()));
         Ok(Running {
             exec,
+            _terminal: terminal,
             record,
+            stream,
             container_id: request.container_id,
             exec_id,
             argv: match request.command {
@@ -154,6 +272,16 @@ impl Broker {
         })
     }
 
+    /// The deadline of a command that asks for `asked`, and what is to be said of it.
+    pub(super) fn deadline(&self, asked: Option<Duration>) -> (Duration, Option<String>) {
+        let ceiling = self.config.sandbox.exec_timeout_ceiling.0;
+        let asked = asked.unwrap_or(self.config.sandbox.exec_timeout.0);
+        let clamped = (asked > ceiling).then(|| {
+            format!("the timeout of {} s was clamped to the ceiling of {} s", asked.as_secs(), ceiling.as_secs())
+        });
+        (asked.min(ceiling), clamped)
+    }
+
     /// Runs a command to its end, with `stdin` as all of its input.
     pub(crate) async fn exec_to_end(
         &self,
@@ -162,28 +290,8 @@ impl Broker {
         stdin: Option<Bytes>,
     ) -> Result<ExecAnswer> {
         request.stdin = stdin.is_some();
-        let mut kept = Kept::new(request.max_output);
-        let mut running = self.exec(actor, request).await?;
-        let input = running.stdin();
-        let feed = async {
-            if let (Some(mut input), Some(bytes)) = (input, stdin) {
-                // A command that does not read to the end of its input has its reasons; its outcome tells.
-                let _ = input.write(bytes).await;
-                input.close();
-            }
-        };
-        let drain = async {
-            while let Some(chunk) = running.next().await? {
-                kept.push(&chunk);
-            }
-            Ok::<_, Error>(())
-        };
-        // The end of the command ends this, whether or not it has read all of its input.
-        let drained = with_background(drain, feed).await;
-        match drained {
-            Ok(()) => running.finish(kept).await,
-            Err(error) => running.fail(error).await,
-        }
+        let kept = Kept::new(request.max_output);
+        self.exec(actor, request).await?.into_answer(kept, stdin).await
     }
 }
 
@@ -210,36 +318,114 @@ impl Running {
         self.exec.stdin()
     }
 
+    /// The sandbox that it runs in.
+    pub(crate) fn container_id(&self) -> &str {
+        &self.container_id
+    }
+
+    /// What runs.
+    pub(crate) fn argv(&self) -> &[String] {
+        &self.argv
+    }
+
+    /// Where it runs.
+    pub(crate) fn cwd(&self) -> &str {
+        &self.cwd
+    }
+
+    /// What acts on it while somebody else takes its output.
+    pub(crate) fn control(&self) -> ExecControl {
+        self.exec.control()
+    }
+
     /// Ends the whole process tree; the outcome will be `cancelled`.
     pub(crate) fn kill(&self) {
         self.exec.kill();
     }
 
-    /// Waits for output. `None` when the command is over and all of its output was given.
-    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>> {
-        while let Some(event) = self.exec.next().await? {
-            match event {
-                ExecEvent::Started { argv, .. } => self.argv = argv,
-                ExecEvent::NotStarted { code, reason } => {
-                    self.not_started = i32::from(code);
-                    self.outcome = Some(Outcome::NotStarted(reason));
-                }
-                ExecEvent::Exited(ending) => self.outcome = Some(outcome(ending)),
-                ExecEvent::Stdout(bytes) => {
-                    self.stdout_bytes += bytes.len() as u64;
-                    return Ok(Some(Chunk::Stdout(bytes)));
-                }
-                ExecEvent::Stderr(bytes) => {
-                    self.stderr_bytes += bytes.len() as u64;
-                    return Ok(Some(Chunk::Stderr(bytes)));
-                }
-            }
-        }
-        Ok(None)
+    /// Whether it runs, or has run, as far as is known.
+    pub(super) fn could_start(&self) -> bool {
+        !matches!(self.outcome, Some(Outcome::NotStarted(_)))
     }
 
-    /// Ends the record of a command that failed under way.
+    /// Waits until it runs, or is known not to.
+    pub(super) async fn begun(&mut self) -> Result<()> {
+        // The first that is told of a command.
+        if let Some(event) = self.exec.next().await? {
+            self.take(event);
+        }
+        Ok(())
+    }
+
+    /// Waits for output. `None` when the command is over and all of its output was given.
+    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>> {
+        loop {
+            // Room first: output that was taken has a place on the blackboard, whoever stops waiting here.
+            if let Some(stream) = &mut self.stream {
+                stream.room().await?;
+            }
+            let Some(event) = self.exec.next().await? else { return Ok(None) };
+            if let Some(chunk) = self.take(event) {
+                if let Some(stream) = &self.stream {
+                    stream.send(chunk.clone());
+                }
+                return Ok(Some(chunk));
+            }
+        }
+    }
+
+    fn take(&mut self, event: ExecEvent) -> Option<Chunk> {
+        match event {
+            ExecEvent::Started { argv, .. } => self.argv = argv,
+            ExecEvent::NotStarted { code, reason } => {
+                self.not_started = i32::from(code);
+                self.outcome = Some(Outcome::NotStarted(reason));
+            }
+            // Shells have lines, and are no commands of ours.
+            ExecEvent::LineDone { .. } => {}
+            ExecEvent::Exited(ending) => self.outcome = Some(outcome(ending)),
+            ExecEvent::Stdout(bytes) => {
+                self.stdout_bytes += bytes.len() as u64;
+                return Some(Chunk::Stdout(bytes));
+            }
+            ExecEvent::Stderr(bytes) => {
+                self.stderr_bytes += bytes.len() as u64;
+                return Some(Chunk::Stderr(bytes));
+            }
+        }
+        None
+    }
+
+    /// Follows it to its end, with `stdin` as all of its input.
+    pub(crate) async fn into_answer(mut self, mut kept: Kept, stdin: Option<Bytes>) -> Result<ExecAnswer> {
+        let input = self.stdin();
+        let feed = async {
+            if let (Some(mut input), Some(bytes)) = (input, stdin) {
+                // A command that does not read to the end of its input has its reasons; its outcome tells.
+                let _ = input.write(bytes).await;
+                input.close();
+            }
+        };
+        let drain = async {
+            while let Some(chunk) = self.next().await? {
+                kept.push(&chunk);
+            }
+            Ok::<_, Error>(())
+        };
+        // The end of the command ends this, whether or not it has read all of its input.
+        let drained = with_background(drain, feed).await;
+        match drained {
+            Ok(()) => self.finish(kept).await,
+            Err(error) => self.fail(error).await,
+        }
+    }
+
+    /// Ends the record of a command that failed under way, and its stream.
     pub(crate) async fn fail<T>(self, error: Error) -> Result<T> {
+        if let Some(stream) = self.stream {
+            // What went wrong first is what is told.
+            let _ = stream.end(End::failed(&error, self.started)).await;
+        }
         self.record.end(Err(error)).await
     }
 
@@ -248,19 +434,24 @@ impl Running {
         let Some(outcome) = self.outcome.take() else {
             return self.fail(Error::sandbox_died("the command's end was never reported")).await;
         };
-        let stdout = cut_at_character(kept.stdout, self.stdout_bytes);
-        let stderr = cut_at_character(kept.stderr, self.stderr_bytes);
-        let truncated = (stdout.len() as u64) < self.stdout_bytes || (stderr.len() as u64) < self.stderr_bytes;
         let exit_code = outcome.exit_code(self.not_started);
         let wall_time_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let mut notes = self.notes(&outcome);
-        for (name, kept_bytes, total) in
-            [("stdout", stdout.len(), self.stdout_bytes), ("stderr", stderr.len(), self.stderr_bytes)]
-        {
-            if !kept.streamed && (kept_bytes as u64) < total {
-                notes.push(format!("{name} has {total} bytes, of which the first {kept_bytes} are kept"));
+        let mut notes: Vec<String> = self.clamped.iter().cloned().collect();
+        notes.extend(outcome_in_words(&outcome, self.timeout, self.memory_mib));
+        let Cut { stdout, stderr, truncated, notes: cuts } = kept.cut([self.stdout_bytes, self.stderr_bytes]);
+        notes.extend(cuts);
+        let message = notes.join("; ");
+        let stream_key = match self.stream.take() {
+            Some(stream) => {
+                let key = stream.key().to_owned();
+                let end = End::of(&outcome, exit_code, wall_time_ms, truncated, &message);
+                if let Err(error) = stream.end(end).await {
+                    return self.record.end(Err(error)).await;
+                }
+                Some(key)
             }
-        }
+            None => None,
+        };
         self.record.note("exit_code", exit_code);
         self.record.note("outcome", serde_json::to_value(&outcome).unwrap_or_default());
         self.record.note("wall_time_ms", wall_time_ms);
@@ -280,32 +471,30 @@ impl Running {
             truncated,
             wall_time_ms,
             cwd: self.cwd,
-            stream_key: None,
-            message: notes.join("; "),
+            stream_key,
+            message,
         };
         self.record.end(Ok(answer)).await
     }
-
-    fn notes(&self, outcome: &Outcome) -> Vec<String> {
-        let mut notes: Vec<String> = self.clamped.iter().cloned().collect();
-        match outcome {
-            Outcome::TimedOut => notes.push(format!(
-                "the command ran longer than its timeout of {} ms and was ended with all of its processes; what it wrote until then is kept",
-                self.timeout.as_millis()
-            )),
-            Outcome::OutOfMemory => notes.push(format!(
-                "the kernel ended it: the sandbox's {} MiB of memory were used up; launch one with more",
-                self.memory_mib
-            )),
-            Outcome::NotStarted(reason) => notes.push(reason.clone()),
-            Outcome::Cancelled => notes.push("the command was ended by request, with all of its processes".into()),
-            Outcome::Exited(_) | Outcome::Signaled(_) => {}
-        }
-        notes
-    }
 }
 
-fn outcome(ending: Ending) -> Outcome {
+/// What is to be said of an outcome besides that.
+pub(super) fn outcome_in_words(outcome: &Outcome, timeout: Option<Duration>, memory_mib: u64) -> Option<String> {
+    Some(match outcome {
+        Outcome::TimedOut => format!(
+            "the command ran longer than its timeout of {} ms and was ended with all of its processes; what it wrote until then is kept",
+            timeout.unwrap_or_default().as_millis()
+        ),
+        Outcome::OutOfMemory => {
+            format!("the kernel ended it: the sandbox's {memory_mib} MiB of memory were used up; launch one with more")
+        }
+        Outcome::NotStarted(reason) => reason.clone(),
+        Outcome::Cancelled => "the command was ended by request, with all of its processes".into(),
+        Outcome::Exited(_) | Outcome::Signaled(_) => return None,
+    })
+}
+
+pub(super) fn outcome(ending: Ending) -> Outcome {
     match ending {
         Ending::Code(code) => Outcome::Exited(code),
         Ending::Signal(signal) => Outcome::Signaled(signal),
@@ -315,7 +504,7 @@ fn outcome(ending: Ending) -> Outcome {
     }
 }
 
-fn audited(command: &Command) -> serde_json::Value {
+pub(super) fn audited(command: &Command) -> serde_json::Value {
     let mut room = AUDITED_COMMAND;
     let mut clip = |text: &str| {
         let end = text.floor_char_boundary(room.min(text.len()));

@@ -2,11 +2,15 @@
 
 use tokio::io::AsyncRead;
 
+use super::approvals::What;
 use super::grants::Direction;
 use super::{Actor, Broker};
-use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, HostPath};
+use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use crate::error::{Error, Result};
-use crate::sandbox::link::FileRead;
+use crate::sandbox::link::{FileDone, FileKind, FileRead, FileStat, FileWatch, Found};
+
+/// The most entries of a directory that one listing gives.
+const MAX_LISTED: u32 = 10_000;
 
 impl Broker {
     /// Reads a file as the sandbox's user would; `too-large` beyond `max` bytes.
@@ -16,8 +20,8 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.read", path)?;
-            self.sandboxes.read_file(id, path, max).await
+            self.approved(actor, &info, "files.read", &path.into())?;
+            self.sandboxes.read_file(id, &actor.caller.agent, path, max).await
         }
         .await;
         record.end(result).await
@@ -36,8 +40,8 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.write", path)?;
-            self.sandboxes.write_file(id, path, content).await
+            self.approved(actor, &info, "files.write", &path.into())?;
+            self.sandboxes.write_file(id, &actor.caller.agent, path, content).await
         }
         .await;
         if let Ok(done) = &result {
@@ -46,6 +50,58 @@ impl Broker {
         let done = record.end(result).await?;
         let path = done.path;
         Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: done.bytes, message: String::new() })
+    }
+
+    /// Lists a directory as the agent's user sees it.
+    pub(crate) async fn list_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileList> {
+        let mut record = self.begin(actor, "files.list").await?;
+        record.note("container_id", id);
+        record.note("path", path);
+        let result = async {
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, "files.list", &path.into())?;
+            self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED).await
+        }
+        .await;
+        let (mut found, FileDone { path, files: count, .. }) = record.end(result).await?;
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        let truncated = count > found.len() as u64;
+        let message = match truncated {
+            true => format!("{count} entries, of which {} are listed", found.len()),
+            false => String::new(),
+        };
+        let files = found.into_iter().map(entry).collect();
+        Ok(FileList { container_id: id.to_owned(), path, files, count, truncated, message })
+    }
+
+    /// Removes a file as the agent's user.
+    pub(crate) async fn remove_file(&self, actor: &Actor, id: &str, path: &str, recursive: bool) -> Result<FileAnswer> {
+        let mut record = self.begin(actor, "files.remove").await?;
+        record.note("container_id", id);
+        record.note("path", path);
+        record.note("recursive", recursive);
+        let result = async {
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, "files.remove", &path.into())?;
+            self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive).await
+        }
+        .await;
+        let path = record.end(result).await?.path;
+        Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: 0, message: String::new() })
+    }
+
+    /// Watches a path as the agent's user may; the record tells of the watch, not of what changed.
+    pub(crate) async fn watch_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileWatch> {
+        let mut record = self.begin(actor, "files.watch").await?;
+        record.note("container_id", id);
+        record.note("path", path);
+        let result = async {
+            let info = self.usable(actor, id)?;
+            self.approved(actor, &info, "files.watch", &path.into())?;
+            self.sandboxes.watch_files(id, &actor.caller.agent, path).await
+        }
+        .await;
+        record.end(result).await
     }
 
     /// Copies from the host into a sandbox.
@@ -73,15 +129,24 @@ impl Broker {
         let id = &request.container_id;
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, effect, &format!("{:?}, in the sandbox {}", request.host, request.sandbox))?;
+            self.approved(
+                actor,
+                &info,
+                effect,
+                &What::from(&*format!("{:?}, in the sandbox {}", request.host, request.sandbox)),
+            )?;
             let host = actor.grant.copy(direction, &request.host)?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
                     Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))
                 })?;
             match direction {
-                Direction::In => self.sandboxes.copy_in(id, dir, &host.path, &request.sandbox).await,
-                Direction::Out => self.sandboxes.copy_out(id, &request.sandbox, dir, &host.path).await,
+                Direction::In => {
+                    self.sandboxes.copy_in(id, &actor.caller.agent, dir, &host.path, &request.sandbox).await
+                }
+                Direction::Out => {
+                    self.sandboxes.copy_out(id, &actor.caller.agent, &request.sandbox, dir, &host.path).await
+                }
             }
         }
         .await;
@@ -98,4 +163,15 @@ impl Broker {
             message: copied.notes.join("; "),
         })
     }
+}
+
+fn entry(found: Found) -> FileEntry {
+    let FileStat { kind, mode, size, uid, gid, modified_ms } = found.stat;
+    let kind = match kind {
+        FileKind::File => "file",
+        FileKind::Dir => "dir",
+        FileKind::Symlink => "symlink",
+        FileKind::Other => "other",
+    };
+    FileEntry { name: found.name, kind: kind.into(), size, mode, uid, gid, modified_ms }
 }

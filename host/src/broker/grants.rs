@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::api::types::{HostPath, LaunchRequest, Network};
-use crate::blackboard::matches;
+use crate::blackboard::{check_unreserved, matches};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::sandbox::spec::SandboxInfo;
@@ -80,6 +80,16 @@ impl Grant {
         }
     }
 
+    /// The roles that may be used; `None` is every one that is listed.
+    pub(crate) fn roles(&self) -> Result<Option<&[String]>> {
+        Ok(self.sandbox()?.map(|grant| grant.roles.as_slice()))
+    }
+
+    /// Checks that a role may be used, or looked at.
+    pub(crate) fn role(&self, role: &str) -> Result<()> {
+        self.sandbox()?.map_or(Ok(()), |grant| use_role(grant, role))
+    }
+
     /// Checks a launch, and fills in the size of what was not asked for.
     pub(crate) fn launch(&self, config: &Config, request: &mut LaunchRequest) -> Result<()> {
         let network = request.network.unwrap_or_default();
@@ -146,11 +156,25 @@ impl Grant {
         }
     }
 
-    /// Checks a write of a key.
+    /// Checks a write of a key. What the host alone writes is refused to everybody.
     pub(crate) fn publish(&self, key: &str) -> Result<()> {
+        self.publish_by_host(key)?;
+        check_unreserved(key)
+    }
+
+    /// Checks that the host may write a key on behalf of this one.
+    pub(crate) fn publish_by_host(&self, key: &str) -> Result<()> {
         match self {
             Self::Owner => Ok(()),
             Self::Skill(grant) => key_in(&grant.publish, "publish", key),
+        }
+    }
+
+    /// Checks that a key may be deleted: whoever may publish it may, and the owner anything.
+    pub(crate) fn delete(&self, key: &str) -> Result<()> {
+        match self {
+            Self::Owner => Ok(()),
+            Self::Skill(_) => self.publish(key),
         }
     }
 
@@ -171,7 +195,7 @@ impl Grant {
     }
 }
 
-fn use_sandbox(grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
+fn use_role(grant: &SandboxGrant, role: &str) -> Result<()> {
     if !grant.roles.iter().any(|granted| granted == role) {
         return Err(not_granted(
             &format!("the role {role:?}"),
@@ -181,6 +205,11 @@ fn use_sandbox(grant: &SandboxGrant, role: &str, network: Network) -> Result<()>
             ),
         ));
     }
+    Ok(())
+}
+
+fn use_sandbox(grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
+    use_role(grant, role)?;
     if network != Network::None && grant.network != network {
         return Err(not_granted(
             "the network `bridge`",

@@ -9,22 +9,31 @@
 mod approvals;
 mod audit;
 mod board;
+mod cutter;
 mod effects;
 mod exec;
 mod files;
 mod grants;
+mod processes;
 pub mod quota;
 mod record;
+mod retained;
 mod sandboxes;
+mod scripts;
+mod shells;
+mod streams;
+mod terminals;
 
 use std::sync::Arc;
 
+pub(crate) use board::{SKILL_WATCHES, Watching};
 pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, Kept, Running, with_background};
 pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
 pub(crate) use sandboxes::Owned;
+pub(crate) use shells::OwnedShell;
 
-use crate::blackboard::Blackboard;
+use crate::blackboard::{Embedded, Store};
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::db::Db;
@@ -32,8 +41,12 @@ use crate::error::{Error, Result};
 use crate::sandbox::Sandboxes;
 use approvals::Approvals;
 use audit::Audit;
+use processes::Processes;
 use quota::Quota;
 use record::Record;
+use shells::Shells;
+use streams::Streams;
+use terminals::Terminals;
 
 /// Who asks, and what that may do.
 #[derive(Debug, Clone)]
@@ -46,6 +59,8 @@ pub(crate) struct Actor {
     pub(crate) invocation_id: Option<String>,
     /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
     pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many watches it may have at once; a permit each. `None` is bounded by the session's number alone.
+    pub(crate) watches: Option<Arc<tokio::sync::Semaphore>>,
     /// How many effects it may begin. `None` is as many as it likes.
     pub(crate) effects: Option<Arc<Effects>>,
 }
@@ -59,6 +74,7 @@ impl Actor {
             skill: None,
             invocation_id: None,
             containers: None,
+            watches: None,
             effects: None,
         }
     }
@@ -68,10 +84,14 @@ impl Actor {
 pub(crate) struct Broker {
     config: Arc<Config>,
     sandboxes: Sandboxes,
-    blackboard: Blackboard,
+    blackboard: Arc<dyn Store>,
+    streams: Streams,
     audit: Arc<Audit>,
     quota: Quota,
     approvals: Approvals,
+    processes: Processes,
+    shells: Shells,
+    terminals: Terminals,
     /// The runtime of the host's own work; guests run on another.
     runtime: tokio::runtime::Handle,
 }
@@ -81,10 +101,14 @@ impl Broker {
         let quota = Quota::new(config.quota.clone());
         let broker = Self {
             sandboxes,
-            blackboard: Blackboard::new(db.clone()),
+            blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits())),
+            streams: Streams::default(),
             audit: Arc::new(Audit::new(db.clone())),
             quota,
             approvals: Approvals::default(),
+            processes: Processes::default(),
+            shells: Shells::default(),
+            terminals: Terminals::default(),
             runtime: tokio::runtime::Handle::current(),
             config,
         };

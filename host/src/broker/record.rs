@@ -34,11 +34,29 @@ impl Record {
         Self { open: Some(open) }
     }
 
+    /// What kind of effect it is.
+    pub(super) fn effect(&self) -> &'static str {
+        self.open.as_ref().map_or("", |open| open.effect)
+    }
+
     /// Adds a fact.
     pub(crate) fn note(&mut self, key: &str, value: impl Into<Value>) {
         if let Some(open) = &mut self.open {
             open.detail.insert(key.to_owned(), value.into());
         }
+    }
+
+    /// Writes the record of something that has begun and goes on, and gives the one of its end: what was noted is in both.
+    pub(crate) async fn begun(self, end: &'static str) -> Result<Self> {
+        let next = self.open.as_ref().map(|open| Open {
+            _under_way: open.audit.under_way(),
+            audit: open.audit.clone(),
+            actor: open.actor.clone(),
+            effect: end,
+            detail: open.detail.clone(),
+        });
+        self.end(Ok(())).await?;
+        Ok(Self { open: next })
     }
 
     /// Writes the record and gives the result back, so that the caller answers only after it is written.
@@ -57,22 +75,37 @@ impl Record {
     }
 }
 
+impl Record {
+    /// Ends well without anybody waiting for it: what has no other end than that its caller leaves.
+    pub(super) fn leave(mut self) {
+        if let Some(open) = self.open.take() {
+            open.write_later(Ok(()));
+        }
+    }
+}
+
 impl Open {
     async fn write(self, outcome: std::result::Result<(), ErrorKind>) -> Result<()> {
         self.audit.record(&self.actor, self.effect, outcome, Value::Object(self.detail)).await
+    }
+
+    fn write_later(self, outcome: std::result::Result<(), ErrorKind>) {
+        // Without a runtime the process itself is on its way out.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(error) = self.write(outcome).await {
+                    tracing::error!("an audit record was lost: {error}");
+                }
+            });
+        }
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let Some(open) = self.open.take() else { return };
-        // Dropped in the middle: the caller left. Without a runtime the process itself is on its way out.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(error) = open.write(Err(ErrorKind::Cancelled)).await {
-                    tracing::error!("an audit record was lost: {error}");
-                }
-            });
+        // Dropped in the middle: the caller left.
+        if let Some(open) = self.open.take() {
+            open.write_later(Err(ErrorKind::Cancelled));
         }
     }
 }

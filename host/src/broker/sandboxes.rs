@@ -1,10 +1,14 @@
 //! Sandboxes, brokered: launch, stop, status, listing, and whose each one is.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Actor, Broker};
-use crate::api::types::{LaunchAnswer, LaunchRequest, SandboxList, SandboxStatus, StopAnswer};
+use crate::api::types::{
+    AttachAnswer, DetachAnswer, LaunchAnswer, LaunchRequest, RestartAnswer, SandboxList, SandboxStatus, Scope,
+    StopAnswer,
+};
 use crate::error::{Error, Result};
 use crate::sandbox::State;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
@@ -42,6 +46,7 @@ impl Broker {
             record.note("container_id", answer.container_id.clone());
             record.note("image", answer.image.clone());
             record.note("backend", answer.backend.clone());
+            record.note("warm", answer.warm);
         }
         record.end(result).await
     }
@@ -99,9 +104,11 @@ impl Broker {
             role: info.role,
             backend: info.backend,
             isolation: info.isolation,
-            workspace_path: info.workspace,
+            workspace_path: info.workspace.directory().map(Path::to_owned),
+            workspace_volume: info.workspace.volume().map(str::to_owned),
             owner_agent_id: info.owner.agent,
             shared: info.shared,
+            warm: info.warm,
             started: true,
             message: notes.join("; "),
         })
@@ -124,7 +131,7 @@ impl Broker {
         let mut record = self.begin(actor, "sandbox.stop").await?;
         record.note("container_id", id);
         let result = async {
-            self.usable(actor, id)?;
+            self.own(actor, id)?;
             self.sandboxes.stop(id).await
         }
         .await;
@@ -132,10 +139,69 @@ impl Broker {
         Ok(StopAnswer { container_id: id.to_owned(), stopped: true, message: stopped.message })
     }
 
-    /// The actor's sandboxes.
-    pub(crate) fn list_sandboxes(&self, actor: &Actor) -> SandboxList {
-        let mine = self.sandboxes.list().into_iter().filter(|info| info.owner == actor.caller);
-        let containers: Vec<_> = mine.map(|info| info.summary(&actor.caller)).collect();
+    /// Starts a sandbox of the actor's own again.
+    pub(crate) async fn restart(&self, actor: &Actor, id: &str) -> Result<RestartAnswer> {
+        let mut record = self.begin(actor, "sandbox.restart").await?;
+        record.note("container_id", id);
+        let result = async {
+            self.own(actor, id)?;
+            self.sandboxes.restart(id).await
+        }
+        .await;
+        record.end(result).await?;
+        let message =
+            "what ran in it is gone; its workspace, its agents and the end of its wall time are as before".into();
+        Ok(RestartAnswer { container_id: id.to_owned(), restarted: true, message })
+    }
+
+    /// Attaches the actor to a shared sandbox of its session.
+    pub(crate) async fn attach(&self, actor: &Actor, id: &str) -> Result<AttachAnswer> {
+        let mut record = self.begin(actor, "sandbox.attach").await?;
+        record.note("container_id", id);
+        let result = async {
+            let info = self.of_session(actor, id)?;
+            actor.grant.attach(&info)?;
+            record.note("owner", info.owner.agent.clone());
+            if info.owner == actor.caller {
+                return Ok("it is your own: nothing needs to be attached");
+            }
+            let fresh = self.sandboxes.attach(id, &actor.caller.agent).await?;
+            Ok(if fresh { "" } else { "it was attached already" })
+        }
+        .await;
+        let message = record.end(result).await?;
+        Ok(AttachAnswer { container_id: id.to_owned(), attached: true, message: message.into() })
+    }
+
+    /// Detaches the actor from a sandbox of another agent; what it runs there ends.
+    pub(crate) async fn detach(&self, actor: &Actor, id: &str) -> Result<DetachAnswer> {
+        let mut record = self.begin(actor, "sandbox.detach").await?;
+        record.note("container_id", id);
+        let result = async {
+            let info = self.of_session(actor, id)?;
+            if info.owner == actor.caller {
+                return Err(Error::invalid_argument(format!(
+                    "the sandbox {id} is your own, and its owner cannot leave it: `skillhost sandbox stop {id}` ends it"
+                )));
+            }
+            self.sandboxes.detach(id, &actor.caller.agent).await
+        }
+        .await;
+        let detached = record.end(result).await?;
+        let message = if detached { "" } else { "it was not attached" };
+        Ok(DetachAnswer { container_id: id.to_owned(), detached, message: message.into() })
+    }
+
+    /// The sandboxes of the actor's session: its own, those that it is attached to, or those that it could be, too.
+    pub(crate) fn list_sandboxes(&self, actor: &Actor, scope: Scope) -> SandboxList {
+        let caller = &actor.caller;
+        let listed = |info: &SandboxInfo| match scope {
+            Scope::Own => info.owner == *caller,
+            Scope::Used => info.is_used_by(caller),
+            Scope::Session => info.is_used_by(caller) || (info.shared && info.owner.same_session(caller)),
+        };
+        let mine = self.sandboxes.list().into_iter().filter(listed);
+        let containers: Vec<_> = mine.map(|info| info.summary(caller)).collect();
         SandboxList { count: containers.len(), containers }
     }
 
@@ -164,9 +230,39 @@ impl Broker {
         }
     }
 
-    /// The sandbox, if the actor may use it: its own, and within its grant. One of another session is not found, as if
-    /// it did not exist; whether it does is nobody else's business.
+    /// The sandbox, if the actor may use it: its own, or one that it is attached to, and within its grant.
     pub(crate) fn usable(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
+        let info = self.of_session(actor, id)?;
+        if !info.is_used_by(&actor.caller) {
+            let remedy = if info.shared {
+                format!("it is shared, so attach to it: `skillhost sandbox attach {id}`")
+            } else {
+                "it was not launched with `--shared`: launch your own".to_owned()
+            };
+            return Err(Error::not_owner(format!(
+                "the sandbox {id} belongs to the agent {:?} of this session; {remedy}",
+                info.owner.agent
+            )));
+        }
+        actor.grant.attach(&info)?;
+        Ok(info)
+    }
+
+    /// The sandbox, if it is the actor's own: only its owner ends it.
+    fn own(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
+        let info = self.usable(actor, id)?;
+        if info.owner != actor.caller {
+            return Err(Error::not_owner(format!(
+                "only its owner, the agent {:?}, stops or restarts the sandbox {id}; `skillhost sandbox detach {id}` leaves it",
+                info.owner.agent
+            )));
+        }
+        Ok(info)
+    }
+
+    /// The sandbox, if it is of the actor's session. One of another session is not found, as if it did not exist; whether
+    /// it does is nobody else's business.
+    fn of_session(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
         let info = match self.sandboxes.state(id) {
             Some(State::Running(info)) => info,
             Some(State::Ended(ended)) => ended.info,
@@ -175,13 +271,6 @@ impl Broker {
         if !info.owner.same_session(&actor.caller) {
             return Err(no_such(id));
         }
-        if info.owner != actor.caller {
-            return Err(Error::not_owner(format!(
-                "the sandbox {id} belongs to the agent {:?} of this session: launch your own",
-                info.owner.agent
-            )));
-        }
-        actor.grant.attach(&info)?;
         Ok(info)
     }
 }

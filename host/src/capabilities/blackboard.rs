@@ -1,11 +1,26 @@
 //! `skillhost:skill/blackboard`.
 
-use super::bindings::skillhost::skill::blackboard::{Entry, Host};
-use super::{View, WitError};
-use crate::api::types::BlackboardEntry;
-use crate::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
 
-impl From<BlackboardEntry> for Entry {
+use serde_json::{Map, Value};
+use tokio::sync::Mutex;
+use wasmtime::component::Resource;
+
+use super::bindings::skillhost::skill::blackboard as wit;
+use super::{View, WitError};
+use crate::api::types::{
+    BlackboardChange, BlackboardEntry, BlackboardEvent, DeleteRequest, ListRequest, PublishRequest, WatchRequest,
+};
+use crate::broker::Watching;
+use crate::error::{Error, Result};
+
+/// A guest's handle on a watch.
+pub struct Subscription {
+    watching: Arc<Mutex<Watching>>,
+}
+
+impl From<BlackboardEntry> for wit::Entry {
     fn from(entry: BlackboardEntry) -> Self {
         Self {
             key: entry.key,
@@ -15,33 +30,141 @@ impl From<BlackboardEntry> for Entry {
             updated_at_ms: entry.updated_at_ms,
             created_by: entry.created_by,
             updated_by: entry.updated_by,
+            expires_at_ms: entry.expires_at_ms,
+            tags: entry.tags,
+            metadata: Value::Object(entry.metadata).to_string(),
         }
     }
 }
 
-impl Host for View<'_> {
+impl From<BlackboardEvent> for wit::Event {
+    fn from(event: BlackboardEvent) -> Self {
+        let (change, value) = match event.event_type {
+            BlackboardChange::Write => (wit::Change::Write, Some(event.value.to_string())),
+            BlackboardChange::Delete => (wit::Change::Delete, None),
+            BlackboardChange::Expire => (wit::Change::Expire, None),
+            BlackboardChange::Evict => (wit::Change::Evict, None),
+        };
+        Self {
+            change,
+            key: event.key,
+            value,
+            id: event.event_id,
+            version: event.version,
+            at_ms: event.timestamp,
+            agent: event.agent_id,
+            tags: event.tags,
+            metadata: Value::Object(event.metadata).to_string(),
+            dropped: event.dropped,
+        }
+    }
+}
+
+fn json(what: &str, key: &str, text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::invalid_argument(format!("the {what} of {key:?} is not JSON: {error}")))
+}
+
+fn object(key: &str, text: Option<&str>) -> Result<Map<String, Value>> {
+    match text.map(|text| json("metadata", key, text)).transpose()? {
+        None => Ok(Map::new()),
+        Some(Value::Object(object)) => Ok(object),
+        Some(_) => Err(Error::invalid_argument(format!("the metadata of {key:?} is JSON, but not an object"))),
+    }
+}
+
+impl wit::Host for View<'_> {
     async fn publish(&mut self, key: String, value: String) -> wasmtime::Result<Result<u64, WitError>> {
+        let options = wit::PublishOptions { if_version: None, ttl_ms: None, tags: Vec::new(), metadata: None };
+        self.publish_with(key, value, options).await
+    }
+
+    async fn publish_with(
+        &mut self,
+        key: String,
+        value: String,
+        options: wit::PublishOptions,
+    ) -> wasmtime::Result<Result<u64, WitError>> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let work = async move {
-            let value = serde_json::from_str(&value)
-                .map_err(|error| Error::invalid_argument(format!("the value of {key:?} is not JSON: {error}")))?;
-            Ok(broker.publish(&actor, &key, value).await?.version)
+            let request = PublishRequest {
+                value: json("value", &key, &value)?,
+                metadata: object(&key, options.metadata.as_deref())?,
+                key,
+                if_version: options.if_version,
+                ttl_ms: options.ttl_ms,
+                tags: options.tags,
+            };
+            Ok(broker.publish(&actor, request).await?.version)
         };
         Ok(self.context.on_host(work).await)
     }
 
-    async fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<Entry>, WitError>> {
+    async fn delete(&mut self, key: String, if_version: Option<u64>) -> wasmtime::Result<Result<bool, WitError>> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move { Ok(broker.get(&actor, &key).await?.map(Entry::from)) };
+        let request = DeleteRequest { key, if_version };
+        let work = async move { Ok(broker.delete(&actor, &request).await?.is_some()) };
         Ok(self.context.on_host(work).await)
     }
 
-    async fn list(&mut self, pattern: String) -> wasmtime::Result<Result<Vec<Entry>, WitError>> {
+    async fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<wit::Entry>, WitError>> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move { Ok(broker.get(&actor, &key).await?.map(wit::Entry::from)) };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn list(&mut self, pattern: String) -> wasmtime::Result<Result<Vec<wit::Entry>, WitError>> {
+        self.list_tagged(pattern, Vec::new(), String::new()).await
+    }
+
+    async fn list_tagged(
+        &mut self,
+        pattern: String,
+        tags: Vec<String>,
+        after: String,
+    ) -> wasmtime::Result<Result<Vec<wit::Entry>, WitError>> {
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let request = ListRequest { pattern, tags, after };
         let work = async move {
-            let listed = broker.list(&actor, &pattern).await?;
-            Ok(listed.entries.into_iter().map(Entry::from).collect())
+            let listed = broker.list(&actor, request).await?;
+            Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
         };
         Ok(self.context.on_host(work).await)
+    }
+}
+
+impl wit::HostSubscription for View<'_> {
+    async fn watch(
+        &mut self,
+        pattern: String,
+        existing: bool,
+    ) -> wasmtime::Result<Result<Resource<Subscription>, WitError>> {
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let request = WatchRequest { pattern, existing, count: None };
+        let watching = self.context.on_host(async move { broker.watch(&actor, &request).await }).await;
+        Ok(match watching {
+            Ok(watching) => Ok(self.table.push(Subscription { watching: Arc::new(Mutex::new(watching)) })?),
+            Err(error) => Err(error),
+        })
+    }
+
+    async fn next(
+        &mut self,
+        subscription: Resource<Subscription>,
+        timeout_ms: Option<u64>,
+    ) -> wasmtime::Result<Result<Option<wit::Event>, WitError>> {
+        let watching = self.table.get(&subscription)?.watching.clone();
+        let work = async move {
+            let mut watching = watching.lock().await;
+            // The deadline is around it in any case; longer than that is as good as never.
+            let patience = timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+            Ok(watching.next_within(patience).await?.map(wit::Event::from))
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn drop(&mut self, subscription: Resource<Subscription>) -> wasmtime::Result<()> {
+        self.table.delete(subscription)?;
+        Ok(())
     }
 }

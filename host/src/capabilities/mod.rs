@@ -9,6 +9,8 @@ mod files;
 mod filesystem;
 mod log;
 mod sandbox;
+mod scripts;
+mod shell;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,10 +19,12 @@ use wasmtime::component::{HasData, Linker, ResourceTable};
 
 use crate::broker::{Actor, Broker};
 use crate::error::{Error, ErrorKind, Result};
-use bindings::skillhost::skill::types::Error as WitError;
+use bindings::skillhost::skill::types::{Conflict, Error as WitError};
+pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;
 pub use log::Log;
 pub use sandbox::{Container, Process};
+pub use shell::Shell;
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -30,6 +34,8 @@ mod bindings {
         with: {
             "skillhost:skill/sandbox.container": super::Container,
             "skillhost:skill/sandbox.process": super::Process,
+            "skillhost:skill/sandbox.shell": super::Shell,
+            "skillhost:skill/blackboard.subscription": super::Subscription,
         },
     });
 }
@@ -70,6 +76,7 @@ pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> w
     skill::log::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
+    skill::scripts::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
     filesystem::add_to_linker(linker)
 }
@@ -114,6 +121,9 @@ impl From<Error> for WitError {
             ErrorKind::InvalidArgument => Self::InvalidArgument,
             ErrorKind::NotFound => Self::NotFound,
             ErrorKind::AlreadyExists => Self::AlreadyExists,
+            ErrorKind::Conflict => {
+                return Self::Conflict(Conflict { version: error.version.unwrap_or_default(), message: error.message });
+            }
             ErrorKind::NotOwner => Self::NotOwner,
             ErrorKind::TimedOut => Self::TimedOut,
             ErrorKind::Cancelled => Self::Cancelled,

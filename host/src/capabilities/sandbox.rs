@@ -8,8 +8,8 @@ use tokio::sync::Mutex;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
-use super::{View, WitError};
-use crate::api::types::{Command, ExecAnswer, ExecRequest, LaunchRequest, Network, Outcome};
+use super::{Shell, View, WitError};
+use crate::api::types::{Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize};
 use crate::broker::{Chunk, Kept, Owned, Running};
 use crate::error::Error;
 use crate::sandbox::link::ExecStdin;
@@ -35,6 +35,7 @@ impl Container {
 /// A guest's handle on a running command.
 pub struct Process {
     id: String,
+    container_id: String,
     state: Arc<Mutex<State>>,
 }
 
@@ -131,8 +132,22 @@ impl From<ExecAnswer> for wit::ExecResult {
             truncated: answer.truncated,
             wall_time_ms: answer.wall_time_ms,
             cwd: answer.cwd,
+            stream_key: answer.stream_key,
             message: answer.message,
         }
+    }
+}
+
+impl From<FileEntry> for wit::FileEntry {
+    fn from(file: FileEntry) -> Self {
+        let kind = match file.kind.as_str() {
+            "file" => wit::FileKind::File,
+            "dir" => wit::FileKind::Dir,
+            "symlink" => wit::FileKind::Symlink,
+            _ => wit::FileKind::Other,
+        };
+        let name = String::from_utf8_lossy(&file.name).into_owned();
+        Self { name, kind, size: file.size, mode: file.mode, modified_ms: file.modified_ms }
     }
 }
 
@@ -145,6 +160,12 @@ impl From<ExecAnswer> for wit::ProcessResult {
             stderr_bytes: answer.stderr_bytes,
             wall_time_ms: answer.wall_time_ms,
         }
+    }
+}
+
+impl From<wit::TerminalSize> for TerminalSize {
+    fn from(size: wit::TerminalSize) -> Self {
+        Self { rows: size.rows, columns: size.columns }
     }
 }
 
@@ -166,9 +187,34 @@ impl View<'_> {
             env: environment(options.env),
             timeout_ms: options.timeout_ms,
             max_output: options.max_output,
+            stream_to_blackboard: options.stream_to_blackboard,
             ..ExecRequest::default()
         };
         Ok((request, options.stdin.map(Bytes::from)))
+    }
+
+    async fn start_process(
+        &mut self,
+        mut request: ExecRequest,
+        stdin: Option<Bytes>,
+    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+        request.stdin = true;
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move {
+            let mut running = broker.exec(&actor, request).await?;
+            let mut input = running.stdin();
+            if let (Some(input), Some(bytes)) = (&mut input, stdin) {
+                input.write(bytes).await?;
+            }
+            Ok((running, input))
+        };
+        let (running, stdin) = match self.context.on_host(work).await {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        let (id, container_id) = (running.id().to_owned(), running.container_id().to_owned());
+        let state = State { running: Some(running), stdin, rest: None, ended: None };
+        Ok(Ok(self.table.push(Process { id, container_id, state: Arc::new(Mutex::new(state)) })?))
     }
 
     fn process(&mut self, process: &Resource<Process>) -> wasmtime::Result<Arc<Mutex<State>>> {
@@ -246,24 +292,30 @@ impl wit::HostContainer for View<'_> {
         command: wit::Command,
         options: wit::ExecOptions,
     ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
-        let (mut request, stdin) = self.exec_request(&container, command, options)?;
-        request.stdin = true;
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move {
-            let mut running = broker.exec(&actor, request).await?;
-            let mut input = running.stdin();
-            if let (Some(input), Some(bytes)) = (&mut input, stdin) {
-                input.write(bytes).await?;
-            }
-            Ok((running, input))
-        };
-        let (running, stdin) = match self.context.on_host(work).await {
-            Ok(started) => started,
-            Err(error) => return Ok(Err(error)),
-        };
-        let id = running.id().to_owned();
-        let state = State { running: Some(running), stdin, rest: None, ended: None };
-        Ok(Ok(self.table.push(Process { id, state: Arc::new(Mutex::new(state)) })?))
+        let (request, stdin) = self.exec_request(&container, command, options)?;
+        self.start_process(request, stdin).await
+    }
+
+    async fn start_in_terminal(
+        &mut self,
+        container: Resource<Container>,
+        command: wit::Command,
+        options: wit::ExecOptions,
+        size: wit::TerminalSize,
+    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+        let (request, stdin) = self.exec_request(&container, command, options)?;
+        self.start_process(ExecRequest { terminal: Some(size.into()), ..request }, stdin).await
+    }
+
+    async fn open_shell(
+        &mut self,
+        container: Resource<Container>,
+    ) -> wasmtime::Result<Result<Resource<Shell>, WitError>> {
+        let id = self.table.get(&container)?.id();
+        match self.context.broker.own_shell(&self.context.actor, id) {
+            Ok(shell) => Ok(Ok(self.table.push(Shell(Arc::new(shell)))?)),
+            Err(error) => Ok(Err(error.into())),
+        }
     }
 
     async fn read_file(
@@ -295,6 +347,35 @@ impl wit::HostContainer for View<'_> {
         let id = self.table.get(&container)?.id().to_owned();
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let work = async move { broker.write_file(&actor, &id, &path, content.as_slice()).await.map(|_| ()) };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn list_files(
+        &mut self,
+        container: Resource<Container>,
+        path: String,
+    ) -> wasmtime::Result<Result<Vec<wit::FileEntry>, WitError>> {
+        let id = self.table.get(&container)?.id().to_owned();
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move {
+            let list = broker.list_files(&actor, &id, &path).await?;
+            if list.truncated {
+                return Err(Error::too_large(format!("{}: {}", list.path, list.message)));
+            }
+            Ok(list.files.into_iter().map(wit::FileEntry::from).collect())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn remove(
+        &mut self,
+        container: Resource<Container>,
+        path: String,
+        recursive: bool,
+    ) -> wasmtime::Result<Result<(), WitError>> {
+        let id = self.table.get(&container)?.id().to_owned();
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move { broker.remove_file(&actor, &id, &path, recursive).await.map(|_| ()) };
         Ok(self.context.on_host(work).await)
     }
 
@@ -347,6 +428,31 @@ impl wit::HostProcess for View<'_> {
             Ok(())
         };
         Ok(self.context.on_host(work).await)
+    }
+
+    async fn signal(&mut self, process: Resource<Process>, number: u8) -> wasmtime::Result<Result<(), WitError>> {
+        let state = self.process(&process)?;
+        let work = async move {
+            if !(1..=64).contains(&number) {
+                return Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64")));
+            }
+            if let Some(running) = &state.lock().await.running {
+                running.control().signal(i32::from(number));
+            }
+            Ok(())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn resize(
+        &mut self,
+        process: Resource<Process>,
+        size: wit::TerminalSize,
+    ) -> wasmtime::Result<Result<(), WitError>> {
+        let process = self.table.get(&process)?;
+        let (container_id, exec_id) = (process.container_id.clone(), process.id.clone());
+        let resized = self.context.broker.resize_terminal(&self.context.actor, container_id, exec_id, size.into());
+        Ok(resized.map(drop).map_err(WitError::from))
     }
 
     async fn kill(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {

@@ -92,6 +92,15 @@ impl App {
         Ok(Answer { json, typed })
     }
 
+    /// A call beside the one that is under way, over a connection of its own.
+    pub(super) async fn call_beside(&self, request: Request) -> Result<(), Failure> {
+        let call = Call { caller: self.global.caller(), project: Some(self.global.project()?), request };
+        let mut client = process::connect_or_start(&self.global.host_process()?).await?;
+        let (output, _unread) = mpsc::channel(QUEUE);
+        client.call(&call, CallIo { output, input: None }).await?;
+        Ok(())
+    }
+
     /// Calls over this connection, rather than one that would start a host process.
     pub(super) async fn use_client(&self, client: Client) {
         *self.client.lock().await = Some(client);
@@ -182,6 +191,11 @@ fn event_line(event: &Event) -> Option<String> {
             None => format!("{done} {message}"),
         }),
         Event::Log { level, message } => Some(format!("[{level}] {message}")),
-        Event::Progress { .. } | Event::ExecStarted { .. } | Event::Audit(_) => None,
+        Event::Watching => Some("watching; Ctrl-C ends it".into()),
+        Event::Progress { .. }
+        | Event::ExecStarted { .. }
+        | Event::Audit(_)
+        | Event::File(_)
+        | Event::Blackboard(_) => None,
     }
 }

@@ -1,18 +1,24 @@
 //! `blackboard`: values that the agents of a session share.
 
-use clap::{Args, Subcommand};
-use serde_json::Value;
+use std::time::Duration;
 
-use super::app::App;
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value};
+
+use super::app::{App, shown};
 use super::failure::Ended;
 use super::feed;
-use super::print::table;
-use super::skills::plain;
-use crate::api::types::{BlackboardEntry, BlackboardList, Request};
+use super::print::{self, table};
+use super::skills::{millis, plain};
+use crate::api::types::{
+    BlackboardChange, BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, Event,
+    ListRequest, PublishRequest, Request, WatchRequest, Watched,
+};
 use crate::error::Error;
-use crate::units::show_time;
+use crate::host::Output;
+use crate::units::{parse_duration, show_time};
 
-/// Reads and writes the values that the agents of a session share
+/// Reads, writes and watches the values that the agents of a session share
 #[derive(Debug, Args)]
 pub(super) struct Blackboard {
     #[command(subcommand)]
@@ -29,27 +35,86 @@ enum Verb {
     },
     /// Lists keys and values
     #[command(after_help = "\
-* matches within a part of a key, ** across the colons between parts.
+* matches within a part of a key, ** across the colons between parts. One listing has at most 1,000 entries of 16 MiB in
+all; where there are more, it says so, and --after goes on.
 
-Example:
-  skillhost blackboard list 'stats:*'")]
+Examples:
+  skillhost blackboard list 'stats:*'
+  skillhost blackboard list --tag draft --tag mine")]
     List {
         /// Only keys that match
         #[arg(default_value = "", hide_default_value = true)]
         pattern: String,
+        /// Only entries with this tag; given several times, with all of them
+        #[arg(long, value_name = "TAG")]
+        tag: Vec<String>,
+        /// Only keys that come after this one
+        #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+        after: String,
     },
-    /// Writes one value
+    Publish(Publish),
+    /// Deletes one value
     #[command(after_help = "\
 Examples:
-  skillhost blackboard publish stats:note '\"looks good\"'
-  skillhost blackboard publish stats:summary @summary.json")]
-    Publish {
+  skillhost blackboard delete stats:note
+  skillhost blackboard delete stats:note --if-version 3")]
+    Delete {
         /// The key
         key: String,
-        /// The value as JSON; @FILE reads it from a file, - from standard input
-        #[arg(value_name = "JSON|@FILE|-")]
-        value: String,
+        /// Only if this is its version; otherwise the error is a conflict, and says which it is
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
     },
+    /// Shows changes as they happen, a line each, until Ctrl-C
+    #[command(after_help = "\
+* matches within a part of a key, ** across the colons between parts. With --output json a line is an object with
+event_type (write, delete, expire, evict), key, value, event_id, version, timestamp (milliseconds since 1970), agent_id, tags
+and metadata. Up to 1,000 events wait for a reader that is slow (`watch-queue` in skillhost.toml); of more the oldest are
+dropped, and `dropped` in the next one says how many.
+
+Examples:
+  skillhost blackboard watch 'stats:**' --existing
+  skillhost blackboard watch 'shell:**' --output json
+  skillhost blackboard watch 'shell:exec:*:complete' --count 1")]
+    Watch {
+        /// Keys that match
+        pattern: String,
+        /// First what is there already, in the order in which it was written
+        #[arg(long)]
+        existing: bool,
+        /// End after so many changes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
+}
+
+/// Writes one value
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A write replaces the value with its tags, metadata and time to live. Every write raises the version by one, from 1.
+
+Examples:
+  skillhost blackboard publish stats:note '\"looks good\"' --ttl 10m --tag draft
+  skillhost blackboard publish stats:summary @summary.json --if-version 3
+  skillhost blackboard publish lock:build '\"mine\"' --if-version 0 --ttl 5m")]
+struct Publish {
+    /// The key: parts with `:` between them
+    key: String,
+    /// The value as JSON; @FILE reads it from a file, - from standard input
+    #[arg(value_name = "JSON|@FILE|-")]
+    value: String,
+    /// Only if this is its version, 0 for none; otherwise the error is a conflict, and says which it is
+    #[arg(long, value_name = "N")]
+    if_version: Option<u64>,
+    /// It is gone after this long: 30s, 10m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    ttl: Option<Duration>,
+    /// A tag, by which it can be listed; several times for several
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// What else is to stand beside it: a JSON object, @FILE or -
+    #[arg(long, value_name = "JSON|@FILE|-")]
+    metadata: Option<String>,
 }
 
 impl Blackboard {
@@ -59,35 +124,95 @@ impl Blackboard {
                 let answer = app.call::<BlackboardEntry>(Request::BlackboardGet { key }).await?;
                 app.answer(&answer, |entry| plain(&entry.value)).await?;
             }
-            Verb::List { pattern } => {
-                let answer = app.call::<BlackboardList>(Request::BlackboardList { pattern }).await?;
-                app.answer(&answer, |list| {
-                    table(
-                        ["KEY", "VERSION", "UPDATED", "BY", "VALUE"],
-                        list.entries.iter().map(|entry| {
-                            [
-                                entry.key.clone(),
-                                entry.version.to_string(),
-                                show_time(entry.updated_at_ms),
-                                entry.updated_by.clone(),
-                                entry.value.to_string(),
-                            ]
-                        }),
-                    )
-                })
-                .await?;
+            Verb::List { pattern, tag, after } => {
+                let request = ListRequest { pattern, tags: tag, after };
+                let answer = app.call::<BlackboardList>(Request::BlackboardList(request)).await?;
+                app.answer(&answer, list).await?;
+                if let Some(last) = answer.typed.entries.last().filter(|_| answer.typed.truncated) {
+                    app.note(&format!("there are more: --after {:?} goes on", last.key)).await?;
+                }
             }
-            Verb::Publish { key, value } => {
-                let text = feed::text(value).await?;
-                let value: Value = serde_json::from_str(&text).map_err(|error| {
-                    Error::invalid_argument(format!(
-                        "the value is not JSON ({error}); a text needs its quotes: '\"text\"'"
-                    ))
-                })?;
-                let answer = app.call::<BlackboardEntry>(Request::BlackboardPublish { key, value }).await?;
-                app.answer(&answer, |entry| format!("{} version {}", entry.key, entry.version)).await?;
+            Verb::Publish(publish) => publish.run(app).await?,
+            Verb::Delete { key, if_version } => {
+                let request = DeleteRequest { key, if_version };
+                let answer = app.call::<BlackboardDeleted>(Request::BlackboardDelete(request)).await?;
+                app.answer(&answer, |gone| format!("{} is deleted; it had version {}", gone.key, gone.version)).await?;
+            }
+            Verb::Watch { pattern, existing, count } => {
+                let json = app.json();
+                let mut show = move |output| match output {
+                    Output::Event(Event::Blackboard(event)) => Some(Output::Stdout(line(&event, json).into())),
+                    other => shown(other),
+                };
+                let request = Request::BlackboardWatch(WatchRequest { pattern, existing, count });
+                app.call_with::<Watched>(request, None, &mut show).await?;
             }
         }
         Ok(0)
     }
+}
+
+impl Publish {
+    async fn run(self, app: &App) -> Result<(), super::failure::Failure> {
+        let value = json(self.value, "value").await?;
+        let metadata = match self.metadata {
+            Some(argument) => match json(argument, "metadata").await? {
+                Value::Object(object) => object,
+                _ => return Err(Error::invalid_argument("the metadata is JSON, but not an object").into()),
+            },
+            None => Map::new(),
+        };
+        let request = PublishRequest {
+            key: self.key,
+            value,
+            if_version: self.if_version,
+            ttl_ms: self.ttl.map(millis),
+            tags: self.tag,
+            metadata,
+        };
+        let answer = app.call::<BlackboardEntry>(Request::BlackboardPublish(request)).await?;
+        app.answer(&answer, |entry| format!("{} version {}", entry.key, entry.version)).await
+    }
+}
+
+async fn json(argument: String, what: &str) -> crate::error::Result<Value> {
+    let text = feed::text(argument).await?;
+    serde_json::from_str(&text).map_err(|error| {
+        Error::invalid_argument(format!("the {what} is not JSON ({error}); a text needs its quotes: '\"text\"'"))
+    })
+}
+
+fn list(list: &BlackboardList) -> String {
+    table(
+        ["KEY", "VERSION", "UPDATED", "BY", "TAGS", "VALUE"],
+        list.entries.iter().map(|entry| {
+            [
+                entry.key.clone(),
+                entry.version.to_string(),
+                show_time(entry.updated_at_ms),
+                entry.updated_by.clone(),
+                entry.tags.join(" "),
+                entry.value.to_string(),
+            ]
+        }),
+    )
+}
+
+/// A change on a line of its own: an object, or words.
+fn line(event: &BlackboardEvent, json: bool) -> String {
+    if json {
+        return serde_json::to_string(event).map(|event| format!("{event}\n")).unwrap_or_default();
+    }
+    let dropped = match event.dropped {
+        0 => String::new(),
+        count => format!("({count} changes came faster than they were read and were dropped)\n"),
+    };
+    let what = match event.event_type {
+        BlackboardChange::Write => format!("version {} {}", event.version, event.value),
+        BlackboardChange::Delete => "deleted".into(),
+        BlackboardChange::Expire => "expired".into(),
+        BlackboardChange::Evict => "evicted".into(),
+    };
+    let line = format!("{} {} {} {what}", show_time(event.timestamp), event.agent_id, event.key);
+    print::clean(&format!("{dropped}{}\n", line.replace('\n', " ")))
 }

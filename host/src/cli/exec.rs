@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use tokio::sync::watch;
 
 use super::app::{App, shown};
 use super::failure::{CANCELLED, Ended, FAILED, Failure, LIMIT};
 use super::feed::Feed;
+use super::processes;
 use super::skills::{millis, pair};
-use crate::api::types::{Command, ExecAnswer, ExecRequest, Outcome, Request};
+use super::terminal::{self, Lent};
+use crate::api::types::{Command, Event, ExecAnswer, ExecRequest, Outcome, Request, TerminalSize};
 use crate::error::{Error, Result};
 use crate::host::Output;
 use crate::units::{parse_duration, parse_size};
@@ -23,16 +26,20 @@ use crate::units::{parse_duration, parse_size};
 Text output is the command's own: its standard output and standard error, byte for byte. A command that ends with another
 code than 0 makes the exit code 1 and its own is told on standard error; one that its deadline or memory ends makes it 4.
 With --stream and --output json the command's output goes to standard error as it comes, and the answer to standard output.
+With --stream-to-blackboard each chunk is published under shell:stream:ID:EXEC:NUMBER as {\"tag\": \"stdout\"|\"stderr\", \"chunk\", \"ts\"}
+(base64 with \"chunk_encoding\" where it is not UTF-8), and the end, whatever it was, under shell:exec:EXEC:complete.
 
 Examples:
   skillhost sandbox exec ID -- ls -l
   skillhost sandbox exec ID --timeout 10m --stream --shell 'make -j2 2>&1 | tee build.log'
-  skillhost sandbox exec ID --stdin data.csv -- sort -u"
+  skillhost sandbox exec ID --stdin data.csv -- sort -u
+  skillhost sandbox exec ID --pty -- bash
+  EXEC=$(skillhost sandbox exec ID --detach -- python3 -m http.server)   # goes on: see `skillhost sandbox ps`"
 )]
 pub(super) struct Exec {
     /// The sandbox
     id: String,
-    /// End it after this long [default: 120s, at most 600s]
+    /// End it after this long [default: 120s, at most 600s; with --detach its sandbox's wall time]
     #[arg(long, value_name = "TIME", env = "SKILLHOST_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Where it runs; relative paths start at /workspace, the default
@@ -50,6 +57,23 @@ pub(super) struct Exec {
     /// Show its output as it comes, and all of it
     #[arg(long)]
     stream: bool,
+    /// Do not wait for it: print its id, the handle for `ps`, `output`, `input`, `wait` and `kill`. It runs until it ends by
+    /// itself or is killed, its sandbox ends, or the host process does
+    #[arg(long, conflicts_with_all = ["stdin", "stream", "max_output"])]
+    detach: bool,
+    /// With --detach: keep its standard input open for `skillhost sandbox input` [default: nothing to read]
+    #[arg(long, requires = "detach")]
+    open_stdin: bool,
+    /// Publish its output on the blackboard as it comes: `skillhost blackboard watch 'shell:**'` follows it
+    #[arg(long)]
+    stream_to_blackboard: bool,
+    /// Give it a terminal of its own, of your terminal's size and following it. From a terminal, what you type goes to the
+    /// command as it is, Ctrl-C too, until the command ends; otherwise it reads what --stdin says
+    #[arg(long, conflicts_with_all = ["stream", "max_output"])]
+    pty: bool,
+    /// With --pty: rows and columns [default: your terminal's, else 24x80]
+    #[arg(long, value_name = "ROWSxCOLUMNS", requires = "pty")]
+    size: Option<TerminalSize>,
     /// A line for the sandbox's shell
     #[arg(long, value_name = "LINE", group = "command")]
     shell: Option<String>,
@@ -59,11 +83,19 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    pub(super) async fn run(self, app: &App) -> Ended {
-        let feed = self.stdin.as_deref().map(Feed::open).transpose()?;
-        let stream = self.stream;
+    pub(super) async fn run(mut self, app: &App) -> Ended {
+        // Given back when this returns.
+        let lent = if self.pty && !self.detach && self.stdin.is_none() { Lent::lend()? } else { None };
+        let stdin = self.stdin.as_deref().or(lent.as_ref().map(|_| "-"));
+        let feed = stdin.map(Feed::open).transpose()?;
+        let stream = self.stream || self.pty;
+        if let (true, Ok(kind)) = (self.pty, std::env::var("TERM"))
+            && !self.env.iter().any(|(name, _)| name == "TERM")
+        {
+            self.env.push(("TERM".into(), kind));
+        }
         let request = ExecRequest {
-            timeout_ms: self.timeout_ms()?,
+            timeout_ms: timeout_ms(self.timeout)?,
             container_id: self.id,
             command: match self.shell {
                 Some(line) => Command::Shell(line),
@@ -72,37 +104,59 @@ impl Exec {
             cwd: self.cwd,
             env: self.env.into_iter().collect::<BTreeMap<_, _>>(),
             max_output: self.max_output,
-            stdin: feed.is_some(),
+            stdin: feed.is_some() || self.open_stdin,
             stream,
+            stream_to_blackboard: self.stream_to_blackboard,
+            terminal: self.pty.then(|| self.size.unwrap_or_else(terminal::size)),
         };
-        let json = app.json();
-        let mut show = move |output| match shown(output) {
-            Some(Output::Stdout(bytes)) if json => Some(Output::Stderr(bytes)),
-            other => other,
+        if self.detach {
+            return processes::start(app, request).await;
+        }
+        let (begun, exec_id) = watch::channel(None);
+        let mut streamed = streamed(app.json());
+        let mut show = move |output| {
+            if let Output::Event(Event::ExecStarted { exec_id }) = &output {
+                begun.send_replace(Some(exec_id.clone()));
+            }
+            streamed(output)
         };
-        let answer = app.call_with::<ExecAnswer>(Request::Exec(request), feed, &mut show).await?;
-        match json {
+        let follows = lent.is_some() && self.size.is_none();
+        let container_id = request.container_id.clone();
+        let answer = tokio::select! {
+            answer = app.call_with::<ExecAnswer>(Request::Exec(request), feed, &mut show) => answer?,
+            () = terminal::follow_size(app, container_id, exec_id), if follows => return Ok(FAILED),
+        };
+        drop(lent);
+        match app.json() {
             true => app.print_json(&answer.json).await?,
             false => show_text(app, &answer.typed, stream).await?,
         }
-        Ok(exit_code(&answer.typed))
-    }
-
-    fn timeout_ms(&self) -> Result<Option<u64>> {
-        if let Some(timeout) = self.timeout {
-            return Ok(Some(millis(timeout)));
-        }
-        // The name that users of an earlier system know.
-        let Ok(said) = std::env::var("SANDBOX_TIMEOUT_SEC") else {
-            return Ok(None);
-        };
-        said.trim().parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000)).map(Some).ok_or_else(|| {
-            Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC is {said:?}; write whole seconds, as in 120"))
-        })
+        Ok(exit_code(&answer.typed.outcome))
     }
 }
 
-async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(), Failure> {
+/// What is shown of a command's output as it comes: beside the answer where that is JSON.
+pub(super) fn streamed(json: bool) -> impl FnMut(Output) -> Option<Output> {
+    move |output| match shown(output) {
+        Some(Output::Stdout(bytes)) if json => Some(Output::Stderr(bytes)),
+        other => other,
+    }
+}
+
+/// The deadline that is asked for: by the flag, or in the name that users of an earlier system know.
+pub(super) fn timeout_ms(flag: Option<Duration>) -> Result<Option<u64>> {
+    if let Some(timeout) = flag {
+        return Ok(Some(millis(timeout)));
+    }
+    let Ok(said) = std::env::var("SANDBOX_TIMEOUT_SEC") else {
+        return Ok(None);
+    };
+    said.trim().parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000)).map(Some).ok_or_else(|| {
+        Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC is {said:?}; write whole seconds, as in 120"))
+    })
+}
+
+pub(super) async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(), Failure> {
     if !streamed {
         app.print_bytes(answer.stdout.clone()).await?;
         app.print_error_bytes(answer.stderr.clone()).await?;
@@ -117,18 +171,27 @@ async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(),
 /// How it ended, in a word or two; the answer's message has the rest.
 fn end(answer: &ExecAnswer) -> String {
     match &answer.outcome {
+        Outcome::NotStarted(reason) if answer.message.is_empty() => format!("not started: {reason}"),
+        outcome => in_words(outcome),
+    }
+}
+
+/// An outcome in a word or two.
+pub(super) fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exited(0) => "done".into(),
         Outcome::Exited(_) => "the command failed".into(),
         Outcome::Signaled(signal) => format!("the command was ended by signal {signal}"),
         Outcome::TimedOut => "timed out".into(),
         Outcome::Cancelled => "cancelled".into(),
         Outcome::OutOfMemory => "out of memory".into(),
-        Outcome::NotStarted(reason) if answer.message.is_empty() => format!("not started: {reason}"),
         Outcome::NotStarted(_) => "not started".into(),
     }
 }
 
-fn exit_code(answer: &ExecAnswer) -> i32 {
-    match answer.outcome {
+/// The program's exit code for a command that ended so.
+pub(super) fn exit_code(outcome: &Outcome) -> i32 {
+    match outcome {
         Outcome::Exited(0) => 0,
         Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::NotStarted(_) => FAILED,
         Outcome::TimedOut | Outcome::OutOfMemory => LIMIT,

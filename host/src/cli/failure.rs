@@ -11,7 +11,7 @@ pub(super) const HELP: &str = "\
 Exit codes:
   0    it worked
   1    the skill or the command failed; any other error (kinds other, permission)
-  2    usage: arguments, names, files (invalid-argument, not-found, already-exists)
+  2    usage: arguments, names, files (invalid-argument, not-found, already-exists); conflict
   3    denied (denied, not-owner)
   4    a limit or a timeout (quota-exceeded, timed-out, too-large)
   5    no backend or host process, or its sandbox died (unavailable, sandbox-died)
@@ -23,7 +23,7 @@ With --output json, standard output holds the answer, or {\"error\": {\"kind\": 
 pub(super) fn exit_code(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::Other | ErrorKind::Permission => FAILED,
-        ErrorKind::InvalidArgument | ErrorKind::NotFound | ErrorKind::AlreadyExists => 2,
+        ErrorKind::InvalidArgument | ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => 2,
         ErrorKind::Denied | ErrorKind::NotOwner => 3,
         ErrorKind::QuotaExceeded | ErrorKind::TimedOut | ErrorKind::TooLarge => LIMIT,
         ErrorKind::Unavailable | ErrorKind::SandboxDied => UNAVAILABLE,
@@ -104,6 +104,7 @@ mod tests {
             ErrorKind::InvalidArgument,
             ErrorKind::NotFound,
             ErrorKind::AlreadyExists,
+            ErrorKind::Conflict,
             ErrorKind::NotOwner,
             ErrorKind::TimedOut,
             ErrorKind::Cancelled,

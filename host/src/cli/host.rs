@@ -94,18 +94,25 @@ async fn status(app: &App) -> Ended {
     let answer = app.call::<HostStatus>(Request::HostStatus).await?;
     app.answer(&answer, |status| {
         format!(
-            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\n",
+            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\n",
             status.pid,
             status.version,
             status.state_dir.display(),
             show_time(status.started_at_ms),
             status.backend,
             status.calls,
-            status.sandboxes
+            status.sandboxes,
+            warm(status)
         )
     })
     .await?;
     Ok(0)
+}
+
+/// The sandboxes that are ready, in words.
+fn warm(status: &HostStatus) -> String {
+    let of_roles: Vec<_> = status.warm.iter().map(|(role, count)| format!("{count} of {role}")).collect();
+    if of_roles.is_empty() { "none".to_owned() } else { of_roles.join(", ") }
 }
 
 async fn stop(app: &App) -> Ended {

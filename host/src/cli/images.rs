@@ -7,9 +7,10 @@ use tokio::sync::mpsc;
 use super::app::App;
 use super::failure::{Ended, Failure};
 use super::print::{self, table};
-use crate::api::types::{ImageList, Request};
+use crate::api::types::{ImageFilter, ImageList, Request};
 use crate::config::Config;
 use crate::error::Result;
+use crate::sandbox::backend::Backend as _;
 use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::image_build::{self, Provided};
 use crate::sandbox::images::Role;
@@ -24,8 +25,21 @@ pub(super) struct Images {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Lists the roles and whether their images are present
-    #[command(after_help = "Example:\n  skillhost images list")]
-    List,
+    #[command(after_help = "\
+What is wrong with the roles' file is told on standard error, each entry with its place.
+
+Examples:
+  skillhost images list
+  skillhost images list --tag python --tag lint
+  skillhost images list --role default --output json")]
+    List {
+        /// Only roles with this tag; with more than one, those that have all
+        #[arg(long = "tag", value_name = "TAG")]
+        tags: Vec<String>,
+        /// Only this role; may be given more than once
+        #[arg(long = "role", value_name = "ROLE")]
+        roles: Vec<String>,
+    },
     /// Makes the images that are missing: pulls them, or builds them from packages where no registry has them
     #[command(after_help = "\
 It runs in this process, not in the host process, with your own rights, which building may need.
@@ -43,33 +57,44 @@ Example:
 impl Images {
     pub(super) async fn run(self, app: &App) -> Ended {
         match self.verb {
-            Verb::List => {
-                let answer = app.call::<ImageList>(Request::ListImages).await?;
-                if !app.json() {
-                    for problem in &answer.typed.problems {
-                        app.note(problem).await?;
-                    }
-                }
-                app.answer(&answer, |list| {
-                    table(
-                        ["ROLE", "IMAGE", "PRESENT", "DESCRIPTION"],
-                        list.images.iter().map(|image| {
-                            let present = if image.present { "yes" } else { "no" };
-                            [image.role.clone(), image.image.clone(), present.into(), image.description.clone()]
-                        }),
-                    )
-                })
-                .await?;
-            }
+            Verb::List { tags, roles } => list(app, tags, roles).await?,
             Verb::Build { roles } => return build(app, &roles).await,
         }
         Ok(0)
     }
 }
 
+async fn list(app: &App, tags: Vec<String>, roles: Vec<String>) -> Result<(), Failure> {
+    let filter = ImageFilter { role_allowlist: (!roles.is_empty()).then_some(roles), tags };
+    let answer = app.call::<ImageList>(Request::ListImages(filter)).await?;
+    if !app.json() {
+        let list = &answer.typed;
+        for problem in list.problems.iter().chain(list.images.iter().filter_map(|image| image.problem.as_ref())) {
+            app.note(problem).await?;
+        }
+        app.note(&list.message).await?;
+    }
+    app.answer(&answer, |list| {
+        table(
+            ["ROLE", "IMAGE", "PRESENT", "TAGS", "DESCRIPTION"],
+            list.images.iter().map(|image| {
+                let present = match (&image.problem, image.present) {
+                    (Some(_), _) => "refused",
+                    (None, true) => "yes",
+                    (None, false) => "no",
+                };
+                let tags = if image.tags.is_empty() { "-".into() } else { image.tags.join(" ") };
+                [image.role.clone(), image.image.clone(), present.into(), tags, image.description.clone()]
+            }),
+        )
+    })
+    .await
+}
+
 /// Provides the images of `wanted`, or of every role. One that fails does not keep the others from being provided.
 async fn build(app: &App, wanted: &[String]) -> Ended {
-    let roles = Config::find(app.global.config()?.as_deref())?.roles()?;
+    let config = Config::find(app.global.config()?.as_deref())?;
+    let roles = config.roles()?;
     for problem in &roles.problems {
         app.note(problem).await?;
     }
@@ -77,7 +102,7 @@ async fn build(app: &App, wanted: &[String]) -> Ended {
         [] => roles.iter().collect(),
         named => named.iter().map(|name| roles.require(name)).collect::<Result<_>>()?,
     };
-    let engine = Docker::from_env();
+    let engine = Docker::from_env(config.engine);
     let (mut provided, mut failed) = (Vec::new(), None);
     for role in wanted {
         match provide(app, &engine, role).await? {
@@ -111,7 +136,10 @@ async fn provide(app: &App, engine: &Docker, role: &Role) -> Result<Result<Provi
     let name = role.name.clone();
     let building = async {
         let mut progress = move |line: &str| drop(lines.send(format!("{name}: {line}")));
-        image_build::ensure(engine.api().await?, &role.image, role.debian.as_ref(), &mut progress).await
+        let how = image_build::ensure(engine.api().await?, &role.image, role.debian.as_ref(), &mut progress).await?;
+        // What is there now must be what is pinned.
+        engine.image(role).await?;
+        Ok(how)
     };
     let saying = async {
         while let Some(line) = said.recv().await {

@@ -20,12 +20,17 @@ mod doctor;
 mod exec;
 mod failure;
 mod feed;
+mod files;
 mod global;
 mod host;
 mod images;
 mod print;
+mod processes;
 mod sandbox;
+mod scripts;
+mod shells;
 mod skills;
+mod terminal;
 
 use std::ffi::OsStr;
 

@@ -1,7 +1,7 @@
 //! `sandbox`: isolated environments and what is done in them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,12 +13,16 @@ use super::app::{Answer, App, shown};
 use super::exec::Exec;
 use super::failure::Ended;
 use super::feed::Feed;
+use super::files;
 use super::global::absolute;
 use super::print::table;
+use super::processes;
+use super::scripts::{RunScript, Script, Scripts, Templates};
+use super::shells;
 use super::skills::{millis, pair};
 use crate::api::types::{
-    CopyAnswer, CopyRequest, FileAnswer, HostPath, LaunchAnswer, LaunchRequest, Network, Request, SandboxList,
-    SandboxStatus, SandboxSummary, StopAnswer,
+    AttachAnswer, CopyAnswer, CopyRequest, DetachAnswer, FileAnswer, FileList, HostPath, LaunchAnswer, LaunchRequest,
+    Network, Request, RestartAnswer, SandboxList, SandboxStatus, SandboxSummary, Scope, StopAnswer,
 };
 use crate::api::wire::MAX_JSON;
 use crate::error::Error;
@@ -36,9 +40,29 @@ pub(super) struct Sandbox {
 enum Verb {
     Launch(Launch),
     Exec(Exec),
-    /// Lists your session's sandboxes
-    #[command(after_help = "Example:\n  skillhost sandbox list")]
-    List,
+    Shell(shells::Shell),
+    Shells(shells::Shells),
+    ShellStop(shells::ShellStop),
+    Ps(processes::Ps),
+    Output(processes::Output),
+    Input(processes::Input),
+    Wait(processes::Wait),
+    Kill(processes::Kill),
+    Resize(processes::Resize),
+    Scripts(Scripts),
+    Script(Script),
+    Templates(Templates),
+    RunScript(RunScript),
+    /// Lists the sandboxes that you launched or are attached to
+    #[command(after_help = "\
+Examples:
+  skillhost sandbox list
+  skillhost sandbox list --scope session --agent reviewer")]
+    List {
+        /// Which: those that you launched, also those that you are attached to, or also those that you could attach to
+        #[arg(long, value_enum, default_value = "used")]
+        scope: ScopeChoice,
+    },
     /// Shows one sandbox
     #[command(after_help = "Example:\n  skillhost sandbox status ID")]
     Status {
@@ -48,6 +72,33 @@ enum Verb {
     /// Ends a sandbox and all that runs in it
     #[command(after_help = "Example:\n  skillhost sandbox stop ID")]
     Stop {
+        /// The sandbox
+        id: String,
+    },
+    /// Ends all that runs in a sandbox, and starts it again with the same id and workspace
+    #[command(after_help = "\
+Its workspace, the agents that are attached and the end of its wall time stay; /tmp is empty again.
+
+Example:
+  skillhost sandbox restart ID")]
+    Restart {
+        /// The sandbox
+        id: String,
+    },
+    /// Attaches you to a sandbox that another agent of your session shares
+    #[command(after_help = "\
+Its owner launched it with --shared. You may run commands and move files in it, as a user of your own; only its owner stops or
+restarts it. What its agents share is /workspace.
+
+Example:
+  skillhost sandbox attach ID --agent reviewer")]
+    Attach {
+        /// The sandbox
+        id: String,
+    },
+    /// Leaves a sandbox of another agent; what you run in it ends
+    #[command(after_help = "Example:\n  skillhost sandbox detach ID --agent reviewer")]
+    Detach {
         /// The sandbox
         id: String,
     },
@@ -77,6 +128,45 @@ Examples:
         #[arg(long, value_name = "FILE|-", default_value = "-")]
         from: String,
     },
+    /// Lists what is in a directory of a sandbox
+    #[command(after_help = "Example:\n  skillhost sandbox files ID src")]
+    Files {
+        /// The sandbox
+        id: String,
+        /// The directory; relative paths start at /workspace
+        #[arg(default_value = ".", hide_default_value = true)]
+        path: String,
+    },
+    /// Removes a file or directory of a sandbox
+    #[command(after_help = "\
+A link is removed, never what it leads to.
+
+Examples:
+  skillhost sandbox remove ID report.txt
+  skillhost sandbox remove ID target --recursive")]
+    Remove {
+        /// The sandbox
+        id: String,
+        /// The path; relative ones start at /workspace
+        path: String,
+        /// A directory with all that is in it
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Prints what changes in a directory of a sandbox, until Ctrl-C
+    #[command(after_help = "\
+A line for each change: watching (from here on, changes are told), created, written, attributes, removed, or overflow (more
+changed than was kept: look at the directory anew). Directories below are not watched.
+
+Example:
+  skillhost sandbox watch ID out")]
+    Watch {
+        /// The sandbox
+        id: String,
+        /// A directory or a file; relative paths start at /workspace
+        #[arg(default_value = ".", hide_default_value = true)]
+        path: String,
+    },
     /// Copies a file or directory into a sandbox
     #[command(after_help = "Example:\n  skillhost sandbox copy-in ID src /workspace/src")]
     CopyIn {
@@ -104,8 +194,21 @@ impl Sandbox {
         match self.verb {
             Verb::Launch(launch) => launch.run(app).await,
             Verb::Exec(exec) => exec.run(app).await,
-            Verb::List => {
-                let answer = app.call::<SandboxList>(Request::ListSandboxes).await?;
+            Verb::Shell(verb) => verb.run(app).await,
+            Verb::Shells(verb) => verb.run(app).await,
+            Verb::ShellStop(verb) => verb.run(app).await,
+            Verb::Ps(verb) => verb.run(app).await,
+            Verb::Output(verb) => verb.run(app).await,
+            Verb::Input(verb) => verb.run(app).await,
+            Verb::Wait(verb) => verb.run(app).await,
+            Verb::Resize(verb) => verb.run(app).await,
+            Verb::Kill(verb) => verb.run(app).await,
+            Verb::Scripts(scripts) => scripts.run(app).await,
+            Verb::Script(script) => script.run(app).await,
+            Verb::Templates(templates) => templates.run(app).await,
+            Verb::RunScript(script) => script.run(app).await,
+            Verb::List { scope } => {
+                let answer = app.call::<SandboxList>(Request::ListSandboxes { scope: scope.into() }).await?;
                 app.answer(&answer, list).await?;
                 Ok(0)
             }
@@ -122,6 +225,21 @@ impl Sandbox {
                 };
                 told(app, &answer, &message).await
             }
+            Verb::Restart { id } => {
+                let answer = app.call::<RestartAnswer>(Request::RestartSandbox { container_id: id }).await?;
+                let message = format!("{} is started again", answer.typed.container_id);
+                told(app, &answer, &with_more(message, &answer.typed.message)).await
+            }
+            Verb::Attach { id } => {
+                let answer = app.call::<AttachAnswer>(Request::AttachSandbox { container_id: id }).await?;
+                let message = format!("attached to {}", answer.typed.container_id);
+                told(app, &answer, &with_more(message, &answer.typed.message)).await
+            }
+            Verb::Detach { id } => {
+                let answer = app.call::<DetachAnswer>(Request::DetachSandbox { container_id: id }).await?;
+                let message = format!("detached from {}", answer.typed.container_id);
+                told(app, &answer, &with_more(message, &answer.typed.message)).await
+            }
             Verb::Read { id, path } => read(app, id, path).await,
             Verb::Write { id, path, from } => {
                 let feed = Feed::open(&from)?;
@@ -131,6 +249,17 @@ impl Sandbox {
                 let message = format!("wrote {} bytes to {}", file.bytes, file.path);
                 told(app, &answer, &with_more(message, &file.message)).await
             }
+            Verb::Files { id, path } => {
+                let answer = app.call::<FileList>(Request::ListFiles { container_id: id, path }).await?;
+                app.answer(&answer, files::list).await?;
+                app.note(&answer.typed.message).await?;
+                Ok(0)
+            }
+            Verb::Remove { id, path, recursive } => {
+                let answer = app.call::<FileAnswer>(Request::RemoveFile { container_id: id, path, recursive }).await?;
+                told(app, &answer, &format!("removed {}", answer.typed.path)).await
+            }
+            Verb::Watch { id, path } => files::watch(app, id, path).await,
             Verb::CopyIn { id, host, sandbox } => {
                 let request = CopyRequest { container_id: id, host: HostPath::Owner(absolute(host)?), sandbox };
                 copied(app, Request::CopyIn(request)).await
@@ -139,6 +268,23 @@ impl Sandbox {
                 let request = CopyRequest { container_id: id, host: HostPath::Owner(absolute(host)?), sandbox };
                 copied(app, Request::CopyOut(request)).await
             }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ScopeChoice {
+    Own,
+    Used,
+    Session,
+}
+
+impl From<ScopeChoice> for Scope {
+    fn from(choice: ScopeChoice) -> Self {
+        match choice {
+            ScopeChoice::Own => Self::Own,
+            ScopeChoice::Used => Self::Used,
+            ScopeChoice::Session => Self::Session,
         }
     }
 }
@@ -207,7 +353,7 @@ impl Launch {
                 launched.role,
                 launched.backend,
                 launched.isolation,
-                launched.workspace_path.display()
+                workspace(launched.workspace_path.as_deref(), launched.workspace_volume.as_deref())
             );
             app.note(&with_more(message, &launched.message)).await?;
         }
@@ -256,19 +402,36 @@ fn status(status: &SandboxStatus) -> String {
 
 fn summary(sandbox: &SandboxSummary) -> String {
     format!(
-        "role       {}\nimage      {}\nbackend    {}\nisolation  {}\nowner      {}\nshared     {}\nlimits     {} cpus, {} MiB, network {}\nlaunched   {}\nworkspace  {}\n",
+        "role       {}\nimage      {}\nbackend    {}\nisolation  {}\ntransport  {}\nowner      {}\nshared     {}\nlimits     {} cpus, {} MiB, network {}\nlaunched   {}\nworkspace  {}\n",
         sandbox.role,
         sandbox.image,
         sandbox.backend,
         sandbox.isolation,
+        sandbox.transport,
         sandbox.owner_agent_id,
-        if sandbox.shared { "yes" } else { "no" },
+        shared(sandbox),
         sandbox.cpus,
         sandbox.memory_mib,
         network(sandbox.network),
         show_time(sandbox.launched_at_ms),
-        sandbox.workspace_path.display()
+        workspace(sandbox.workspace_path.as_deref(), sandbox.workspace_volume.as_deref())
     )
+}
+
+fn shared(sandbox: &SandboxSummary) -> String {
+    match (sandbox.shared, sandbox.attached_agent_ids.as_slice()) {
+        (false, _) => "no".to_owned(),
+        (true, []) => "yes, nobody is attached".to_owned(),
+        (true, agents) => format!("yes, with {}", agents.join(", ")),
+    }
+}
+
+/// Where a session's workspace is.
+fn workspace(path: Option<&Path>, volume: Option<&str>) -> String {
+    match (path, volume) {
+        (Some(path), _) => path.display().to_string(),
+        (None, volume) => format!("volume {} of the engine", volume.unwrap_or("unknown")),
+    }
 }
 
 async fn read(app: &App, id: String, path: String) -> Ended {
@@ -317,12 +480,12 @@ async fn copied(app: &App, request: Request) -> Ended {
     told(app, &answer, &with_more(message, &copy.message)).await
 }
 
-fn with_more(message: String, more: &str) -> String {
+pub(super) fn with_more(message: String, more: &str) -> String {
     if more.is_empty() { message } else { format!("{message}; {more}") }
 }
 
 /// The end of a verb whose result is that it was done.
-async fn told<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
+pub(super) async fn told<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
     match app.json() {
         true => app.print_json(&answer.json).await?,
         false => app.note(message).await?,

@@ -46,17 +46,14 @@ impl Compiler {
         command.arg(VERB).arg(bounds.memory_mib.to_string()).arg(bounds.cpu_seconds.to_string());
         command.stdout(code).stderr(Stdio::piped());
         let ended = apart::run(command, component, MAX_SAID, bounds.wall)
-            .map_err(|error| Error::from(error).context("the component cannot be compiled"))?;
+            .map_err(|error| Error::from(error).context("the component cannot be compiled"))?
+            .by_itself("the component cannot be compiled")?;
         if ended.status.success() {
             return Ok(());
         }
         if let Ok(error) = serde_json::from_slice(&ended.answer) {
             return Err(error);
         }
-        let how = match ended.overran {
-            true => format!("took longer than {} s", bounds.wall.as_secs()),
-            false => format!("ended ({})", ended.status),
-        };
         let said = String::from_utf8_lossy(&ended.answer);
         // What an allocation that failed, or a panic, says first.
         let said = match said.lines().next() {
@@ -64,9 +61,9 @@ impl Compiler {
             None => String::new(),
         };
         Err(Error::invalid_argument(format!(
-            "the component cannot be compiled: the process that compiled it {how}; it may use {} s of processor time and {} \
-             MiB of memory, which is enough for what toolchains make; build it again, with a current one{said}",
-            bounds.cpu_seconds, bounds.memory_mib,
+            "the component cannot be compiled: the process that compiled it ended ({}); it may use {} s of processor \
+             time and {} MiB of memory, which is enough for what toolchains make; build it again, with a current one{said}",
+            ended.status, bounds.cpu_seconds, bounds.memory_mib,
         )))
     }
 }

@@ -1,7 +1,7 @@
 //! What is on, what is missing, and how to get it.
 
 use super::Host;
-use crate::api::types::{Check, DoctorReport};
+use crate::api::types::{Check, DoctorReport, ImageFilter};
 use crate::engine::Allocation;
 
 impl Host {
@@ -32,21 +32,32 @@ impl Host {
                 }
             }
         }
-        if let Ok(list) = sandboxes.images().await {
+        if let Ok(list) = sandboxes.images(&ImageFilter::default()).await {
             for image in list.images {
                 can_sandbox |= image.backend.as_deref().is_some_and(|backend| working.contains(&backend));
                 checks.push(Check {
                     name: format!("image of the role {}", image.role),
                     ok: image.present,
-                    detail: format!("{} {}", image.image, image.id.as_deref().unwrap_or("is not in the engine")),
+                    detail: match image.problem {
+                        Some(problem) => problem,
+                        None => format!("{} {}", image.image, image.id.as_deref().unwrap_or("is not in the engine")),
+                    },
                     remedy: (!image.present).then(|| "skillhost images build".into()),
                 });
             }
+            checks.extend(self.broker.lacking_env().into_iter().map(|lack| Check {
+                name: "variables of roles".into(),
+                ok: false,
+                detail: lack.message,
+                remedy: None,
+            }));
             checks.extend(list.problems.into_iter().map(|problem| Check {
                 name: "roles".into(),
                 ok: false,
                 detail: problem,
-                remedy: Some("mend the entry in the roles' file; the others are in use".into()),
+                remedy: Some(
+                    "mend the roles' file; what is right in it is in use, and a change is seen at once".into(),
+                ),
             }));
         }
         DoctorReport { checks, can_sandbox }

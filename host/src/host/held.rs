@@ -16,6 +16,10 @@ pub struct Held {
     pub effects: usize,
     /// Sandboxes that run.
     pub sandboxes: usize,
+    /// Background processes that run in them.
+    pub processes: usize,
+    /// Persistent shells in them.
+    pub shells: usize,
     /// Sandboxes that count against somebody's quota, those that are being launched included.
     pub reserved: usize,
     /// What invocations hold of the engine.
@@ -29,6 +33,8 @@ impl Host {
             calls: self.calls.load(Ordering::Relaxed),
             effects: self.broker.audit().effects(),
             sandboxes: self.broker.sandboxes().list().len(),
+            processes: self.broker.processes_running(),
+            shells: self.broker.shells_live(),
             reserved: self.broker.quota().taken(),
             engine: self.engine.live(),
         }

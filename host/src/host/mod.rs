@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::apart::Bounds;
-use crate::api::types::{AuditList, Call, Event, HostStatus, Request};
+use crate::api::types::{AuditList, BlackboardDeleted, Call, Event, HostStatus, Request, WatchRequest, Watched};
 use crate::broker::{Actor, Broker};
 use crate::config::{Config, Isolation};
 use crate::db::Db;
@@ -27,6 +27,7 @@ use crate::engine::{Engine, compile};
 use crate::error::{Error, Result};
 use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
+use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, Shelf};
 use crate::units::now_ms;
@@ -134,7 +135,7 @@ impl Host {
         let config = Config::find(options.config.as_deref())?;
         let named = options.backend.map(BackendChoice::name).or(config.backend.as_deref());
         let backend: Choice = named.unwrap_or("auto").parse()?;
-        let roles = config.roles()?;
+        let roles = Arc::new(config.registry()?);
         let state = &options.state_dir;
         let db = Db::open(&state.join("state.db"), config.durability)?;
         let engine = Arc::new(Engine::open(
@@ -147,18 +148,21 @@ impl Host {
         let sandboxes = Sandboxes::open(sandbox::Config {
             roles,
             backend,
+            engine: config.engine,
             local: LocalConfig {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
                 env: config.local.env.clone(),
             },
             lease: config.sandbox.lease.0,
+            pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },
             ..sandbox::Config::new(state)?
         })
         .await?;
         let config = Arc::new(config);
         let broker = Broker::new(config.clone(), sandboxes, &db);
         broker.adopt()?;
+        broker.end_streams_of_the_dead().await?;
         Ok(Arc::new(Self {
             options,
             config,
@@ -187,23 +191,60 @@ impl Host {
             Request::Trust { project, trusted } => json(&self.trust.set(&project, trusted).await?),
             Request::ListApprovals => json(&broker.list_approvals()),
             Request::Approve { id } => json(&broker.approve(&actor, &id).await?),
-            Request::ListImages => json(&broker.sandboxes().images().await?),
+            Request::ListImages(filter) => json(&broker.images(&actor, filter).await?),
+            Request::ListScripts { image_role } => json(&broker.list_scripts(&actor, image_role.as_deref())?),
+            Request::ExecuteScript(request) => json(&self.execute_script(&actor, request, io).await?),
+            Request::RunScript(request) => json(&self.run_script(&actor, request, io).await?),
+            Request::ListScriptTemplates { image_role } => json(&broker.list_templates(&actor, &image_role)?),
+            Request::GetScriptTemplate { image_role, name } => json(&broker.template(&actor, &image_role, &name)?),
             Request::Doctor => json(&self.doctor().await),
             Request::Launch(request) => json(&broker.launch(&actor, request).await?),
             Request::Exec(request) => json(&self.exec(&actor, request, io).await?),
-            Request::ListSandboxes => json(&broker.list_sandboxes(&actor)),
+            Request::ProcessStart(request) => json(&broker.process_start(&actor, request).await?),
+            Request::ProcessList { container_id } => json(&broker.process_list(&actor, &container_id)?),
+            Request::ProcessRead(request) => json(&broker.process_read(&actor, &request).await?),
+            Request::ProcessWrite { container_id, exec_id, close } => {
+                let input = io.input.ok_or_else(|| Error::invalid_argument("there is nothing to write: give input"))?;
+                json(&broker.process_write(&actor, &container_id, &exec_id, input, close).await?)
+            }
+            Request::ProcessWait { container_id, exec_id, timeout_ms } => {
+                let timeout = timeout_ms.map(Duration::from_millis);
+                json(&broker.process_wait(&actor, &container_id, &exec_id, timeout).await?)
+            }
+            Request::ProcessSignal { container_id, exec_id, signal } => {
+                json(&broker.process_signal(&actor, &container_id, &exec_id, signal).await?)
+            }
+            Request::ResizeTerminal { container_id, exec_id, size } => {
+                json(&broker.resize_terminal(&actor, container_id, exec_id, size)?)
+            }
+            Request::Shell(request) => json(&broker.shell(&actor, request).await?),
+            Request::ShellList { container_id } => json(&broker.shell_list(&actor, &container_id)?),
+            Request::ShellStop { container_id, name } => json(&broker.shell_stop(&actor, &container_id, name).await?),
+            Request::ListSandboxes { scope } => json(&broker.list_sandboxes(&actor, scope)),
             Request::SandboxStatus { container_id } => json(&broker.sandbox_status(&actor, &container_id)),
             Request::StopSandbox { container_id } => json(&broker.stop(&actor, &container_id).await?),
+            Request::RestartSandbox { container_id } => json(&broker.restart(&actor, &container_id).await?),
+            Request::AttachSandbox { container_id } => json(&broker.attach(&actor, &container_id).await?),
+            Request::DetachSandbox { container_id } => json(&broker.detach(&actor, &container_id).await?),
             Request::ReadFile { container_id, path } => json(&self.read_file(&actor, container_id, path, io).await?),
             Request::WriteFile { container_id, path } => json(&self.write_file(&actor, container_id, path, io).await?),
+            Request::ListFiles { container_id, path } => json(&broker.list_files(&actor, &container_id, &path).await?),
+            Request::RemoveFile { container_id, path, recursive } => {
+                json(&broker.remove_file(&actor, &container_id, &path, recursive).await?)
+            }
+            Request::WatchFiles { container_id, path } => {
+                json(&self.watch_files(&actor, container_id, path, &io).await?)
+            }
             Request::CopyIn(request) => json(&broker.copy_in(&actor, &request).await?),
             Request::CopyOut(request) => json(&broker.copy_out(&actor, &request).await?),
-            Request::BlackboardPublish { key, value } => json(&broker.publish(&actor, &key, value).await?),
-            Request::BlackboardGet { key } => {
-                let entry = broker.get(&actor, &key).await?;
-                json(&entry.ok_or_else(|| Error::not_found(format!("the blackboard has no key {key:?}")))?)
+            Request::BlackboardPublish(request) => json(&broker.publish(&actor, request).await?),
+            Request::BlackboardGet { key } => json(&broker.get(&actor, &key).await?.ok_or_else(|| no_such_key(&key))?),
+            Request::BlackboardList(request) => json(&broker.list(&actor, request).await?),
+            Request::BlackboardDelete(request) => {
+                let version = broker.delete(&actor, &request).await?.ok_or_else(|| no_such_key(&request.key))?;
+                json(&BlackboardDeleted { key: request.key, version })
             }
-            Request::BlackboardList { pattern } => json(&broker.list(&actor, &pattern).await?),
+            Request::BlackboardWatch(request) => json(&self.watch(&actor, &request, &io).await?),
             Request::AuditTail { lines, follow } => json(&self.audit_tail(lines, follow, &io).await?),
             Request::HostStatus => json(&self.status()),
             Request::HostStop => {
@@ -239,6 +280,16 @@ impl Host {
         }
     }
 
+    async fn watch(&self, actor: &Actor, request: &WatchRequest, io: &CallIo) -> Result<Watched> {
+        let mut watching = self.broker.watch(actor, request).await?;
+        io.send(Output::Event(Event::Watching)).await?;
+        while request.count.is_none_or(|count| watching.seen().events < count) {
+            let event = watching.next().await?;
+            io.send(Output::Event(Event::Blackboard(event))).await?;
+        }
+        Ok(watching.seen())
+    }
+
     fn status(&self) -> HostStatus {
         HostStatus {
             pid: std::process::id(),
@@ -247,6 +298,7 @@ impl Host {
             started_at_ms: self.started_at_ms,
             calls: self.calls.load(Ordering::Relaxed),
             sandboxes: self.broker.sandboxes().list().len(),
+            warm: self.broker.sandboxes().warm(),
             backend: self.broker.sandboxes().backend().into(),
         }
     }
@@ -264,9 +316,15 @@ impl Host {
     /// Ends what runs and closes what is open.
     pub async fn shutdown(&self) {
         self.broker.sandboxes().shutdown().await;
+        self.broker.processes_ended().await;
+        self.broker.settle_streams().await;
     }
 }
 
 fn json(answer: &impl Serialize) -> Result<Value> {
     serde_json::to_value(answer).map_err(|error| Error::other(format!("the answer cannot be written as JSON: {error}")))
+}
+
+fn no_such_key(key: &str) -> Error {
+    Error::not_found(format!("the blackboard has no key {key:?}"))
 }

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::{CallIo, Host, Output, grant};
 use crate::api::types::{RunAnswer, RunRequest, SkillState};
-use crate::broker::{Actor, Effects, Grant, with_background};
+use crate::broker::{Actor, Effects, Grant, SKILL_WATCHES, with_background};
 use crate::caller::Caller;
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
@@ -34,10 +34,7 @@ impl Host {
         if let (SkillState::Untrusted, Some(why)) = trust.state(&entry) {
             return self.broker.refuse(&actor, "skill.run", Error::denied(why)).await;
         }
-        let descriptor = match known {
-            Some(known) => known,
-            None => self.describe(&entry).await?,
-        };
+        let descriptor = self.describe(&entry, known).await?;
         let loaded = entry.loaded?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
         let args = action.with_text(request.args, &request.text_args)?;
@@ -66,6 +63,7 @@ impl Host {
             grant: Arc::new(Grant::Skill(Box::new(granted))),
             invocation_id: Some(invocation_id.clone()),
             effects: Some(Arc::new(Effects::new(loaded.manifest.limits.effects))),
+            watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
             containers: Some(Arc::new(Semaphore::new(usize::try_from(containers).unwrap_or(usize::MAX)))),
             ..actor
         };

@@ -8,49 +8,40 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::{CallIo, Host, Output};
-use crate::api::types::{Event, ExecAnswer, ExecRequest, FileAnswer};
-use crate::broker::{Actor, Chunk, Kept, with_background};
+use crate::api::types::{
+    Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, RunScriptRequest, ScriptAnswer,
+};
+use crate::broker::{Actor, Chunk, Kept, Running, with_background};
 use crate::error::{Error, Result};
+use crate::sandbox::link::{Change, Changed};
 
 impl Host {
     pub(super) async fn exec(&self, actor: &Actor, request: ExecRequest, io: CallIo) -> Result<ExecAnswer> {
-        let stream = request.stream;
-        let mut kept = if stream { Kept::of_stream(request.max_output) } else { Kept::new(request.max_output) };
-        let mut running = self.broker.exec(actor, request).await?;
-        let CallIo { output, input } = io;
-        let left = || Error::cancelled("the caller left");
-        if stream {
-            let started = Event::ExecStarted { exec_id: running.id().to_owned() };
-            output.send(Output::Event(started)).await.map_err(|_| left())?;
-        }
-        let stdin = running.stdin();
-        let feed = async {
-            let (Some(mut stdin), Some(mut input)) = (stdin, input) else { return };
-            while let Some(bytes) = input.recv().await {
-                // False: the command reads no more; the rest is dropped as by a closed pipe.
-                if !stdin.write(bytes).await.unwrap_or(false) {
-                    return;
-                }
-            }
-            stdin.close();
-        };
-        let drain = async {
-            while let Some(chunk) = running.next().await? {
-                kept.push(&chunk);
-                if stream {
-                    let piece = match chunk {
-                        Chunk::Stdout(bytes) => Output::Stdout(bytes),
-                        Chunk::Stderr(bytes) => Output::Stderr(bytes),
-                    };
-                    output.send(piece).await.map_err(|_| left())?;
-                }
-            }
-            Ok::<_, Error>(())
-        };
-        match with_background(drain, feed).await {
-            Ok(()) => running.finish(kept).await,
-            Err(error) => running.fail(error).await,
-        }
+        let (max_output, stream) = (request.max_output, request.stream);
+        let running = self.broker.exec(actor, request).await?;
+        follow(running, max_output, stream, io, None).await
+    }
+
+    pub(super) async fn execute_script(
+        &self,
+        actor: &Actor,
+        request: ExecuteScriptRequest,
+        io: CallIo,
+    ) -> Result<ScriptAnswer> {
+        let (max_output, stream) = (request.max_output, request.stream);
+        let script = self.broker.execute_script(actor, request).await?;
+        Ok(script.about.answer(follow(script.running, max_output, stream, io, script.source).await?))
+    }
+
+    pub(super) async fn run_script(
+        &self,
+        actor: &Actor,
+        request: RunScriptRequest,
+        io: CallIo,
+    ) -> Result<ScriptAnswer> {
+        let (max_output, stream) = (request.max_output, request.stream);
+        let script = self.broker.run_script(actor, request).await?;
+        Ok(script.about.answer(follow(script.running, max_output, stream, io, script.source).await?))
     }
 
     pub(super) async fn read_file(
@@ -69,6 +60,29 @@ impl Host {
         Ok(FileAnswer { container_id, path, ok: true, bytes, message: String::new() })
     }
 
+    pub(super) async fn watch_files(
+        &self,
+        actor: &Actor,
+        container_id: String,
+        path: String,
+        io: &CallIo,
+    ) -> Result<FileAnswer> {
+        let mut watch = self.broker.watch_files(actor, &container_id, &path).await?;
+        while let Some(Changed { change, name }) = watch.next().await? {
+            let change = match change {
+                Change::Watching => "watching",
+                Change::Created => "created",
+                Change::Written => "written",
+                Change::Attributes => "attributes",
+                Change::Removed => "removed",
+                Change::Overflow => "overflow",
+            };
+            io.send(Output::Event(Event::File(FileChange { change: change.into(), name }))).await?;
+        }
+        let message = "what was watched is gone".into();
+        Ok(FileAnswer { container_id, path, ok: true, bytes: 0, message })
+    }
+
     pub(super) async fn write_file(
         &self,
         actor: &Actor,
@@ -78,6 +92,56 @@ impl Host {
     ) -> Result<FileAnswer> {
         let input = io.input.ok_or_else(|| Error::invalid_argument("writing a file needs its content as input"))?;
         self.broker.write_file(actor, &container_id, &path, Input { input, rest: Bytes::new() }).await
+    }
+}
+
+/// Follows a command to its end: its output goes to the caller, or is kept for the answer. Its input is `source`, or what
+/// the call brings.
+async fn follow(
+    mut running: Running,
+    max_output: Option<u64>,
+    stream: bool,
+    io: CallIo,
+    source: Option<Bytes>,
+) -> Result<ExecAnswer> {
+    let mut kept = if stream { Kept::of_stream(max_output) } else { Kept::new(max_output) };
+    let CallIo { output, input } = io;
+    let left = || Error::cancelled("the caller left");
+    if stream {
+        let started = Event::ExecStarted { exec_id: running.id().to_owned() };
+        output.send(Output::Event(started)).await.map_err(|_| left())?;
+    }
+    let stdin = running.stdin();
+    let feed = async {
+        let Some(mut stdin) = stdin else { return };
+        if let Some(source) = source {
+            let _ = stdin.write(source).await;
+        } else if let Some(mut input) = input {
+            while let Some(bytes) = input.recv().await {
+                // False: the command reads no more; the rest is dropped as by a closed pipe.
+                if !stdin.write(bytes).await.unwrap_or(false) {
+                    return;
+                }
+            }
+        }
+        stdin.close();
+    };
+    let drain = async {
+        while let Some(chunk) = running.next().await? {
+            kept.push(&chunk);
+            if stream {
+                let piece = match chunk {
+                    Chunk::Stdout(bytes) => Output::Stdout(bytes),
+                    Chunk::Stderr(bytes) => Output::Stderr(bytes),
+                };
+                output.send(piece).await.map_err(|_| left())?;
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    match with_background(drain, feed).await {
+        Ok(()) => running.finish(kept).await,
+        Err(error) => running.fail(error).await,
     }
 }
 

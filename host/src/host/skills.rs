@@ -30,8 +30,11 @@ impl Host {
         Ok((self.catalog(roots).await?.get(name)?.clone(), None))
     }
 
-    /// The skill's descriptor, out of the cache when its component has not changed.
-    pub(super) async fn describe(&self, entry: &Entry) -> Result<Arc<Descriptor>> {
+    /// The skill's descriptor: `known` if [`Self::find`] had it, else out of the cache when its component has not changed.
+    pub(super) async fn describe(&self, entry: &Entry, known: Option<Arc<Descriptor>>) -> Result<Arc<Descriptor>> {
+        if let Some(known) = known {
+            return Ok(known);
+        }
         let (entry, cache) = (entry.clone(), self.descriptors.clone());
         blocking(move || entry.describe(&*cache).map_err(|error| error.context(&entry.name))).await
     }
@@ -79,10 +82,7 @@ impl Host {
     pub(super) async fn inspect_skill(&self, project: Option<PathBuf>, skill: &str) -> Result<SkillDetail> {
         let target: Target = skill.parse()?;
         let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
-        let descriptor = match known {
-            Some(known) => Ok(known),
-            None => self.describe(&entry).await,
-        };
+        let descriptor = self.describe(&entry, known).await;
         let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;

@@ -15,6 +15,8 @@ pub(super) struct Trust {
     db: Db,
     /// What the database has: this process is the only one that writes there.
     trusted: RwLock<HashSet<PathBuf>>,
+    /// Held over a change of both, so that of two that cross each other both end with the same word.
+    changes: tokio::sync::Mutex<()>,
 }
 
 impl Trust {
@@ -26,13 +28,14 @@ impl Trust {
                 projects.collect::<rusqlite::Result<_>>()
             })
             .await?;
-        Ok(Self { db, trusted: RwLock::new(trusted) })
+        Ok(Self { db, trusted: RwLock::new(trusted), changes: tokio::sync::Mutex::default() })
     }
 
     /// Gives or takes it.
     pub(super) async fn set(&self, project: &Path, trusted: bool) -> Result<Done> {
         let project = real(project)?;
         let key = text(&project)?;
+        let _change = self.changes.lock().await;
         if !trusted {
             // At once, whatever becomes of the database.
             self.trusted.write().unwrap_or_else(PoisonError::into_inner).remove(&project);
@@ -66,11 +69,12 @@ impl Trust {
 fn real(project: &Path) -> Result<PathBuf> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     // It is one already, as a rule, and that is asked at once and not for each of its parts: each call of a project's skill
-    // comes here. (A path's parts are what is compared; of the rest only `..` could lead elsewhere.)
+    // comes here. (Of a path's parts only `..` could lead elsewhere.)
     let is_plain = project.is_absolute() && !project.components().any(|part| part == Component::ParentDir);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if is_plain && openat2(CWD, project, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok() {
-        return Ok(project.to_owned());
+        // One spelling for each: the database compares texts.
+        return Ok(project.components().collect());
     }
     let real = std::fs::canonicalize(project).map_err(|error| Error::from(error).context(project.display()))?;
     if real.is_dir() {
@@ -84,4 +88,37 @@ fn text(path: &Path) -> Result<String> {
     path.to_str()
         .map(str::to_owned)
         .ok_or_else(|| Error::invalid_argument(format!("the path {} is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Durability;
+
+    #[tokio::test]
+    async fn trust_is_taken_back_however_the_path_was_spelled() {
+        let temp = tempfile::tempdir().unwrap();
+        let project = temp.path().canonicalize().unwrap().join("project");
+        std::fs::create_dir(&project).unwrap();
+        std::os::unix::fs::symlink(&project, temp.path().join("link")).unwrap();
+        let plain = project.to_str().unwrap();
+        let odd = [
+            format!("{plain}/"),
+            plain.replacen('/', "//", 1),
+            plain.replace("/project", "/./project"),
+            plain.replace("/project", "/project/../project"),
+            plain.replace("/project", "/link"),
+        ];
+        let state = temp.path().join("state.db");
+        for spelled in odd {
+            let trust = Trust::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
+            trust.set(Path::new(&spelled), true).await.unwrap();
+            assert!(trust.has(&project).unwrap(), "{spelled}");
+            trust.set(&project, false).await.unwrap();
+            assert!(!trust.has(Path::new(&spelled)).unwrap(), "{spelled}");
+            drop(trust);
+            let again = Trust::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
+            assert!(!again.has(&project).unwrap(), "{spelled} is trusted again by the next host");
+        }
+    }
 }

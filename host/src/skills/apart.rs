@@ -26,7 +26,8 @@ pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
     let mut command = Command::new(program);
     command.arg(VERB).stdout(Stdio::piped()).stderr(Stdio::null());
     let ended = apart::run(command, component, MAX_ANSWER, BOUNDS.wall)
-        .map_err(|error| Error::from(error).context("the component cannot be described"))?;
+        .map_err(|error| Error::from(error).context("the component cannot be described"))?
+        .by_itself("the component cannot be described")?;
     match serde_json::from_slice::<Result<Descriptor>>(&ended.answer) {
         Ok(Ok(described)) if described.digest == descriptor::digest(component) => Ok(described),
         Ok(Err(error)) => Err(error),

@@ -19,11 +19,11 @@ use cap_std::fs::Dir;
 use rayon::prelude::*;
 
 use super::cache::DescriptorCache;
-use super::component::open_dir;
 use super::descriptor::Descriptor;
 use super::loaded::{Loaded, Shelf};
 use super::manifest;
 use super::name::{SkillName, check_part};
+use crate::beneath::open_dir;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
@@ -256,11 +256,12 @@ impl Scan<'_> {
         let names = self.entries(&dir, path);
         let look = |name: &OsString| {
             let at = path.join(name);
-            self.shelf.get(&at).or_else(|| self.shelf.read(&dir, name, &at))
+            let loaded = self.shelf.get(&at).or_else(|| self.shelf.read(&dir, name, &at))?;
+            Some((at, loaded))
         };
         let found: Vec<_> = names.par_iter().with_min_len(MIN_SHARE).map(look).collect();
-        for (name, loaded) in names.iter().zip(found) {
-            let (at, Some(loaded)) = (path.join(name), loaded) else { continue };
+        for (name, found) in names.iter().zip(found) {
+            let Some((at, loaded)) = found else { continue };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
             if let Some(owner) = self.catalog.skills.get(&name) {

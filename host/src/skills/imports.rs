@@ -42,6 +42,11 @@ const OWN: &[Own] = &[
         needs: Some(Need { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" }),
     },
     Own {
+        interface: "scripts",
+        lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
+        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
+    },
+    Own {
         interface: "blackboard",
         lets: "read and publish values that the agents of the session share",
         needs: Some(Need {

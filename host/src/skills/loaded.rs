@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cap_std::fs::Dir;
 
 use super::cache::{DescriptorCache, descriptor_of};
-use super::component::{Stamp, read_beneath};
 use super::descriptor::Descriptor;
 use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
+use crate::beneath::read_beneath;
 use crate::error::{Error, ErrorKind, Result};
+use crate::stamp::Stamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
 const MAX_KEPT: usize = 10_000;
@@ -44,17 +45,25 @@ impl Loaded {
 
     /// The checked descriptor of the component in `dir`, when it is known and the component has not changed.
     pub(super) fn recall(&self, dir: &Path) -> Option<Result<Arc<Descriptor>>> {
-        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component))?;
+        self.known(self.stamp(dir)?)
+    }
+
+    /// What tells whether the component in `dir` has changed.
+    fn stamp(&self, dir: &Path) -> Option<Stamp> {
+        Stamp::settled(&dir.join(&self.manifest.skill.component))
+    }
+
+    fn known(&self, stamp: Stamp) -> Option<Result<Arc<Descriptor>>> {
         let described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
         described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
     }
 
     /// The checked descriptor of the component in `dir`.
     pub(super) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
-        if let Some(known) = self.recall(dir) {
+        let stamp = self.stamp(dir);
+        if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
         }
-        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component));
         let descriptor = descriptor_of(dir, &self.manifest, cache).and_then(|found| self.check(found)).map(Arc::new);
         if let Some(stamp) = stamp.filter(|_| lasts(&descriptor)) {
             *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, descriptor.clone()));
@@ -161,4 +170,56 @@ fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::component::FileKey;
+    use super::*;
+
+    /// Fails to describe, and counts how often that is asked for.
+    struct Failing {
+        with: Error,
+        asked: AtomicUsize,
+    }
+
+    impl DescriptorCache for Failing {
+        fn digest(&self, _: &FileKey) -> Option<String> {
+            None
+        }
+        fn descriptor(&self, _: &str) -> Option<Descriptor> {
+            None
+        }
+        fn keep(&self, _: &FileKey, _: &Descriptor) {}
+        fn describe(&self, _: &[u8]) -> Result<Descriptor> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Err(self.with.clone())
+        }
+    }
+
+    /// Describes three times a file that was there long before this test.
+    fn times_asked(with: Error) -> usize {
+        let manifest = "[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"Cargo.toml\"\n";
+        let loaded = Loaded {
+            manifest: Manifest::parse(manifest, Path::new(manifest::FILE)).unwrap(),
+            frontmatter: Frontmatter::parse("---\nname: a\ndescription: b\n---\n").unwrap(),
+            described: Mutex::default(),
+        };
+        let cache = Failing { with, asked: AtomicUsize::new(0) };
+        for _ in 0..3 {
+            let error = loaded.describe(Path::new(env!("CARGO_MANIFEST_DIR")), &cache).unwrap_err();
+            assert_eq!(error.kind, cache.with.kind);
+        }
+        cache.asked.into_inner()
+    }
+
+    #[test]
+    fn only_what_the_files_alone_say_is_kept() {
+        assert_eq!(times_asked(Error::invalid_argument("no component")), 1);
+        assert_eq!(times_asked(Error::too_large("more than is read")), 1);
+        assert_eq!(times_asked(Error::unavailable("killed where memory is short")), 3);
+        assert_eq!(times_asked(Error::other("no process")), 3);
+    }
 }

@@ -1,5 +1,6 @@
 //! The host process and the machine it runs on.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,23 @@ pub struct ImageSummary {
     pub role: String,
     /// The image's reference.
     pub image: String,
+    /// What the image must be, when that is pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// What it holds.
     pub description: String,
-    /// Whether the engine has it.
+    /// What it is for, in words that a listing can be restricted to.
+    pub tags: Vec<String>,
+    /// Variables of the environment without which its scripts and templates do not run.
+    pub required_env: Vec<String>,
+    /// The engine's runtime for it, when it is not the engine's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// The names of its scripts.
+    pub scripts: Vec<String>,
+    /// The names of its templates.
+    pub templates: Vec<String>,
+    /// Whether the engine has it, and it is the one that is pinned.
     pub present: bool,
     /// Its id when present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,6 +36,9 @@ pub struct ImageSummary {
     /// The backend that has it when present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+    /// Why it is refused, when it is there and is not the one that is pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// The roles.
@@ -28,8 +46,12 @@ pub struct ImageSummary {
 pub struct ImageList {
     /// By role.
     pub images: Vec<ImageSummary>,
-    /// Entries of the roles' file that were skipped, with their place.
+    /// How many.
+    pub count: usize,
+    /// Entries of the roles' file that were skipped, with their place; or why the whole file is not in force.
     pub problems: Vec<String>,
+    /// What a person should know; often empty.
+    pub message: String,
 }
 
 /// One thing that `doctor` looked at.
@@ -70,6 +92,9 @@ pub struct HostStatus {
     pub calls: usize,
     /// Sandboxes that run.
     pub sandboxes: usize,
+    /// Sandboxes that are ready and nobody's yet, by role.
+    #[serde(default)]
+    pub warm: BTreeMap<String, usize>,
     /// The backend in use.
     pub backend: String,
 }

@@ -2,23 +2,39 @@
 //!
 //! Names in JSON are snake_case for answers, as S1's users know them; enumerations are kebab-case, as in WIT.
 
+mod board;
 mod machine;
+mod processes;
 mod records;
 mod sandboxes;
+mod scripts;
+mod shells;
 mod skills;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::caller::Caller;
-pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary};
-pub use records::{Approval, ApprovalList, AuditList, AuditRecord, BlackboardEntry, BlackboardList};
-pub use sandboxes::{
-    Command, CopyAnswer, CopyRequest, ExecAnswer, ExecRequest, FileAnswer, HostPath, LaunchAnswer, LaunchRequest,
-    Network, Outcome, SandboxList, SandboxStatus, SandboxSummary, StopAnswer,
+pub use board::{
+    BlackboardChange, BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest,
+    PublishRequest, WatchRequest, Watched,
 };
+pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary};
+pub use processes::{
+    ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary, ProcessWriteAnswer, ResizeAnswer,
+};
+pub use records::{Approval, ApprovalList, AuditList, AuditRecord};
+pub use sandboxes::{
+    AttachAnswer, Command, CopyAnswer, CopyRequest, DetachAnswer, ExecAnswer, ExecRequest, FileAnswer, FileChange,
+    FileEntry, FileList, HostPath, LaunchAnswer, LaunchRequest, Network, Outcome, RestartAnswer, SandboxList,
+    SandboxStatus, SandboxSummary, Scope, StopAnswer, TerminalSize,
+};
+pub use scripts::{
+    ExecuteScriptRequest, ImageFilter, ParamSummary, RunScriptRequest, ScriptAnswer, ScriptList, ScriptSummary,
+    TemplateDetail, TemplateList, TemplateSummary,
+};
+pub use shells::{ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, ShellSummary};
 pub use skills::{ActionDetail, Permission, RunAnswer, RunRequest, SkillDetail, SkillList, SkillState, SkillSummary};
 
 /// One call: who asks, from where, and what for.
@@ -67,15 +83,106 @@ pub enum Request {
         id: String,
     },
     /// The roles and whether their images are present. Answer: [`ImageList`].
-    ListImages,
+    ListImages(ImageFilter),
+    /// The scripts of one role, or of all. Answer: [`ScriptList`].
+    ListScripts {
+        /// Only this one's.
+        image_role: Option<String>,
+    },
+    /// Run a script of a sandbox's role. Answer: [`ScriptAnswer`].
+    ExecuteScript(ExecuteScriptRequest),
+    /// Run Python source in a sandbox. Answer: [`ScriptAnswer`].
+    RunScript(RunScriptRequest),
+    /// The templates of a role. Answer: [`TemplateList`].
+    ListScriptTemplates {
+        /// Which.
+        image_role: String,
+    },
+    /// One template, with its source. Answer: [`TemplateDetail`].
+    GetScriptTemplate {
+        /// The role that it is of.
+        image_role: String,
+        /// Its name.
+        name: String,
+    },
     /// What is on, what is missing, and how to get it. Answer: [`DoctorReport`].
     Doctor,
     /// Launch a sandbox. Answer: [`LaunchAnswer`].
     Launch(LaunchRequest),
     /// Run a command. Answer: [`ExecAnswer`].
     Exec(ExecRequest),
-    /// The caller's sandboxes. Answer: [`SandboxList`].
-    ListSandboxes,
+    /// Start a command that outlives this call; without `timeout_ms` it has its sandbox's wall time, `max_output` and
+    /// `stream` mean nothing, and `stdin` keeps its standard input open for [`Self::ProcessWrite`]. Answer:
+    /// [`ProcessAnswer`], once it runs or is known not to.
+    ProcessStart(ExecRequest),
+    /// The background processes of a sandbox. Answer: [`ProcessList`].
+    ProcessList {
+        /// Which sandbox.
+        container_id: String,
+    },
+    /// What a background process wrote. Answer: [`ProcessOutput`].
+    ProcessRead(ProcessReadRequest),
+    /// Write the streamed input to a background process of the caller's own. Answer: [`ProcessWriteAnswer`].
+    ProcessWrite {
+        /// Which sandbox.
+        container_id: String,
+        /// Which process.
+        exec_id: String,
+        /// Whether that is the end of its standard input.
+        #[serde(default)]
+        close: bool,
+    },
+    /// Wait for the end of a background process. Answer: [`ProcessAnswer`]; it says whether the process still runs.
+    ProcessWait {
+        /// Which sandbox.
+        container_id: String,
+        /// Which process.
+        exec_id: String,
+        /// No longer than this; absent is for as long as it takes.
+        #[serde(default)]
+        timeout_ms: Option<u64>,
+    },
+    /// Send a signal to a background process of the caller's own, or end it. Answer: [`ProcessAnswer`].
+    ProcessSignal {
+        /// Which sandbox.
+        container_id: String,
+        /// Which process.
+        exec_id: String,
+        /// To the leader's process group, 1 to 64; absent ends the whole tree (TERM, a moment, KILL) and waits for that.
+        #[serde(default)]
+        signal: Option<i32>,
+    },
+    /// The session's sandboxes. Answer: [`SandboxList`].
+    ListSandboxes {
+        /// Which of them.
+        #[serde(default)]
+        scope: Scope,
+    },
+    /// Give a running command's terminal another size; the command is told by SIGWINCH. Of an exec or background process of
+    /// the caller's own. Answer: [`ResizeAnswer`].
+    ResizeTerminal {
+        /// Which sandbox.
+        container_id: String,
+        /// Which command.
+        exec_id: String,
+        /// The size.
+        size: TerminalSize,
+    },
+    /// Run a line in a persistent shell. Answer: [`ShellAnswer`].
+    Shell(ShellRequest),
+    /// The persistent shells of a sandbox. Answer: [`ShellList`].
+    ShellList {
+        /// Which sandbox.
+        container_id: String,
+    },
+    /// End a persistent shell of the caller's own, with all that runs in it. Answer: [`ShellStopAnswer`].
+    ShellStop {
+        /// Which sandbox.
+        container_id: String,
+        /// Which shell; default `default`.
+        #[serde(default)]
+        name: Option<String>,
+    },
     /// One sandbox. Answer: [`SandboxStatus`].
     SandboxStatus {
         /// Which.
@@ -83,6 +190,21 @@ pub enum Request {
     },
     /// Stop a sandbox. Answer: [`StopAnswer`].
     StopSandbox {
+        /// Which.
+        container_id: String,
+    },
+    /// Start a sandbox again, with nothing of what ran in it: its workspace and who is attached stay. Answer: [`RestartAnswer`].
+    RestartSandbox {
+        /// Which.
+        container_id: String,
+    },
+    /// Attach to a shared sandbox of another agent of the session. Answer: [`AttachAnswer`].
+    AttachSandbox {
+        /// Which.
+        container_id: String,
+    },
+    /// Leave a sandbox of another agent; what the caller runs in it ends. Answer: [`DetachAnswer`].
+    DetachSandbox {
         /// Which.
         container_id: String,
     },
@@ -100,28 +222,48 @@ pub enum Request {
         /// Path in the sandbox; relative ones start at `/workspace`.
         path: String,
     },
+    /// List what is in a directory of a sandbox. Answer: [`FileList`].
+    ListFiles {
+        /// Which sandbox.
+        container_id: String,
+        /// Path in the sandbox; relative ones start at `/workspace`.
+        path: String,
+    },
+    /// Remove a file of a sandbox, or a directory. Answer: [`FileAnswer`].
+    RemoveFile {
+        /// Which sandbox.
+        container_id: String,
+        /// Path in the sandbox; relative ones start at `/workspace`.
+        path: String,
+        /// A directory with all that is in it.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// Watch a file of a sandbox, or what is in a directory; changes are streamed until the caller leaves or the path is
+    /// gone. Answer: [`FileAnswer`].
+    WatchFiles {
+        /// Which sandbox.
+        container_id: String,
+        /// Path in the sandbox; relative ones start at `/workspace`.
+        path: String,
+    },
     /// Copy a host file or directory into a sandbox. Answer: [`CopyAnswer`].
     CopyIn(CopyRequest),
     /// Copy a file or directory of a sandbox to the host. Answer: [`CopyAnswer`].
     CopyOut(CopyRequest),
     /// Publish a blackboard value. Answer: [`BlackboardEntry`].
-    BlackboardPublish {
-        /// The key.
-        key: String,
-        /// Any JSON value.
-        value: Value,
-    },
+    BlackboardPublish(PublishRequest),
     /// Read a blackboard value. Answer: [`BlackboardEntry`], or a `not-found` error.
     BlackboardGet {
         /// The key.
         key: String,
     },
-    /// List blackboard entries whose key matches a glob. Answer: [`BlackboardList`].
-    BlackboardList {
-        /// `*` matches within a `:`-separated part, `**` across parts; empty lists all.
-        #[serde(default)]
-        pattern: String,
-    },
+    /// List blackboard values. Answer: [`BlackboardList`].
+    BlackboardList(ListRequest),
+    /// Delete a blackboard value. Answer: [`BlackboardDeleted`], or a `not-found` error.
+    BlackboardDelete(DeleteRequest),
+    /// Watch keys; events are streamed until the caller leaves or has as many as it wants. Answer: [`Watched`].
+    BlackboardWatch(WatchRequest),
     /// The last audit records. Answer: [`AuditList`]; with `follow`, later ones are streamed until the caller leaves.
     AuditTail {
         /// How many.
@@ -141,7 +283,7 @@ impl Request {
     pub fn takes_input(&self) -> bool {
         match self {
             Self::Exec(exec) => exec.stdin,
-            Self::WriteFile { .. } => true,
+            Self::WriteFile { .. } | Self::ProcessWrite { .. } => true,
             _ => false,
         }
     }
@@ -175,4 +317,10 @@ pub enum Event {
     },
     /// A later audit record.
     Audit(AuditRecord),
+    /// A change at a watched path of a sandbox.
+    File(FileChange),
+    /// A watch has begun: whatever happens from now on is told.
+    Watching,
+    /// A change of the blackboard.
+    Blackboard(BlackboardEvent),
 }

@@ -1,26 +1,7 @@
-//! What lasts: the blackboard and the audit log.
+//! What waits for its owner, and what was done.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-/// A blackboard value.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BlackboardEntry {
-    /// The key.
-    pub key: String,
-    /// Any JSON value.
-    pub value: Value,
-    /// One more with every write, from 1.
-    pub version: u64,
-    /// Milliseconds since 1970.
-    pub created_at_ms: u64,
-    /// Milliseconds since 1970.
-    pub updated_at_ms: u64,
-    /// The agent that created it.
-    pub created_by: String,
-    /// The agent that wrote it last.
-    pub updated_by: String,
-}
 
 /// What waits for the machine's owner to approve it, or was approved and has not happened yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,15 +28,6 @@ pub struct Approval {
 pub struct ApprovalList {
     /// Each.
     pub approvals: Vec<Approval>,
-}
-
-/// Blackboard values.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct BlackboardList {
-    /// By key.
-    pub entries: Vec<BlackboardEntry>,
-    /// How many.
-    pub count: usize,
 }
 
 /// One brokered effect, or its denial.

@@ -51,12 +51,19 @@ pub struct LaunchAnswer {
     pub backend: String,
     /// What isolates it, in a word or two.
     pub isolation: String,
-    /// The session's workspace on the host.
-    pub workspace_path: PathBuf,
+    /// The session's workspace on this machine; absent where it is a volume of the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_path: Option<PathBuf>,
+    /// The engine's volume that is the session's workspace, where the engine does not see this machine's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_volume: Option<String>,
     /// Its owner.
     pub owner_agent_id: String,
     /// Whether others may attach.
     pub shared: bool,
+    /// Whether it was made in advance.
+    #[serde(default)]
+    pub warm: bool,
     /// True.
     pub started: bool,
     /// What a person should know; often empty.
@@ -79,6 +86,16 @@ impl Default for Command {
     }
 }
 
+/// A terminal's size, in characters, 1 to 65,535 each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
+}
+
 /// Run a command in a sandbox.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -99,6 +116,12 @@ pub struct ExecRequest {
     pub stdin: bool,
     /// Whether output is streamed as it comes (then the answer's `stdout` and `stderr` still hold what was kept).
     pub stream: bool,
+    /// Whether output is published on the blackboard as it comes, under the answer's `stream_key` and a number for each
+    /// chunk; at the end, however it ends, there is `shell:exec:{exec_id}:complete`.
+    pub stream_to_blackboard: bool,
+    /// Whether it has a terminal of its own, and of which size. All that the terminal shows is standard output then, standard
+    /// input is typed into it, and the input's end is typed as Ctrl-D.
+    pub terminal: Option<TerminalSize>,
 }
 
 /// How an exec ended.
@@ -185,6 +208,9 @@ pub struct SandboxSummary {
     pub backend: String,
     /// What isolates it.
     pub isolation: String,
+    /// How its supervisor is reached, `socket` or `bridge`.
+    #[serde(default)]
+    pub transport: String,
     /// When it was launched, milliseconds since 1970.
     pub launched_at_ms: u64,
     /// Its owner.
@@ -193,17 +219,37 @@ pub struct SandboxSummary {
     pub owner_is_me: bool,
     /// Whether others may attach.
     pub shared: bool,
+    /// Those that have.
+    #[serde(default)]
+    pub attached_agent_ids: Vec<String>,
     /// Cores.
     pub cpus: f64,
     /// Memory.
     pub memory_mib: u64,
     /// Network.
     pub network: Network,
-    /// The session's workspace on the host.
-    pub workspace_path: PathBuf,
+    /// The session's workspace on this machine; absent where it is a volume of the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_path: Option<PathBuf>,
+    /// The engine's volume that is the session's workspace, where the engine does not see this machine's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_volume: Option<String>,
 }
 
-/// The caller's sandboxes.
+/// Which of a session's sandboxes are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// Those that the caller launched.
+    Own,
+    /// Those, and the ones that it is attached to.
+    #[default]
+    Used,
+    /// Those, and the ones that it could attach to.
+    Session,
+}
+
+/// Sandboxes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SandboxList {
     /// They.
@@ -243,6 +289,39 @@ pub struct StopAnswer {
     pub message: String,
 }
 
+/// A sandbox that was started again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RestartAnswer {
+    /// Its id, the same as before.
+    pub container_id: String,
+    /// True.
+    pub restarted: bool,
+    /// What a person should know.
+    pub message: String,
+}
+
+/// A sandbox that another agent's commands may run in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachAnswer {
+    /// Its id.
+    pub container_id: String,
+    /// True.
+    pub attached: bool,
+    /// What a person should know: that it was attached already.
+    pub message: String,
+}
+
+/// A sandbox that an agent has left.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DetachAnswer {
+    /// Its id.
+    pub container_id: String,
+    /// Whether the agent was attached.
+    pub detached: bool,
+    /// What a person should know.
+    pub message: String,
+}
+
 /// A file that was read or written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FileAnswer {
@@ -256,6 +335,55 @@ pub struct FileAnswer {
     pub bytes: u64,
     /// What a person should know.
     pub message: String,
+}
+
+/// What is in a directory of a sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileList {
+    /// The sandbox.
+    pub container_id: String,
+    /// The directory, absolute in the sandbox.
+    pub path: String,
+    /// What is in it, by name.
+    pub files: Vec<FileEntry>,
+    /// How many there are, also those that are left out.
+    pub count: u64,
+    /// Whether some are left out.
+    pub truncated: bool,
+    /// What a person should know.
+    pub message: String,
+}
+
+/// One file in a listing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name; base64 where it is not UTF-8 (then `name_encoding` says so).
+    #[serde(flatten, with = "crate::api::bytes::name")]
+    pub name: Vec<u8>,
+    /// `file`, `dir`, `symlink` or `other`.
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Its owner's uid in the sandbox.
+    pub uid: u32,
+    /// Its group in the sandbox.
+    pub gid: u32,
+    /// When its content was changed, milliseconds since 1970.
+    pub modified_ms: u64,
+}
+
+/// A change at a watched path.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileChange {
+    /// `watching` (from now on, changes are told), `created`, `written`, `attributes`, `removed`, or `overflow` (more changed
+    /// than was kept: look at the directory anew).
+    pub change: String,
+    /// The name in the watched directory, empty for the watched path itself; base64 where it is not UTF-8 (then
+    /// `name_encoding` says so).
+    #[serde(flatten, with = "crate::api::bytes::name")]
+    pub name: Vec<u8>,
 }
 
 /// Copy between host and sandbox.

@@ -1,0 +1,184 @@
+//! Scripts and templates of roles: what there is, and running it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::ExecAnswer;
+
+/// Which roles [`super::Request::ListImages`] shows; absent is no restriction, and all that are given must hold.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImageFilter {
+    /// Only these roles.
+    pub role_allowlist: Option<Vec<String>>,
+    /// Only roles that have all of these tags.
+    pub tags: Vec<String>,
+}
+
+/// A parameter of a script or template.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParamSummary {
+    /// `string`, `integer`, `number` or `boolean`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it is for.
+    pub description: String,
+    /// Whether it has to be given.
+    pub required: bool,
+    /// What it is when it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Value>,
+    /// The values that it can have; empty is any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Value>,
+    /// The least number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Value>,
+    /// The greatest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Value>,
+    /// The most characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u64>,
+    /// Whether a text may start with `-`.
+    pub dash: bool,
+}
+
+/// A script of a role.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScriptSummary {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, ParamSummary>,
+    /// How long it may take when its caller does not say.
+    pub timeout_seconds: f64,
+    /// The role it is of.
+    pub image_role: String,
+}
+
+/// Scripts, by role and name.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ScriptList {
+    /// They.
+    pub scripts: Vec<ScriptSummary>,
+    /// How many.
+    pub count: usize,
+    /// What a person should know; often empty.
+    pub message: String,
+}
+
+/// A template of a role.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TemplateSummary {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, ParamSummary>,
+    /// How long it may take when its caller does not say.
+    pub timeout_seconds: f64,
+    /// The role it is of.
+    pub image_role: String,
+}
+
+/// The templates of a role, by name.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TemplateList {
+    /// The role.
+    pub image_role: String,
+    /// They.
+    pub templates: Vec<TemplateSummary>,
+    /// How many.
+    pub count: usize,
+    /// What a person should know; often empty.
+    pub message: String,
+}
+
+/// A template with its source.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TemplateDetail {
+    /// What it is.
+    #[serde(flatten)]
+    pub template: TemplateSummary,
+    /// Its Python source.
+    pub source: String,
+    /// What a person should know; often empty.
+    pub message: String,
+}
+
+/// Run a script of a sandbox's role.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExecuteScriptRequest {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which script.
+    pub script_name: String,
+    /// Its arguments by name.
+    pub args: Map<String, Value>,
+    /// More of them as text, each read by its parameter's type.
+    pub text_args: Vec<(String, String)>,
+    /// The role that the script must be of; a sandbox runs its own role's scripts only.
+    pub image_role: Option<String>,
+    /// Deadline; default the script's own, clamped to the ceiling of 600 s.
+    pub timeout_ms: Option<u64>,
+    /// Bytes kept of each stream; default 1,000,000.
+    pub max_output: Option<u64>,
+    /// Whether output is streamed as it comes.
+    pub stream: bool,
+    /// Whether output is published on the blackboard as it comes, as an exec's is.
+    pub stream_to_blackboard: bool,
+}
+
+/// Run Python source in a sandbox: a template of its role, or the caller's own. Exactly one of the two.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunScriptRequest {
+    /// Which sandbox.
+    pub container_id: String,
+    /// A template of the sandbox's role.
+    pub template_name: Option<String>,
+    /// Python source.
+    pub script: Option<String>,
+    /// Its arguments by name; each is passed as `--kebab-name value`.
+    pub template_args: Map<String, Value>,
+    /// More of them as text, each read by its parameter's type.
+    pub text_args: Vec<(String, String)>,
+    /// Environment added for it, over what the role requires.
+    pub extra_env: BTreeMap<String, String>,
+    /// Deadline; default the template's own, clamped to the ceiling of 600 s.
+    pub timeout_ms: Option<u64>,
+    /// Bytes kept of each stream; default 1,000,000.
+    pub max_output: Option<u64>,
+    /// Whether output is streamed as it comes.
+    pub stream: bool,
+    /// Whether output is published on the blackboard as it comes, as an exec's is.
+    pub stream_to_blackboard: bool,
+    /// The caller's own name for this call, which is in the answer and in the audit log; one is made up when absent.
+    pub tool_call_id: Option<String>,
+}
+
+/// What a script or template did: the answer of an exec, and which it was.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScriptAnswer {
+    /// What the command did.
+    #[serde(flatten)]
+    pub exec: ExecAnswer,
+    /// The script, when it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_name: Option<String>,
+    /// The template, when it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_name: Option<String>,
+    /// The role of the sandbox.
+    pub image_role: String,
+    /// The name of this call, of a `run_script`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}

@@ -1,0 +1,95 @@
+//! Reading files that others wrote.
+//!
+//! Beneath a directory: neither `..` nor a symbolic link leads out, also when it is swapped meanwhile. To a bound, and
+//! only from regular files: a FIFO in a file's place hangs nobody.
+
+use std::io::Read;
+use std::path::Path;
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
+
+use crate::error::{Error, Result};
+
+/// Opens a directory, to read beneath it.
+pub(crate) fn open_dir(dir: &Path) -> Result<Dir> {
+    Dir::open_ambient_dir(dir, ambient_authority()).map_err(|error| Error::from(error).context(dir.display()))
+}
+
+/// Reads a regular file beneath `dir`, of at most `max` bytes.
+pub(crate) fn read_beneath(dir: &Dir, path: &Path, max: u64) -> Result<Vec<u8>> {
+    let file = open_beneath(dir, path)?;
+    let mut bytes = Vec::new();
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(Error::too_large(format!("it has more than the {max} bytes that this host reads")));
+    }
+    Ok(bytes)
+}
+
+/// Reads a regular file of at most `max` bytes that the operator named, wherever that leads.
+pub(crate) fn read_named(path: &Path, max: u64) -> Result<Vec<u8>> {
+    let real = path.canonicalize()?;
+    match (real.parent(), real.file_name()) {
+        (Some(dir), Some(name)) => read_beneath(&open_dir(dir)?, Path::new(name), max),
+        _ => Err(Error::invalid_argument("it is not a regular file")),
+    }
+}
+
+/// Opens a regular file beneath `dir`.
+pub(crate) fn open_beneath(dir: &Dir, path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    // Opening a FIFO or a device must not wait for its other end.
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let file = dir.open_with(path, &options)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(Error::invalid_argument("it is not a regular file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn nothing_outside_the_directory_is_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let skill = temp.path().join("skill");
+        std::fs::create_dir(&skill).unwrap();
+        std::fs::write(temp.path().join("secret"), "secret").unwrap();
+        std::fs::write(skill.join("inside"), "inside").unwrap();
+        std::os::unix::fs::symlink("../secret", skill.join("out")).unwrap();
+        std::os::unix::fs::symlink(temp.path().join("secret"), skill.join("absolute")).unwrap();
+        std::os::unix::fs::symlink("inside", skill.join("in")).unwrap();
+        let dir = open_dir(&skill).unwrap();
+        for name in ["out", "absolute", "../secret"] {
+            assert!(read_beneath(&dir, Path::new(name), 100).is_err(), "{name} was read");
+        }
+        assert_eq!(read_beneath(&dir, Path::new("in"), 100).unwrap(), b"inside");
+        assert_eq!(read_beneath(&dir, Path::new("inside"), 5).unwrap_err().kind, ErrorKind::TooLarge);
+    }
+
+    #[test]
+    fn what_was_named_is_found_through_a_link_and_is_a_file() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("real")).unwrap();
+        std::fs::write(temp.path().join("real/file"), "content").unwrap();
+        std::os::unix::fs::symlink(temp.path().join("real/file"), temp.path().join("link")).unwrap();
+        assert_eq!(read_named(&temp.path().join("link"), 100).unwrap(), b"content");
+        assert!(read_named(temp.path(), 100).is_err());
+        assert!(read_named(Path::new("/"), 100).is_err());
+        assert_eq!(read_named(&temp.path().join("none"), 100).unwrap_err().kind, ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let dir = open_dir(temp.path()).unwrap();
+        assert!(read_beneath(&dir, Path::new("fifo"), 100).unwrap_err().message.contains("regular file"));
+        assert!(read_beneath(&dir, Path::new("."), 100).is_err());
+    }
+}

@@ -1,0 +1,160 @@
+//! Chunks of a command's output: what is published of the pieces in which it comes.
+
+use bytes::Bytes;
+
+use super::Chunk;
+
+/// Which stream a chunk is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    Stdout,
+    Stderr,
+}
+
+impl Tag {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// Makes chunks of pieces: neighbours of one stream are joined, none is longer than allowed, and no character is cut in two.
+#[derive(Debug)]
+pub(super) struct Cutter {
+    longest: usize,
+    runs: Vec<(Tag, Vec<u8>)>,
+    /// Of each stream, the beginning of a character whose rest has not come yet.
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+impl Cutter {
+    pub(super) fn new(longest: usize) -> Self {
+        Self { longest: longest.max(4), runs: Vec::new(), stdout: Vec::new(), stderr: Vec::new() }
+    }
+
+    /// Takes a piece, and gives its length.
+    pub(super) fn take(&mut self, piece: Chunk) -> usize {
+        let (tag, bytes): (_, Bytes) = match piece {
+            Chunk::Stdout(bytes) => (Tag::Stdout, bytes),
+            Chunk::Stderr(bytes) => (Tag::Stderr, bytes),
+        };
+        match self.runs.last_mut() {
+            Some((last, run)) if *last == tag => run.extend_from_slice(&bytes),
+            _ => self.runs.push((tag, bytes.to_vec())),
+        }
+        bytes.len()
+    }
+
+    /// The chunks of what was taken. At the `end` nothing is kept back.
+    pub(super) fn cut(&mut self, end: bool) -> Vec<(Tag, Vec<u8>)> {
+        let mut chunks = Vec::new();
+        let mut runs = std::mem::take(&mut self.runs);
+        if end {
+            runs.extend([(Tag::Stdout, Vec::new()), (Tag::Stderr, Vec::new())]);
+        }
+        for (tag, run) in runs {
+            let begun = match tag {
+                Tag::Stdout => &mut self.stdout,
+                Tag::Stderr => &mut self.stderr,
+            };
+            let mut bytes = std::mem::take(begun);
+            bytes.extend(run);
+            while bytes.len() > self.longest {
+                let (whole, _) = bytes.split_at(self.longest);
+                let rest = bytes.split_off(self.longest - begun_character(whole));
+                chunks.push((tag, std::mem::replace(&mut bytes, rest)));
+            }
+            if !end {
+                *begun = bytes.split_off(bytes.len() - begun_character(&bytes));
+            }
+            if !bytes.is_empty() {
+                chunks.push((tag, bytes));
+            }
+        }
+        chunks
+    }
+}
+
+/// How many bytes at the end of `bytes` are the beginning of a character, and not all of it.
+fn begun_character(bytes: &[u8]) -> usize {
+    for (back, byte) in bytes.iter().rev().take(3).enumerate() {
+        let length = match byte {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        return if length > back + 1 { back + 1 } else { 0 };
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(chunks: &[(Tag, Vec<u8>)]) -> Vec<(Tag, &str)> {
+        chunks.iter().map(|(tag, bytes)| (*tag, std::str::from_utf8(bytes).unwrap())).collect()
+    }
+
+    fn out(bytes: &[u8]) -> Chunk {
+        Chunk::Stdout(Bytes::copy_from_slice(bytes))
+    }
+
+    fn err(bytes: &[u8]) -> Chunk {
+        Chunk::Stderr(Bytes::copy_from_slice(bytes))
+    }
+
+    /// Would have caught chunks that are decoded one by one.
+    #[test]
+    fn a_character_in_two_pieces_is_one_again() {
+        for character in ["é", "€", "🦀"] {
+            for at in 1..character.len() {
+                let mut cutter = Cutter::new(64);
+                cutter.take(out(&character.as_bytes()[..at]));
+                assert_eq!(cutter.cut(false), []);
+                // The other stream is not held up by it.
+                cutter.take(err("ö".as_bytes()));
+                cutter.take(out(&character.as_bytes()[at..]));
+                assert_eq!(texts(&cutter.cut(false)), [(Tag::Stderr, "ö"), (Tag::Stdout, character)]);
+                assert_eq!(cutter.cut(true), []);
+            }
+        }
+    }
+
+    /// Would have caught a bound that drops the chunk that crosses it, and one that counts characters.
+    #[test]
+    fn long_pieces_are_cut_between_characters_and_nothing_is_lost() {
+        let text = "aé€🦀".repeat(50);
+        for longest in 4..20 {
+            let mut cutter = Cutter::new(longest);
+            cutter.take(out(text.as_bytes()));
+            let chunks = cutter.cut(true);
+            assert!(chunks.iter().all(|(_, bytes)| bytes.len() <= longest), "{longest}");
+            assert_eq!(texts(&chunks).iter().map(|(_, text)| *text).collect::<String>(), text);
+        }
+    }
+
+    #[test]
+    fn neighbours_of_one_stream_are_joined_in_the_order_of_arrival() {
+        let mut cutter = Cutter::new(64);
+        for piece in [out(b"a"), out(b"b"), err(b"x"), out(b"c")] {
+            cutter.take(piece);
+        }
+        assert_eq!(texts(&cutter.cut(false)), [(Tag::Stdout, "ab"), (Tag::Stderr, "x"), (Tag::Stdout, "c")]);
+    }
+
+    #[test]
+    fn what_is_no_text_is_whole() {
+        let bytes = [0xff, 0xfe, b'a', 0xe2, 0x82];
+        let mut cutter = Cutter::new(64);
+        cutter.take(out(&bytes));
+        let mut all = cutter.cut(false);
+        all.extend(cutter.cut(true));
+        assert_eq!(all.iter().flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), bytes);
+    }
+}

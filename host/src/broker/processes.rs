@@ -1,0 +1,474 @@
+//! Background processes: commands that outlive the call that started them.
+//!
+//! Somebody has to take a command's output, or it would wait; here that is a task of its own, which keeps the end of
+//! each stream within a bound and counts the rest. So a process never waits for a reader, and readers come and go, each
+//! with a place of its own in the streams.
+//!
+//! A process ends by itself, by its own timeout, when it is killed, and with its sandbox or the host process. What has
+//! ended is kept for reading: the last few of each sandbox, and of the last few sandboxes.
+//!
+//! Starting, ending, writing and signalling are recorded; reading is not, as an exec's output is not.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+
+use super::exec::Running;
+use super::retained::{Piece, Retained};
+use super::{Actor, Broker, Chunk, Kept};
+use crate::api::types::{
+    ExecAnswer, ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
+    ProcessWriteAnswer,
+};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use crate::sandbox::State;
+use crate::sandbox::link::{ExecControl, ExecStdin};
+use crate::units::now_ms;
+
+/// Ended processes that are kept of each sandbox.
+const KEPT: usize = 16;
+/// Ended sandboxes whose processes are kept.
+const KEPT_SANDBOXES: usize = 8;
+/// The longest that one read waits for something to read.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// For a process that was killed to be gone: the supervisor's grace, and what it allows on top of it.
+const GONE: Duration = Duration::from_secs(10);
+
+/// The processes of every sandbox.
+#[derive(Default)]
+pub(super) struct Processes {
+    table: Mutex<HashMap<String, Vec<Arc<Process>>>>,
+    /// How many run in each sandbox, those that are being started included.
+    running: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// One process.
+struct Process {
+    id: String,
+    container_id: String,
+    owner: Caller,
+    command: Vec<String>,
+    cwd: String,
+    started: Instant,
+    started_at_ms: u64,
+    stdin: tokio::sync::Mutex<Option<ExecStdin>>,
+    state: Mutex<Told>,
+    /// Told of every change of `state`.
+    changed: watch::Sender<()>,
+}
+
+/// What is known of it.
+struct Told {
+    stdout: Retained,
+    stderr: Retained,
+    /// Until it has ended.
+    control: Option<ExecControl>,
+    ended: Option<Ended>,
+}
+
+struct Ended {
+    /// The error of a process whose sandbox ended first.
+    how: Result<ExecAnswer>,
+    wall_time: Duration,
+}
+
+/// A process that runs or is being started, in the count of its sandbox's.
+struct Counted {
+    running: Arc<Mutex<HashMap<String, usize>>>,
+    container_id: String,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut running = lock(&self.running);
+        if let Some(count) = running.get_mut(&self.container_id) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&self.container_id);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Processes {
+    /// Counts one more in a sandbox, before it is started: those that come side by side never pass together.
+    fn count(&self, container_id: &str, limit: usize) -> Result<Counted> {
+        let mut running = lock(&self.running);
+        let count = running.entry(container_id.to_owned()).or_default();
+        if *count >= limit {
+            return Err(Error::quota_exceeded(format!(
+                "the sandbox has {count} background processes and may have {limit}: end one with `skillhost sandbox kill`, \
+                 or raise `processes` under [sandbox] in skillhost.toml"
+            )));
+        }
+        *count += 1;
+        Ok(Counted { running: self.running.clone(), container_id: container_id.to_owned() })
+    }
+
+    fn of(&self, container_id: &str) -> Vec<Arc<Process>> {
+        lock(&self.table).get(container_id).cloned().unwrap_or_default()
+    }
+
+    /// Enters a process, and lets go of what ended long ago.
+    fn enter(&self, process: Arc<Process>, has_ended: impl Fn(&str) -> bool) {
+        let mut table = lock(&self.table);
+        let mut over: Vec<_> = table
+            .iter()
+            .filter(|(id, _)| has_ended(id))
+            .map(|(id, all)| (all.iter().map(|process| process.started).max(), id.clone()))
+            .collect();
+        over.sort();
+        for (_, id) in over.iter().take(over.len().saturating_sub(KEPT_SANDBOXES)) {
+            table.remove(id);
+        }
+        let all = table.entry(process.container_id.clone()).or_default();
+        all.push(process);
+        let mut surplus = all.iter().filter(|process| !process.runs()).count().saturating_sub(KEPT);
+        all.retain(|process| {
+            let goes = surplus > 0 && !process.runs();
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+}
+
+impl Process {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        lock(&self.state)
+    }
+
+    fn runs(&self) -> bool {
+        self.told().ended.is_none()
+    }
+
+    fn push(&self, chunk: &Chunk) {
+        let mut told = self.told();
+        match chunk {
+            Chunk::Stdout(bytes) => told.stdout.push(bytes),
+            Chunk::Stderr(bytes) => told.stderr.push(bytes),
+        }
+        drop(told);
+        self.changed.send_replace(());
+    }
+
+    /// Takes its output until it is over.
+    async fn follow(&self, mut running: Running) {
+        let how = loop {
+            match running.next().await {
+                Ok(Some(chunk)) => self.push(&chunk),
+                Ok(None) => break running.finish(Kept::of_stream(Some(0))).await,
+                Err(error) => break running.fail(error).await,
+            }
+        };
+        let mut told = self.told();
+        told.control = None;
+        told.ended = Some(Ended { how, wall_time: self.started.elapsed() });
+        drop(told);
+        self.changed.send_replace(());
+    }
+
+    /// Waits until something holds of what is known of it.
+    async fn until<T>(&self, mut holds: impl FnMut(&Told) -> Option<T>) -> T {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(found) = holds(&self.told()) {
+                return found;
+            }
+            // The sender is our own.
+            let _ = changed.changed().await;
+        }
+    }
+
+    async fn end(&self) {
+        self.until(|told| told.ended.is_some().then_some(())).await;
+    }
+
+    fn summary(&self, caller: &Caller) -> ProcessSummary {
+        let told = self.told();
+        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let wall_time = told.ended.as_ref().map_or_else(|| self.started.elapsed(), |ended| ended.wall_time);
+        ProcessSummary {
+            exec_id: self.id.clone(),
+            command: answer.map_or_else(|| self.command.clone(), |answer| answer.command.clone()),
+            cwd: self.cwd.clone(),
+            owner_agent_id: self.owner.agent.clone(),
+            owner_is_me: self.owner == *caller,
+            started_at_ms: self.started_at_ms,
+            wall_time_ms: u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX),
+            running: told.ended.is_none(),
+            exit_code: answer.map(|answer| answer.exit_code),
+            outcome: answer.map(|answer| answer.outcome.clone()),
+            timed_out: answer.is_some_and(|answer| answer.timed_out),
+            stdout_bytes: told.stdout.total(),
+            stderr_bytes: told.stderr.total(),
+        }
+    }
+
+    /// What there is to say of its end.
+    fn message(&self) -> String {
+        match self.told().ended.as_ref().map(|ended| &ended.how) {
+            None => String::new(),
+            Some(Ok(answer)) => answer.message.clone(),
+            Some(Err(error)) => error.message.clone(),
+        }
+    }
+
+    fn answer(&self, caller: &Caller) -> ProcessAnswer {
+        ProcessAnswer {
+            container_id: self.container_id.clone(),
+            process: self.summary(caller),
+            message: self.message(),
+        }
+    }
+}
+
+impl Broker {
+    /// Starts a process; answers once it runs or is known not to.
+    pub(crate) async fn process_start(&self, actor: &Actor, request: ExecRequest) -> Result<ProcessAnswer> {
+        let container_id = request.container_id.clone();
+        let counted = match self.processes.count(&container_id, self.config.sandbox.processes) {
+            Ok(counted) => counted,
+            Err(error) => return self.refuse(actor, "process.start", error).await,
+        };
+        let mut running = self.exec_detached(actor, request).await?;
+        if let Err(error) = running.begun().await {
+            return running.fail(error).await;
+        }
+        let kept = usize::try_from(self.config.sandbox.process_output.0).unwrap_or(usize::MAX) / 2;
+        let process = Arc::new(Process {
+            id: running.id().to_owned(),
+            container_id,
+            owner: actor.caller.clone(),
+            command: running.argv().to_vec(),
+            cwd: running.cwd().to_owned(),
+            started: Instant::now(),
+            started_at_ms: now_ms(),
+            stdin: tokio::sync::Mutex::new(running.stdin()),
+            state: Mutex::new(Told {
+                stdout: Retained::new(kept),
+                stderr: Retained::new(kept),
+                control: Some(running.control()),
+                ended: None,
+            }),
+            changed: watch::Sender::new(()),
+        });
+        let has_ended = |id: &str| !matches!(self.sandboxes.state(id), Some(State::Running(_)));
+        self.processes.enter(process.clone(), has_ended);
+        let starts = running.could_start();
+        let followed = process.clone();
+        self.runtime.spawn(async move {
+            followed.follow(running).await;
+            drop(counted);
+            // Whoever writes to it has it until they notice.
+            drop(followed.stdin.lock().await.take());
+        });
+        if !starts {
+            process.end().await;
+        }
+        Ok(process.answer(&actor.caller))
+    }
+
+    /// The processes of a sandbox.
+    pub(crate) fn process_list(&self, actor: &Actor, container_id: &str) -> Result<ProcessList> {
+        self.usable(actor, container_id)?;
+        let processes: Vec<_> =
+            self.processes.of(container_id).iter().map(|process| process.summary(&actor.caller)).collect();
+        Ok(ProcessList {
+            container_id: container_id.to_owned(),
+            count: processes.len(),
+            processes,
+            message: String::new(),
+        })
+    }
+
+    /// A piece of what a process wrote.
+    pub(crate) async fn process_read(&self, actor: &Actor, request: &ProcessReadRequest) -> Result<ProcessOutput> {
+        let process = self.own_process(actor, &request.container_id, &request.exec_id)?;
+        let max = usize::try_from(request.max_bytes.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let read =
+            |told: &Told| (told.stdout.read(request.stdout_from, max), told.stderr.read(request.stderr_from, max));
+        let is_news = |piece: &Piece| !piece.bytes.is_empty() || piece.dropped > 0;
+        let news = process.until(|told| {
+            let (stdout, stderr) = read(told);
+            (told.ended.is_some() || is_news(&stdout) || is_news(&stderr)).then_some(())
+        });
+        let wait = Duration::from_millis(request.wait_ms).min(LONGEST_WAIT);
+        if !wait.is_zero() {
+            // Nothing new in that time: that is an answer, too.
+            let _ = tokio::time::timeout(wait, news).await;
+        }
+        let told = process.told();
+        let (stdout, stderr) = read(&told);
+        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let mut output = ProcessOutput {
+            container_id: request.container_id.clone(),
+            exec_id: request.exec_id.clone(),
+            stdout: stdout.bytes,
+            stderr: stderr.bytes,
+            stdout_next: stdout.next,
+            stderr_next: stderr.next,
+            stdout_dropped: stdout.dropped,
+            stderr_dropped: stderr.dropped,
+            stdout_bytes: told.stdout.total(),
+            stderr_bytes: told.stderr.total(),
+            running: told.ended.is_none(),
+            exit_code: answer.map(|answer| answer.exit_code),
+            outcome: answer.map(|answer| answer.outcome.clone()),
+            message: String::new(),
+        };
+        drop(told);
+        output.message = process.message();
+        Ok(output)
+    }
+
+    /// Writes what comes to a process's standard input; waits for room as the process reads.
+    pub(crate) async fn process_write(
+        &self,
+        actor: &Actor,
+        container_id: &str,
+        exec_id: &str,
+        mut input: mpsc::Receiver<Bytes>,
+        close: bool,
+    ) -> Result<ProcessWriteAnswer> {
+        let mut record = self.begin(actor, "process.write").await?;
+        record.note("container_id", container_id);
+        record.note("exec_id", exec_id);
+        let mut bytes = 0;
+        let result = async {
+            let process = self.own_process(actor, container_id, exec_id)?;
+            let mut stdin = process.stdin.lock().await;
+            let Some(open) = stdin.as_mut().filter(|_| process.runs()) else {
+                return Err(Error::invalid_argument(match process.runs() {
+                    true => {
+                        "the process's standard input is not open: start it with `sandbox exec --detach --open-stdin`, and \
+                         write before it is closed"
+                    }
+                    false => "the process has ended, and reads no more",
+                }));
+            };
+            let feed = async {
+                while let Some(piece) = input.recv().await {
+                    let len = piece.len() as u64;
+                    if !open.write(piece).await? {
+                        break;
+                    }
+                    bytes += len;
+                }
+                Ok::<_, Error>(true)
+            };
+            let whole = tokio::select! {
+                whole = feed => whole?,
+                () = process.end() => false,
+            };
+            if close && let Some(open) = stdin.take() {
+                open.close();
+            }
+            let message = if whole { "" } else { "the process has ended; the rest of the input is dropped" };
+            Ok((stdin.is_none(), message.to_owned()))
+        }
+        .await;
+        record.note("bytes", bytes);
+        let (closed, message) = record.end(result).await?;
+        let (container_id, exec_id) = (container_id.to_owned(), exec_id.to_owned());
+        Ok(ProcessWriteAnswer { container_id, exec_id, bytes, closed, message })
+    }
+
+    /// Waits for a process's end, no longer than `timeout`.
+    pub(crate) async fn process_wait(
+        &self,
+        actor: &Actor,
+        container_id: &str,
+        exec_id: &str,
+        timeout: Option<Duration>,
+    ) -> Result<ProcessAnswer> {
+        let process = self.own_process(actor, container_id, exec_id)?;
+        match timeout {
+            // Whether it has ended stands in the answer.
+            Some(timeout) => drop(tokio::time::timeout(timeout, process.end()).await),
+            None => process.end().await,
+        }
+        Ok(process.answer(&actor.caller))
+    }
+
+    /// Sends a signal to a process, or ends it with all of its tree and waits for that.
+    pub(crate) async fn process_signal(
+        &self,
+        actor: &Actor,
+        container_id: &str,
+        exec_id: &str,
+        signal: Option<i32>,
+    ) -> Result<ProcessAnswer> {
+        let mut record = self.begin(actor, "process.signal").await?;
+        record.note("container_id", container_id);
+        record.note("exec_id", exec_id);
+        record.note("signal", signal.map_or_else(|| "end".into(), serde_json::Value::from));
+        let result = async {
+            if let Some(number) = signal.filter(|number| !(1..=64).contains(number)) {
+                return Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64")));
+            }
+            let process = self.own_process(actor, container_id, exec_id)?;
+            let control = process.told().control.clone();
+            match (control, signal) {
+                (Some(control), Some(number)) => control.signal(number),
+                (Some(control), None) => {
+                    control.kill();
+                    drop(control);
+                    if tokio::time::timeout(GONE, process.end()).await.is_err() {
+                        return Err(Error::timed_out(format!(
+                            "the process {exec_id} was told to end and has not ended within {} s; stop its sandbox",
+                            GONE.as_secs()
+                        )));
+                    }
+                }
+                // It has ended, which is what was wished.
+                (None, _) => {}
+            }
+            Ok(process)
+        }
+        .await;
+        Ok(record.end(result).await?.answer(&actor.caller))
+    }
+
+    /// How many background processes run.
+    pub(crate) fn processes_running(&self) -> usize {
+        lock(&self.processes.running).values().sum()
+    }
+
+    /// Waits until the end of every process is recorded whose sandbox has ended.
+    pub(crate) async fn processes_ended(&self) {
+        let all: Vec<_> = lock(&self.processes.table).values().flatten().cloned().collect();
+        let ends = all.iter().map(|process| process.end());
+        let _ = tokio::time::timeout(GONE, futures_util::future::join_all(ends)).await;
+    }
+
+    /// A process of a sandbox that the actor may use.
+    fn process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<Process>> {
+        self.usable(actor, container_id)?;
+        self.processes.of(container_id).into_iter().find(|process| process.id == exec_id).ok_or_else(|| {
+            Error::not_found(format!(
+                "the sandbox {container_id} has no background process {exec_id}: `skillhost sandbox ps` lists those that run \
+                 and the last that have ended"
+            ))
+        })
+    }
+
+    /// The same, if the actor started it.
+    fn own_process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<Process>> {
+        let process = self.process(actor, container_id, exec_id)?;
+        if process.owner != actor.caller {
+            return Err(Error::not_owner(format!(
+                "the process {exec_id} belongs to the agent {:?} of this session: only that one reads it, writes to it and ends it",
+                process.owner.agent
+            )));
+        }
+        Ok(process)
+    }
+}

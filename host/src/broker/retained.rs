@@ -1,0 +1,73 @@
+//! What is kept of a stream that nobody has to read: its end, within a bound, and how much went before.
+
+use std::collections::VecDeque;
+
+/// The last bytes of a stream.
+#[derive(Debug)]
+pub(super) struct Retained {
+    bytes: VecDeque<u8>,
+    max: usize,
+    /// How many came before the first that is kept.
+    dropped: u64,
+}
+
+/// A piece of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) bytes: Vec<u8>,
+    /// Where the next piece begins.
+    pub(super) next: u64,
+    /// How many of those that were asked for are not kept any more: they would have come before these.
+    pub(super) dropped: u64,
+}
+
+impl Retained {
+    pub(super) fn new(max: usize) -> Self {
+        Self { bytes: VecDeque::new(), max, dropped: 0 }
+    }
+
+    /// All bytes that the stream had so far.
+    pub(super) fn total(&self) -> u64 {
+        self.dropped + self.bytes.len() as u64
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let end = self.total() + bytes.len() as u64;
+        let kept = bytes.get(bytes.len().saturating_sub(self.max)..).unwrap_or_default();
+        let room = self.max - kept.len();
+        let surplus = self.bytes.len().saturating_sub(room);
+        self.bytes.drain(..surplus);
+        self.bytes.extend(kept);
+        self.dropped = end - self.bytes.len() as u64;
+    }
+
+    /// What is kept from the stream's byte `from` on, `max` bytes at most.
+    pub(super) fn read(&self, from: u64, max: usize) -> Piece {
+        let from = from.min(self.total());
+        let start = from.max(self.dropped);
+        let at = usize::try_from(start - self.dropped).unwrap_or(usize::MAX);
+        let bytes: Vec<u8> = self.bytes.iter().skip(at).take(max).copied().collect();
+        Piece { next: start + bytes.len() as u64, dropped: start - from, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_kept_and_the_rest_is_counted() {
+        let mut kept = Retained::new(4);
+        kept.push(b"ab");
+        assert_eq!(kept.read(0, 10), Piece { bytes: b"ab".to_vec(), next: 2, dropped: 0 });
+        kept.push(b"cdef");
+        assert_eq!(kept.total(), 6);
+        assert_eq!(kept.read(0, 10), Piece { bytes: b"cdef".to_vec(), next: 6, dropped: 2 });
+        // One that has read so far misses nothing.
+        assert_eq!(kept.read(3, 2), Piece { bytes: b"de".to_vec(), next: 5, dropped: 0 });
+        kept.push(b"0123456789");
+        assert_eq!(kept.read(6, 10), Piece { bytes: b"6789".to_vec(), next: 16, dropped: 6 });
+        // From beyond its end there is nothing, yet.
+        assert_eq!(kept.read(99, 10), Piece { bytes: Vec::new(), next: 16, dropped: 0 });
+    }
+}

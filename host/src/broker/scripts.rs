@@ -1,0 +1,334 @@
+//! Scripts and templates, brokered.
+//!
+//! A script becomes an argv and a template an argv with its source as input; from there on each is a command like any
+//! other: one check, one quota, one record. A sandbox runs what belongs to its own role and nothing else. What its role
+//! requires of the environment is looked up for each run, and goes nowhere but into that run's environment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::exec::Asked;
+use super::{Actor, Broker, Kept, Record, Running};
+use crate::api::types::{
+    Command, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList, RunScriptRequest, ScriptAnswer,
+    ScriptList, ScriptSummary, TemplateDetail, TemplateList, TemplateSummary,
+};
+use crate::error::{Error, Result};
+use crate::ids;
+use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Template};
+use crate::units::hex;
+
+/// The most characters of a caller's own name for a call.
+const MAX_CALL_ID: usize = 128;
+
+/// A script or template that runs.
+pub(crate) struct RunningScript {
+    pub(crate) running: Running,
+    /// What it reads as its input.
+    pub(crate) source: Option<Bytes>,
+    pub(crate) about: About,
+}
+
+/// Which script or template it is.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    script_name: Option<String>,
+    template_name: Option<String>,
+    image_role: String,
+    tool_call_id: Option<String>,
+}
+
+impl About {
+    /// The answer, with what the command did.
+    pub(crate) fn answer(self, exec: ExecAnswer) -> ScriptAnswer {
+        let Self { script_name, template_name, image_role, tool_call_id } = self;
+        ScriptAnswer { exec, script_name, template_name, image_role, tool_call_id }
+    }
+}
+
+impl RunningScript {
+    /// Follows it to its end.
+    pub(crate) async fn into_answer(self, max_output: Option<u64>) -> Result<ScriptAnswer> {
+        Ok(self.about.answer(self.running.into_answer(Kept::new(max_output), self.source).await?))
+    }
+}
+
+/// What is to run, and what is added to it.
+struct Prepared {
+    asked: Asked,
+    source: Option<Bytes>,
+    about: About,
+}
+
+impl Broker {
+    /// The roles that the actor may use and `filter` lets through.
+    pub(crate) async fn images(&self, actor: &Actor, mut filter: ImageFilter) -> Result<ImageList> {
+        if let Some(granted) = actor.grant.roles()? {
+            let asked = filter.role_allowlist.take();
+            let wanted = |role: &&String| asked.as_ref().is_none_or(|asked| asked.contains(role));
+            filter.role_allowlist = Some(granted.iter().filter(wanted).cloned().collect());
+        }
+        self.sandboxes.images(&filter).await
+    }
+
+    /// The scripts of a role, or of every role that the actor may use.
+    pub(crate) fn list_scripts(&self, actor: &Actor, image_role: Option<&str>) -> Result<ScriptList> {
+        let roles = self.sandboxes.roles();
+        let named: Vec<&Role> = match image_role {
+            Some(name) => {
+                actor.grant.role(name)?;
+                vec![roles.require(name)?]
+            }
+            None => {
+                let granted = actor.grant.roles()?;
+                roles.iter().filter(|role| granted.is_none_or(|granted| granted.contains(&role.name))).collect()
+            }
+        };
+        let of_role =
+            |role: &Role| -> Vec<_> { role.scripts.values().map(|script| self.script_summary(role, script)).collect() };
+        let scripts: Vec<_> = named.into_iter().flat_map(of_role).collect();
+        Ok(ScriptList { count: scripts.len(), scripts, message: roles.hint() })
+    }
+
+    /// The templates of a role.
+    pub(crate) fn list_templates(&self, actor: &Actor, image_role: &str) -> Result<TemplateList> {
+        actor.grant.role(image_role)?;
+        let roles = self.sandboxes.roles();
+        let role = roles.require(image_role)?;
+        let templates: Vec<_> = role.templates.values().map(|template| self.template_summary(role, template)).collect();
+        Ok(TemplateList { image_role: role.name.clone(), count: templates.len(), templates, message: roles.hint() })
+    }
+
+    /// A template with its source.
+    pub(crate) fn template(&self, actor: &Actor, image_role: &str, name: &str) -> Result<TemplateDetail> {
+        actor.grant.role(image_role)?;
+        let roles = self.sandboxes.roles();
+        let role = roles.require(image_role)?;
+        let template = role.template(name).map_err(|error| missed(error, &roles))?;
+        Ok(TemplateDetail {
+            template: self.template_summary(role, template),
+            source: template.source.clone(),
+            message: roles.hint(),
+        })
+    }
+
+    /// Starts a script of the sandbox's role.
+    pub(crate) async fn execute_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<RunningScript> {
+        let mut record = self.begin(actor, "sandbox.execute-script").await?;
+        record.note("container_id", request.container_id.clone());
+        record.note("script", clipped(&request.script_name));
+        let prepared = self.prepare_script(actor, request);
+        self.start_prepared(actor, record, prepared).await
+    }
+
+    /// Starts a template of the sandbox's role, or the caller's own source.
+    pub(crate) async fn run_script(&self, actor: &Actor, request: RunScriptRequest) -> Result<RunningScript> {
+        let mut record = self.begin(actor, "sandbox.run-script").await?;
+        record.note("container_id", request.container_id.clone());
+        if let Some(template) = &request.template_name {
+            record.note("template", clipped(template));
+        }
+        let prepared = self.prepare_source(actor, request);
+        if let Ok(Prepared { about: About { tool_call_id: Some(id), .. }, source: Some(source), .. }) = &prepared {
+            record.note("tool_call_id", id.clone());
+            record.note("source_sha256", sha256(source));
+            record.note("source_bytes", source.len());
+        }
+        self.start_prepared(actor, record, prepared).await
+    }
+
+    async fn start_prepared(
+        &self,
+        actor: &Actor,
+        mut record: Record,
+        prepared: Result<Prepared>,
+    ) -> Result<RunningScript> {
+        let Prepared { asked, source, about } = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return record.end(Err(error)).await,
+        };
+        // Their names; never what they are.
+        let names: Vec<_> = asked.secrets.keys().chain(asked.request.env.keys()).cloned().collect();
+        if !names.is_empty() {
+            record.note("env", names);
+        }
+        Ok(RunningScript { running: self.start(actor, record, asked).await?, source, about })
+    }
+
+    fn prepare_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<Prepared> {
+        let info = self.usable(actor, &request.container_id)?;
+        if let Some(narrowed) = request.image_role.filter(|narrowed| *narrowed != info.role) {
+            return Err(Error::invalid_argument(format!(
+                "the sandbox {} is of role `{}`, and runs no script of role {:?}: launch one of that role",
+                info.id,
+                info.role,
+                clipped(&narrowed)
+            )));
+        }
+        let roles = self.sandboxes.roles();
+        let role = roles.require(&info.role)?;
+        let script = role.script(&request.script_name).map_err(|error| missed(error, &roles))?;
+        let of = format!("script `{}`", script.name);
+        let args = script.params.with_text(&of, request.args, &request.text_args)?;
+        let argv = script.argv(&script.params.check(&of, &args)?)?;
+        let secrets = self.required_env(role, &BTreeMap::new())?;
+        let request = ExecRequest {
+            container_id: request.container_id,
+            command: Command::Argv(argv),
+            timeout_ms: request.timeout_ms.or(script.timeout.map(millis)),
+            max_output: request.max_output,
+            stream: request.stream,
+            stream_to_blackboard: request.stream_to_blackboard,
+            ..ExecRequest::default()
+        };
+        let about = About { script_name: Some(script.name.clone()), image_role: role.name.clone(), ..About::default() };
+        Ok(Prepared {
+            asked: Asked { request, in_words: secrets_in_words(&secrets), secrets, ..Asked::default() },
+            source: None,
+            about,
+        })
+    }
+
+    fn prepare_source(&self, actor: &Actor, request: RunScriptRequest) -> Result<Prepared> {
+        let info = self.usable(actor, &request.container_id)?;
+        let roles = self.sandboxes.roles();
+        let role = roles.require(&info.role)?;
+        let (source, args, timeout, template_name) = match (request.template_name, request.script) {
+            (Some(name), None) => {
+                let template = role.template(&name).map_err(|error| missed(error, &roles))?;
+                let of = format!("template `{name}`");
+                let args = template.params.with_text(&of, request.template_args, &request.text_args)?;
+                (template.source.clone(), template.params.check(&of, &args)?, template.timeout, Some(name))
+            }
+            (None, Some(source)) => {
+                if source.len() as u64 > MAX_SOURCE {
+                    return Err(Error::too_large(format!(
+                        "the script has {} bytes, and at most {MAX_SOURCE} are taken: write it to a file of the sandbox",
+                        source.len()
+                    )));
+                }
+                (source, images::free_args(&request.template_args, &request.text_args)?, None, None)
+            }
+            (both, _) => {
+                let given = if both.is_some() { "both are given" } else { "neither is given" };
+                return Err(Error::invalid_argument(format!(
+                    "a script to run is either the name of a template or Python source, and {given}"
+                )));
+            }
+        };
+        let tool_call_id = match request.tool_call_id {
+            Some(id) if (1..=MAX_CALL_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) => id,
+            Some(_) => {
+                return Err(Error::invalid_argument(format!(
+                    "a tool_call_id has 1 to {MAX_CALL_ID} visible ASCII characters and no space"
+                )));
+            }
+            None => ids::tool_call()?,
+        };
+        let secrets = self.required_env(role, &request.extra_env)?;
+        let source = Bytes::from(source);
+        let in_words = format!(" {}{}", sha256(&source), secrets_in_words(&secrets));
+        let about =
+            About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
+        let request = ExecRequest {
+            container_id: request.container_id,
+            command: Command::Argv(images::python(&args)),
+            env: request.extra_env,
+            timeout_ms: request.timeout_ms.or(timeout.map(millis)),
+            max_output: request.max_output,
+            stdin: true,
+            stream: request.stream,
+            stream_to_blackboard: request.stream_to_blackboard,
+            ..ExecRequest::default()
+        };
+        Ok(Prepared { asked: Asked { request, secrets, in_words, ..Asked::default() }, source: Some(source), about })
+    }
+
+    /// What roles require of the environment and would not get now.
+    pub(crate) fn lacking_env(&self) -> Vec<Error> {
+        let roles = self.sandboxes.roles();
+        roles.iter().filter_map(|role| self.required_env(role, &BTreeMap::new()).err()).collect()
+    }
+
+    /// The variables that the role requires and `given` has not.
+    fn required_env(&self, role: &Role, given: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let mut env = BTreeMap::new();
+        for name in role.required_env.iter().filter(|name| !given.contains_key(*name)) {
+            let providers = self.config.script_env.iter().zip(1..).filter(|(one, _)| one.gives(name, &role.name));
+            let mut providers =
+                providers.map(|(one, number)| (one, format!("[[script-env]] no. {number} ({})", one.what())));
+            let needs = format!("scripts of role `{}` need the variable {name}", role.name);
+            let (provider, shown) = providers.next().ok_or_else(|| {
+                Error::unavailable(format!(
+                    "{needs}, and nothing provides it: the operator adds `[[script-env]]` with `name = \"{name}\"` to \
+                     skillhost.toml"
+                ))
+            })?;
+            if let Some((_, other)) = providers.next() {
+                return Err(Error::unavailable(format!(
+                    "{needs}, and two providers give it: {shown} and {other} of skillhost.toml; the operator drops one, or \
+                     gives each its `roles`"
+                )));
+            }
+            let value = provider.value().map_err(|error| {
+                Error::unavailable(format!("{needs}, and its provider {shown} of skillhost.toml failed: {error}"))
+            })?;
+            env.insert(name.clone(), value);
+        }
+        Ok(env)
+    }
+
+    fn script_summary(&self, role: &Role, script: &Script) -> ScriptSummary {
+        ScriptSummary {
+            name: script.name.clone(),
+            description: script.description.clone(),
+            params: script.params.summary(),
+            timeout_seconds: self.timeout(script.timeout),
+            image_role: role.name.clone(),
+        }
+    }
+
+    fn template_summary(&self, role: &Role, template: &Template) -> TemplateSummary {
+        TemplateSummary {
+            name: template.name.clone(),
+            description: template.description.clone(),
+            params: template.params.summary(),
+            timeout_seconds: self.timeout(template.timeout),
+            image_role: role.name.clone(),
+        }
+    }
+
+    /// How long it may take when its caller does not say, in seconds.
+    fn timeout(&self, own: Option<Duration>) -> f64 {
+        let sandbox = &self.config.sandbox;
+        own.unwrap_or(sandbox.exec_timeout.0).min(sandbox.exec_timeout_ceiling.0).as_secs_f64()
+    }
+}
+
+/// As much of a name that anybody may have made up as the audit log takes.
+fn clipped(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// An entry that is not there may be one that was skipped.
+fn missed(error: Error, roles: &Roles) -> Error {
+    match roles.hint() {
+        hint if hint.is_empty() => error,
+        hint => Error { message: format!("{}; {hint}", error.message), ..error },
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(bytes)))
+}
+
+fn secrets_in_words(secrets: &BTreeMap<String, String>) -> String {
+    secrets.keys().map(|name| format!(", with {name} from the operator's [[script-env]]")).collect()
+}

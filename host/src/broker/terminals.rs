@@ -1,0 +1,78 @@
+//! The terminals of commands that run, by the command's id: their size can change while somebody else has the command.
+//!
+//! A change of size is told to who runs in the terminal and changes nothing else, so it is not recorded.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Actor, Broker};
+use crate::api::types::{ResizeAnswer, TerminalSize};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+use crate::sandbox::link::ExecControl;
+
+/// They.
+#[derive(Default)]
+pub(super) struct Terminals {
+    table: Table,
+}
+
+type Table = Arc<Mutex<HashMap<String, Terminal>>>;
+
+struct Terminal {
+    container_id: String,
+    owner: Caller,
+    control: ExecControl,
+}
+
+/// One of them, for as long as its command runs.
+pub(super) struct Entered {
+    table: Table,
+    exec_id: String,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.exec_id);
+    }
+}
+
+impl Terminals {
+    pub(super) fn enter(&self, actor: &Actor, container_id: &str, exec_id: &str, control: ExecControl) -> Entered {
+        let terminal = Terminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).insert(exec_id.to_owned(), terminal);
+        Entered { table: self.table.clone(), exec_id: exec_id.to_owned() }
+    }
+}
+
+/// Refuses a size that no terminal has.
+pub(super) fn check(size: TerminalSize) -> Result<()> {
+    match size {
+        TerminalSize { rows: 1.., columns: 1.. } => Ok(()),
+        _ => Err(Error::invalid_argument("a terminal has one row and one column at least: write its size as in 24x80")),
+    }
+}
+
+impl Broker {
+    /// Gives a command's terminal another size.
+    pub(crate) fn resize_terminal(
+        &self,
+        actor: &Actor,
+        container_id: String,
+        exec_id: String,
+        size: TerminalSize,
+    ) -> Result<ResizeAnswer> {
+        self.usable(actor, &container_id)?;
+        check(size)?;
+        let table = self.terminals.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = table.get(&exec_id).filter(|one| one.container_id == container_id && one.owner == actor.caller);
+        let Some(terminal) = found else {
+            return Err(Error::not_found(format!(
+                "no command {exec_id} of yours runs with a terminal in the sandbox {container_id}: `skillhost sandbox exec --pty` \
+                 starts one"
+            )));
+        };
+        terminal.control.resize(size.into());
+        Ok(ResizeAnswer { container_id, exec_id, size, message: String::new() })
+    }
+}

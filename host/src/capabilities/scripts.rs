@@ -1,0 +1,134 @@
+//! `skillhost:skill/scripts`.
+
+use std::collections::BTreeMap;
+
+use wasmtime::component::Resource;
+
+use super::bindings::skillhost::skill::sandbox::ExecResult;
+use super::bindings::skillhost::skill::scripts::{self as wit, Host};
+use super::{Container, View, WitError};
+use crate::api::types::{
+    ExecuteScriptRequest, ImageFilter, ImageSummary, ParamSummary, RunScriptRequest, ScriptSummary, TemplateSummary,
+};
+
+fn params(params: BTreeMap<String, ParamSummary>) -> Vec<wit::Param> {
+    let param = |(name, param): (String, ParamSummary)| wit::Param {
+        name,
+        kind: param.kind,
+        description: param.description,
+        required: param.required,
+    };
+    params.into_iter().map(param).collect()
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a timeout is at most the operator's ceiling"
+)]
+fn timeout_ms(seconds: f64) -> u64 {
+    (seconds * 1_000.0) as u64
+}
+
+impl Host for View<'_> {
+    async fn list_images(&mut self, tags: Vec<String>) -> wasmtime::Result<Result<Vec<wit::Image>, WitError>> {
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let work = async move {
+            let list = broker.images(&actor, ImageFilter { role_allowlist: None, tags }).await?;
+            let image = |image: ImageSummary| wit::Image {
+                role: image.role,
+                description: image.description,
+                tags: image.tags,
+                present: image.present,
+            };
+            Ok(list.images.into_iter().map(image).collect())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn list_scripts(&mut self, role: Option<String>) -> wasmtime::Result<Result<Vec<wit::Script>, WitError>> {
+        let list = self.context.broker.list_scripts(&self.context.actor, role.as_deref());
+        let script = |script: ScriptSummary| wit::Script {
+            name: script.name,
+            description: script.description,
+            params: params(script.params),
+            timeout_ms: timeout_ms(script.timeout_seconds),
+            role: script.image_role,
+        };
+        Ok(list.map(|list| list.scripts.into_iter().map(script).collect()).map_err(WitError::from))
+    }
+
+    async fn list_templates(&mut self, role: String) -> wasmtime::Result<Result<Vec<wit::Script>, WitError>> {
+        let list = self.context.broker.list_templates(&self.context.actor, &role);
+        let script = |template: TemplateSummary| wit::Script {
+            name: template.name,
+            description: template.description,
+            params: params(template.params),
+            timeout_ms: timeout_ms(template.timeout_seconds),
+            role: template.image_role,
+        };
+        Ok(list.map(|list| list.templates.into_iter().map(script).collect()).map_err(WitError::from))
+    }
+
+    async fn get_template(&mut self, role: String, name: String) -> wasmtime::Result<Result<String, WitError>> {
+        let template = self.context.broker.template(&self.context.actor, &role, &name);
+        Ok(template.map(|template| template.source).map_err(WitError::from))
+    }
+
+    async fn execute(
+        &mut self,
+        container: Resource<Container>,
+        name: String,
+        args: Vec<(String, String)>,
+        options: wit::ScriptOptions,
+    ) -> wasmtime::Result<Result<ExecResult, WitError>> {
+        let request = ExecuteScriptRequest {
+            container_id: self.table.get(&container)?.id().to_owned(),
+            script_name: name,
+            text_args: args,
+            timeout_ms: options.timeout_ms,
+            max_output: options.max_output,
+            stream_to_blackboard: options.stream_to_blackboard,
+            ..ExecuteScriptRequest::default()
+        };
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let max_output = options.max_output;
+        let work = async move {
+            let script = broker.execute_script(&actor, request).await?;
+            Ok(script.into_answer(max_output).await?.exec.into())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+
+    async fn run(
+        &mut self,
+        container: Resource<Container>,
+        source: wit::Source,
+        args: Vec<(String, String)>,
+        env: Vec<(String, String)>,
+        options: wit::ScriptOptions,
+    ) -> wasmtime::Result<Result<ExecResult, WitError>> {
+        let (template_name, script) = match source {
+            wit::Source::Template(name) => (Some(name), None),
+            wit::Source::Python(source) => (None, Some(source)),
+        };
+        let request = RunScriptRequest {
+            container_id: self.table.get(&container)?.id().to_owned(),
+            template_name,
+            script,
+            text_args: args,
+            extra_env: env.into_iter().collect(),
+            timeout_ms: options.timeout_ms,
+            max_output: options.max_output,
+            stream_to_blackboard: options.stream_to_blackboard,
+            ..RunScriptRequest::default()
+        };
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let max_output = options.max_output;
+        let work = async move {
+            let script = broker.run_script(&actor, request).await?;
+            Ok(script.into_answer(max_output).await?.exec.into())
+        };
+        Ok(self.context.on_host(work).await)
+    }
+}

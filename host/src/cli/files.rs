@@ -1,0 +1,49 @@
+//! Files of a sandbox, listed and watched.
+
+use super::app::{App, shown};
+use super::failure::Ended;
+use super::print::{self, table};
+use crate::api::types::{Event, FileAnswer, FileChange, FileList, Request};
+use crate::host::Output;
+use crate::units::show_time;
+
+pub(super) fn list(list: &FileList) -> String {
+    table(
+        ["MODE", "SIZE", "CHANGED", "NAME"],
+        list.files.iter().map(|file| {
+            let mark = match file.kind.as_str() {
+                "dir" => "/",
+                "symlink" => "@",
+                "other" => "?",
+                _ => "",
+            };
+            [
+                format!("{:04o}", file.mode),
+                file.size.to_string(),
+                show_time(file.modified_ms),
+                format!("{}{mark}", String::from_utf8_lossy(&file.name)),
+            ]
+        }),
+    )
+}
+
+pub(super) async fn watch(app: &App, id: String, path: String) -> Ended {
+    let json = app.json();
+    let mut show = move |output| match output {
+        Output::Event(Event::File(change)) => Some(Output::Stdout(match json {
+            true => serde_json::to_string(&change).map(|change| format!("{change}\n")).unwrap_or_default().into(),
+            false => print::clean(&line(&change)).into(),
+        })),
+        other => shown(other),
+    };
+    let request = Request::WatchFiles { container_id: id, path };
+    let answer = app.call_with::<FileAnswer>(request, None, &mut show).await?;
+    app.note(&answer.typed.message).await?;
+    Ok(0)
+}
+
+fn line(change: &FileChange) -> String {
+    // A name may hold a line break, and then be taken for two changes.
+    let name = String::from_utf8_lossy(&change.name).replace('\n', "\u{fffd}");
+    format!("{} {name}", change.change).trim_end().to_owned() + "\n"
+}

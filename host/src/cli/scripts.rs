@@ -1,0 +1,247 @@
+//! `sandbox scripts`, `script`, `templates`, `run-script`: what the operator wrote down for a role.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+
+use super::app::App;
+use super::exec::{exit_code, show_text, streamed};
+use super::failure::{Ended, Failure};
+use super::feed;
+use super::print::table;
+use super::skills::{millis, pair, plain};
+use crate::api::types::{
+    ExecuteScriptRequest, ParamSummary, Request, RunScriptRequest, ScriptAnswer, ScriptList, TemplateDetail,
+    TemplateList,
+};
+use crate::units::{parse_duration, parse_size};
+
+/// Lists the scripts that a sandbox of a role can run
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Scripts are commands that the operator wrote down in the roles' file, with typed parameters.
+
+Examples:
+  skillhost sandbox scripts
+  skillhost sandbox scripts default --output json")]
+pub(super) struct Scripts {
+    /// Only this role's
+    #[arg(value_name = "ROLE")]
+    role: Option<String>,
+}
+
+impl Scripts {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let answer = app.call::<ScriptList>(Request::ListScripts { image_role: self.role }).await?;
+        hinted(app, &answer.typed.message).await?;
+        app.answer(&answer, |list| {
+            rows(
+                list.scripts
+                    .iter()
+                    .map(|script| (&*script.image_role, &*script.name, &script.params, &*script.description)),
+            )
+        })
+        .await?;
+        Ok(0)
+    }
+}
+
+/// Says what a person should know, where the answer is not JSON that has it.
+async fn hinted(app: &App, message: &str) -> Result<(), Failure> {
+    if app.json() { Ok(()) } else { app.note(message).await }
+}
+
+fn rows<'a>(all: impl Iterator<Item = (&'a str, &'a str, &'a BTreeMap<String, ParamSummary>, &'a str)>) -> String {
+    table(
+        ["ROLE", "NAME", "PARAMS", "DESCRIPTION"],
+        all.map(|(role, name, params, description)| {
+            let params: Vec<_> = params.iter().map(|(name, param)| short(name, param)).collect();
+            let params = if params.is_empty() { "-".into() } else { params.join(" ") };
+            [role.into(), name.into(), params, description.into()]
+        }),
+    )
+}
+
+/// A parameter in a word: `path:string`, in brackets when it need not be given.
+fn short(name: &str, param: &ParamSummary) -> String {
+    match (&param.default, param.required) {
+        (_, true) => format!("{name}:{}", param.kind),
+        (Some(default), _) => format!("[{name}:{}={}]", param.kind, plain(default)),
+        (None, _) => format!("[{name}:{}]", param.kind),
+    }
+}
+
+/// Runs a script of the sandbox's role
+#[derive(Debug, Args)]
+#[command(after_help = "\
+`skillhost sandbox scripts` shows the scripts and their parameters. An argument is read by its
+parameter's type, and is always one argument of the command, whatever is in it. Output and exit code
+are as of `sandbox exec`.
+
+Examples:
+  skillhost sandbox script ID python_version
+  skillhost sandbox script ID count_lines --arg path=src
+  skillhost sandbox script ID run_python --arg code='print(1 + 1)' --timeout 10s")]
+pub(super) struct Script {
+    /// The sandbox
+    id: String,
+    /// The script
+    name: String,
+    #[command(flatten)]
+    how: How,
+    /// Refuse when the sandbox is of another role
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+}
+
+/// What scripts and templates have in common.
+#[derive(Debug, Args)]
+struct How {
+    /// An argument, read by the type of its parameter
+    #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = pair)]
+    args: Vec<(String, String)>,
+    /// End it after this long [default: its own timeout, or 120s; at most 600s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_output: Option<u64>,
+    /// Show its output as it comes, and all of it
+    #[arg(long)]
+    stream: bool,
+    /// Publish its output on the blackboard as it comes, as `sandbox exec` does
+    #[arg(long)]
+    stream_to_blackboard: bool,
+}
+
+impl Script {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let stream = self.how.stream;
+        let request = ExecuteScriptRequest {
+            container_id: self.id,
+            script_name: self.name,
+            text_args: self.how.args,
+            image_role: self.role,
+            timeout_ms: self.how.timeout.map(millis),
+            max_output: self.how.max_output,
+            stream,
+            stream_to_blackboard: self.how.stream_to_blackboard,
+            ..ExecuteScriptRequest::default()
+        };
+        show(app, Request::ExecuteScript(request), stream).await
+    }
+}
+
+async fn show(app: &App, request: Request, stream: bool) -> Ended {
+    let answer = app.call_with::<ScriptAnswer>(request, None, &mut streamed(app.json())).await?;
+    match app.json() {
+        true => app.print_json(&answer.json).await?,
+        false => show_text(app, &answer.typed.exec, stream).await?,
+    }
+    Ok(exit_code(&answer.typed.exec.outcome))
+}
+
+/// Lists the templates of a role, or shows one with its source
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Templates are Python sources that the operator keeps for a role; `skillhost sandbox run-script` runs them.
+
+Examples:
+  skillhost sandbox templates default
+  skillhost sandbox templates default describe_file")]
+pub(super) struct Templates {
+    /// The role
+    role: String,
+    /// The template whose source is shown
+    name: Option<String>,
+}
+
+impl Templates {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let Some(name) = self.name else {
+            let answer = app.call::<TemplateList>(Request::ListScriptTemplates { image_role: self.role }).await?;
+            hinted(app, &answer.typed.message).await?;
+            app.answer(&answer, |list| {
+                rows(list.templates.iter().map(|one| (&*one.image_role, &*one.name, &one.params, &*one.description)))
+            })
+            .await?;
+            return Ok(0);
+        };
+        let answer = app.call::<TemplateDetail>(Request::GetScriptTemplate { image_role: self.role, name }).await?;
+        if !app.json() {
+            app.note(&described(&answer.typed)).await?;
+        }
+        app.answer(&answer, |template| template.source.clone()).await?;
+        Ok(0)
+    }
+}
+
+fn described(template: &TemplateDetail) -> String {
+    let template = &template.template;
+    let mut text = format!("{} of role {}: {}", template.name, template.image_role, template.description);
+    for (name, param) in &template.params {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {}  {}", short(name, param), param.description);
+    }
+    text
+}
+
+/// Runs Python source in a sandbox: a template of its role, or a file of yours
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("source").required(true),
+    after_help = "\
+The source is the input of `python3 -` in the sandbox. Each --arg becomes `--kebab-name value` of its
+command line, or `--kebab-name=value` where the value starts with `-`; a template's are checked by its
+parameters. Output and exit code are as of `sandbox exec`.
+
+Examples:
+  skillhost sandbox run-script ID --template describe_file --arg path=data.csv
+  skillhost sandbox run-script ID --file report.py --arg since=2026-01-01 --env TZ=UTC
+  echo 'print(6 * 7)' | skillhost sandbox run-script ID --file -"
+)]
+pub(super) struct RunScript {
+    /// The sandbox
+    id: String,
+    /// A template of the sandbox's role
+    #[arg(long, value_name = "NAME", group = "source")]
+    template: Option<String>,
+    /// A file with the source; - is standard input
+    #[arg(long, value_name = "FILE|-", group = "source")]
+    file: Option<String>,
+    #[command(flatten)]
+    how: How,
+    /// Environment added for it
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    env: Vec<(String, String)>,
+    /// Your own name for this call, kept in the answer and the audit log [default: one is made up]
+    #[arg(long, value_name = "NAME")]
+    tool_call_id: Option<String>,
+}
+
+impl RunScript {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let script = match self.file {
+            Some(file) if file == "-" => Some(feed::text(file).await?),
+            Some(file) => Some(feed::text(format!("@{file}")).await?),
+            None => None,
+        };
+        let stream = self.how.stream;
+        let request = RunScriptRequest {
+            container_id: self.id,
+            template_name: self.template,
+            script,
+            text_args: self.how.args,
+            extra_env: self.env.into_iter().collect(),
+            timeout_ms: self.how.timeout.map(millis),
+            max_output: self.how.max_output,
+            stream,
+            stream_to_blackboard: self.how.stream_to_blackboard,
+            tool_call_id: self.tool_call_id,
+            ..RunScriptRequest::default()
+        };
+        show(app, Request::RunScript(request), stream).await
+    }
+}

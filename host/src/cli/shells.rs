@@ -1,0 +1,116 @@
+//! `sandbox shell`, `shells`, `shell-stop`: persistent shells.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::app::App;
+use super::exec::{exit_code, show_text, timeout_ms};
+use super::failure::Ended;
+use super::feed;
+use super::print::table;
+use super::sandbox::{told, with_more};
+use crate::api::types::{Request, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer};
+use crate::units::{parse_duration, parse_size, show_time};
+
+/// Runs a line in a persistent shell: directory, variables, functions and jobs are there for the next line
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The shell is started with the first line: bash, or sh where there is none. What a line reads from standard input is empty.
+`exit` ends the shell, and the next line has a fresh one. A line that runs out of time is ended with what it started, and the
+shell goes on, unless it cannot leave the line (in a function, a sourced file, or a shell that is not bash): then it is
+ended, which is said. While a line is under way the next one waits for its turn.
+
+Examples:
+  skillhost sandbox shell ID 'cd /tmp && export NAME=Ada'
+  skillhost sandbox shell ID 'pwd; echo $NAME'
+  skillhost sandbox shell ID --name build --timeout 10m @build.sh")]
+pub(super) struct Shell {
+    /// The sandbox
+    id: String,
+    /// What to run; @FILE is a file's text, - is standard input's
+    line: String,
+    /// Which shell, of as many as you like [default: default]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// End the line after this long [default: 120s, at most 600s]
+    #[arg(long, value_name = "TIME", env = "SKILLHOST_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_output: Option<u64>,
+}
+
+impl Shell {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let request = ShellRequest {
+            timeout_ms: timeout_ms(self.timeout)?,
+            container_id: self.id,
+            name: self.name,
+            line: feed::text(self.line).await?,
+            max_output: self.max_output,
+        };
+        let answer = app.call::<ShellAnswer>(Request::Shell(request)).await?;
+        match app.json() {
+            true => app.print_json(&answer.json).await?,
+            false => {
+                show_text(app, &answer.typed.exec, false).await?;
+                app.note(&format!("in {}", answer.typed.exec.cwd)).await?;
+            }
+        }
+        Ok(exit_code(&answer.typed.exec.outcome))
+    }
+}
+
+/// Lists a sandbox's persistent shells
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillhost sandbox shells ID")]
+pub(super) struct Shells {
+    /// The sandbox
+    id: String,
+}
+
+impl Shells {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let answer = app.call::<ShellList>(Request::ShellList { container_id: self.id }).await?;
+        app.answer(&answer, list).await?;
+        Ok(0)
+    }
+}
+
+/// Ends a persistent shell and all that runs in it
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  skillhost sandbox shell-stop ID --name build")]
+pub(super) struct ShellStop {
+    /// The sandbox
+    id: String,
+    /// Which shell [default: default]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl ShellStop {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let request = Request::ShellStop { container_id: self.id, name: self.name };
+        let answer = app.call::<ShellStopAnswer>(request).await?;
+        let message = format!("the shell {} is stopped", answer.typed.name);
+        told(app, &answer, &with_more(message, &answer.typed.message)).await
+    }
+}
+
+fn list(list: &ShellList) -> String {
+    table(
+        ["NAME", "SHELL", "STATE", "LINES", "STARTED", "OWNER", "DIRECTORY"],
+        list.shells.iter().map(|shell| {
+            [
+                shell.name.clone(),
+                shell.shell.clone(),
+                if shell.busy { "busy" } else { "idle" }.into(),
+                shell.lines.to_string(),
+                show_time(shell.started_at_ms),
+                shell.owner_agent_id.clone() + if shell.owner_is_me { " (you)" } else { "" },
+                shell.cwd.clone(),
+            ]
+        }),
+    )
+}

@@ -1,0 +1,98 @@
+//! The terminal that the program runs in, lent to a command in a sandbox.
+//!
+//! While it is lent, what is typed goes to the command as it is, Ctrl-C too, and what the command shows comes as it is:
+//! bytes for the terminal and for nothing else. It is given back however the program ends, short of SIGKILL.
+
+use std::cell::RefCell;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
+use std::str::FromStr;
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::app::App;
+use crate::api::types::{Request, TerminalSize};
+use crate::error::Result;
+
+/// What a terminal has that nobody says more of.
+const USUAL: TerminalSize = TerminalSize { rows: 24, columns: 80 };
+
+/// A terminal in raw mode, until this is dropped.
+pub(super) struct Lent {
+    before: Termios,
+}
+
+impl Lent {
+    /// Of standard input; `None` when that is no terminal.
+    pub(super) fn lend() -> Result<Option<Self>> {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Ok(None);
+        }
+        let before = tcgetattr(stdin.as_fd()).map_err(io::Error::from)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(stdin.as_fd(), OptionalActions::Drain, &raw).map_err(io::Error::from)?;
+        Ok(Some(Self { before }))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing back.
+        let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Drain, &self.before);
+    }
+}
+
+/// The size of the terminal that the program runs in.
+pub(super) fn size() -> TerminalSize {
+    let looked = [tcgetwinsize(io::stdin().as_fd()), tcgetwinsize(io::stdout().as_fd())];
+    let found = looked.into_iter().flatten().find(|size| size.ws_row > 0 && size.ws_col > 0);
+    found.map_or(USUAL, |size| TerminalSize { rows: size.ws_row, columns: size.ws_col })
+}
+
+/// Passes changes of the terminal's size on, once the command's id is known. Never ends.
+pub(super) async fn follow_size(app: &App, container_id: String, mut exec_id: watch::Receiver<Option<String>>) {
+    let follow = async {
+        let mut changes = signal(SignalKind::window_change()).ok()?;
+        let exec_id = exec_id.wait_for(Option::is_some).await.ok()?.clone()?;
+        let told = RefCell::new(None);
+        loop {
+            let size = size();
+            if told.replace(Some(size)) != Some(size) {
+                let (container_id, exec_id) = (container_id.clone(), exec_id.clone());
+                // Once the command has ended, nobody misses it.
+                let _ = app.call_beside(Request::ResizeTerminal { container_id, exec_id, size }).await;
+            }
+            changes.recv().await?;
+        }
+    };
+    let _: Option<()> = follow.await;
+    std::future::pending().await
+}
+
+impl FromStr for TerminalSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = text
+            .split_once('x')
+            .and_then(|(rows, columns)| Some(Self { rows: rows.parse().ok()?, columns: columns.parse().ok()? }));
+        size.ok_or_else(|| format!("`{text}` is no size of a terminal: write rows and columns, as in 24x80"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_rows_by_columns() {
+        assert_eq!("40x120".parse(), Ok(TerminalSize { rows: 40, columns: 120 }));
+        for wrong in ["", "40", "x80", "40x", "-1x80", "40x70000", "40x80x1"] {
+            assert!(wrong.parse::<TerminalSize>().is_err(), "{wrong}");
+        }
+    }
+}
