@@ -140,6 +140,7 @@ async fn each_kind_of_error_has_its_exit_code() {
         (ErrorKind::InvalidArgument, 2),
         (ErrorKind::NotFound, 2),
         (ErrorKind::AlreadyExists, 2),
+        (ErrorKind::Conflict, 2),
         (ErrorKind::NotOwner, 3),
         (ErrorKind::TimedOut, 4),
         (ErrorKind::Cancelled, 130),

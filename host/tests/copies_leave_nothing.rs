@@ -19,6 +19,10 @@ fn descriptors(pid: &str) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
+/// Descriptors of keepers that wait for their next leader: there may be more of them the more was ever done side by side,
+/// and never more than this. What each copy left would be a hundred times as many.
+const KEEPERS: usize = 4;
+
 /// A copy of each kind, both ways.
 async fn copies(sandbox: &Sandbox, host: &Path) {
     let dir = || Dir::open_ambient_dir(host, ambient_authority()).unwrap();
@@ -61,5 +65,5 @@ async fn no_descriptor_stays_behind() {
     for _ in 0..20 {
         copies(&sandbox, host.path()).await;
     }
-    until("all is as it was", || descriptors("self") <= before.0 && descriptors(&init) <= before.1).await;
+    until("all is as it was", || descriptors("self") <= before.0 && descriptors(&init) <= before.1 + KEEPERS).await;
 }

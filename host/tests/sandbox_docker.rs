@@ -12,11 +12,11 @@ use bollard::query_parameters::{InspectContainerOptions, ListContainersOptions, 
 use cap_std::fs::Dir;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use skillhost::api::types::{Command, Network};
+use skillhost::api::types::{Command, ImageFilter, Network};
 use skillhost::caller::Caller;
 use skillhost::error::ErrorKind;
 use skillhost::sandbox::backend::docker::Docker;
-use skillhost::sandbox::images::Roles;
+use skillhost::sandbox::images::{Registry, Roles};
 use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{Config, ExecCommand, Held, Sandboxes, State, image_build};
@@ -54,8 +54,18 @@ fn config(state: &Path) -> Config {
     Config::new(state).unwrap()
 }
 
+/// The agent that launches what [`spec`] asks for.
+const OWNER: &str = "default";
+
 async fn open(state: &Path) -> Sandboxes {
     Sandboxes::open(config(state)).await.unwrap()
+}
+
+/// Sandboxes whose roles are those of `text`.
+async fn with_roles(text: &str, state: &Path) -> Sandboxes {
+    let roles = Roles::parse(text, "roles.toml").unwrap();
+    assert_eq!(roles.problems, Vec::<String>::new());
+    Sandboxes::open(Config { roles: Registry::from(roles).into(), ..config(state) }).await.unwrap()
 }
 
 fn spec() -> LaunchSpec {
@@ -72,14 +82,14 @@ fn shell(line: &str) -> ExecCommand {
 
 /// Runs a line to its end: how its leader ended, and its standard output.
 async fn run(sandboxes: &Sandboxes, id: &str, line: &str) -> (Option<Ending>, String) {
-    let mut exec = sandboxes.exec(id, shell(line)).await.unwrap();
+    let mut exec = sandboxes.exec(id, OWNER, shell(line)).await.unwrap();
     let (mut ending, mut out) = (None, Vec::new());
     while let Some(event) = exec.next().await.unwrap() {
         match event {
             ExecEvent::Stdout(bytes) => out.extend_from_slice(&bytes),
             ExecEvent::Exited(how) => ending = Some(how),
             ExecEvent::Stderr(bytes) => eprintln!("{}", String::from_utf8_lossy(&bytes)),
-            ExecEvent::Started { .. } => {}
+            ExecEvent::Started { .. } | ExecEvent::LineDone { .. } => {}
             ExecEvent::NotStarted { reason, .. } => panic!("{reason}"),
         }
     }
@@ -239,7 +249,7 @@ async fn what_the_engine_was_told_is_hardened() {
         host.mounts.unwrap().into_iter().map(|mount| (mount.target.unwrap(), mount.source)).collect();
     mounts.sort();
     assert_eq!(mounts.iter().map(|(target, _)| target.as_str()).collect::<Vec<_>>(), ["/.skillhost", "/workspace"]);
-    assert_eq!(mounts[1].1.as_deref(), info.workspace.to_str());
+    assert_eq!(mounts[1].1.as_deref(), info.workspace.directory().unwrap().to_str());
     assert!(host.binds.is_none_or(|binds| binds.is_empty()));
     assert_eq!(container.image.as_deref(), Some(info.image.as_str()));
     let labels = own.labels.unwrap();
@@ -263,13 +273,13 @@ async fn a_sandbox_lives_until_it_is_stopped() {
     assert_eq!(output(&sandboxes, &info.id, "echo $GREETING; pwd").await, "hello\n/workspace\n");
 
     // The workspace is one directory on both sides, and belongs to the same user.
-    std::fs::write(info.workspace.join("from-host"), "1").unwrap();
+    std::fs::write(info.workspace.directory().unwrap().join("from-host"), "1").unwrap();
     output(&sandboxes, &info.id, "cat from-host >from-sandbox").await;
-    assert_eq!(std::fs::read_to_string(info.workspace.join("from-sandbox")).unwrap(), "1");
+    assert_eq!(std::fs::read_to_string(info.workspace.directory().unwrap().join("from-sandbox")).unwrap(), "1");
 
     // Seen alive, and gone after the stop: also what left its session and ignores TERM.
     let line = "setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 1000";
-    let mut stubborn = sandboxes.exec(&info.id, shell(line)).await.unwrap();
+    let mut stubborn = sandboxes.exec(&info.id, OWNER, shell(line)).await.unwrap();
     let started = stubborn.next().await.unwrap();
     assert!(matches!(started, Some(ExecEvent::Started { .. })), "{started:?}");
     assert_eq!(sandboxes.execs(&info.id), 1);
@@ -286,10 +296,10 @@ async fn a_sandbox_lives_until_it_is_stopped() {
     assert_eq!(sandboxes.list(), []);
 
     // Its workspace outlives it; it is known to have ended; and stopping it again is no error.
-    assert!(info.workspace.join("from-sandbox").exists());
+    assert!(info.workspace.directory().unwrap().join("from-sandbox").exists());
     let again = sandboxes.stop(&info.id).await.unwrap();
     assert!(again.already_gone && again.message.starts_with("container was already gone"), "{again:?}");
-    let error = sandboxes.exec(&info.id, shell("true")).await.err().unwrap();
+    let error = sandboxes.exec(&info.id, OWNER, shell("true")).await.err().unwrap();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
     let error = sandboxes.stop("sbx_000000000000").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
@@ -306,33 +316,33 @@ async fn files_move_both_ways_as_the_owners_user() {
     let info = launch(&sandboxes).await;
     let id = info.id.as_str();
 
-    let written = sandboxes.write_file(id, "deep/er/note", &b"one\0two"[..]).await.unwrap();
+    let written = sandboxes.write_file(id, OWNER, "deep/er/note", &b"one\0two"[..]).await.unwrap();
     assert_eq!((written.path.as_str(), written.bytes), ("/workspace/deep/er/note", 7));
-    let mut file = sandboxes.read_file(id, "deep/er/note", None).await.unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "deep/er/note", None).await.unwrap();
     let mut read = Vec::new();
     while let Some(bytes) = file.next().await.unwrap() {
         read.extend_from_slice(&bytes);
     }
     assert_eq!(read, b"one\0two");
-    assert_eq!(sandboxes.stat(id, "/workspace/deep/er/note").await.unwrap().uid, info.identity.uid);
-    let refused = sandboxes.write_file(id, "/etc/passwd", &b""[..]).await.unwrap_err();
+    assert_eq!(sandboxes.stat(id, OWNER, "/workspace/deep/er/note").await.unwrap().uid, info.identity.uid);
+    let refused = sandboxes.write_file(id, OWNER, "/etc/passwd", &b""[..]).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Permission, "{refused}");
 
     // A link in the workspace that points at the host's file is resolved in the sandbox, where there is none.
     let secret = state.path().join("secret");
     std::fs::write(&secret, "the host's").unwrap();
-    std::os::unix::fs::symlink(&secret, info.workspace.join("link")).unwrap();
-    let mut file = sandboxes.read_file(id, "link", None).await.unwrap();
+    std::os::unix::fs::symlink(&secret, info.workspace.directory().unwrap().join("link")).unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "link", None).await.unwrap();
     assert_eq!(file.next().await.unwrap_err().kind, ErrorKind::NotFound);
 
     let host = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(host.path().join("in/a")).unwrap();
     std::fs::write(host.path().join("in/a/b"), "content").unwrap();
     let root = || Dir::open_ambient_dir(host.path(), cap_std::ambient_authority()).unwrap();
-    let copied = sandboxes.copy_in(id, root(), Path::new("in"), "tree").await.unwrap();
+    let copied = sandboxes.copy_in(id, OWNER, root(), Path::new("in"), "tree").await.unwrap();
     assert_eq!((copied.files, copied.bytes), (1, 7));
     output(&sandboxes, id, "echo more >>tree/a/b").await;
-    let copied = sandboxes.copy_out(id, "tree", root(), Path::new("out")).await.unwrap();
+    let copied = sandboxes.copy_out(id, OWNER, "tree", root(), Path::new("out")).await.unwrap();
     assert_eq!(copied.files, 1);
     assert_eq!(std::fs::read_to_string(host.path().join("out/a/b")).unwrap(), "contentmore\n");
     sandboxes.stop(id).await.unwrap();
@@ -346,7 +356,7 @@ async fn a_container_that_is_removed_behind_our_back_is_noticed() {
     let (mut token, held) = Token::new();
     let info = sandboxes.launch(spec(), held).await.unwrap();
     let mut told = sandboxes.ended();
-    let mut exec = sandboxes.exec(&info.id, shell("sleep 1000")).await.unwrap();
+    let mut exec = sandboxes.exec(&info.id, OWNER, shell("sleep 1000")).await.unwrap();
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let options = RemoveContainerOptions { force: true, ..RemoveContainerOptions::default() };
     api.remove_container(&info.engine_id, Some(options)).await.unwrap();
@@ -452,7 +462,7 @@ async fn a_host_to_kill() {
     let sandboxes = Sandboxes::open(config).await.unwrap();
     let info = launch(&sandboxes).await;
     let line = "setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 1000";
-    let mut exec = sandboxes.exec(&info.id, shell(line)).await.unwrap();
+    let mut exec = sandboxes.exec(&info.id, OWNER, shell(line)).await.unwrap();
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     println!("\nLAUNCHED {}", info.engine_id);
     std::future::pending::<()>().await;
@@ -562,9 +572,8 @@ async fn a_missing_image_is_unavailable_with_the_remedy() {
     }
     let state = tempfile::tempdir().unwrap();
     let text = "[[images]]\nrole = \"default\"\nimage = \"skillhost/no-such-image:0\"\n";
-    let roles = Roles::parse(text, "roles.toml").unwrap();
-    let sandboxes = Sandboxes::open(Config { roles, ..config(state.path()) }).await.unwrap();
-    assert!(!sandboxes.images().await.unwrap().images[0].present);
+    let sandboxes = with_roles(text, state.path()).await;
+    assert!(!sandboxes.images(&ImageFilter::default()).await.unwrap().images[0].present);
     let error = sandboxes.launch(spec(), Box::new(())).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(error.message.contains("skillhost images build"), "{error}");
