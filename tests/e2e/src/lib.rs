@@ -4,7 +4,8 @@
 //! know of processes it reads from this machine's `/proc`, where a container's are seen from outside.
 //!
 //! The same tests run on every backend: `SKILLHOST_TEST_BACKEND` says which (`docker` when it does not), and
-//! `SKILLHOST_TEST_UID`, for root alone, as which ordinary user the program is run.
+//! `SKILLHOST_TEST_UID`, for root alone, as which ordinary user the program is run. `SKILLHOST_TEST_ENGINE` says that
+//! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -82,6 +83,16 @@ pub fn backend() -> String {
     std::env::var("SKILLHOST_TEST_BACKEND").unwrap_or_else(|_| "docker".to_owned())
 }
 
+/// The kind of engine that the tests have for themselves: `tls`, `ssh`, `podman` or `gvisor`.
+pub fn engine_kind() -> Option<String> {
+    std::env::var("SKILLHOST_TEST_ENGINE").ok()
+}
+
+/// Whether sandboxes are processes of this machine's kernel, to be seen in its `/proc`.
+pub fn of_this_kernel() -> bool {
+    engine_kind().as_deref() != Some("gvisor")
+}
+
 /// Whether it is the local one.
 pub fn local() -> bool {
     backend() == "local"
@@ -157,6 +168,18 @@ impl User {
     /// One whose sandboxes are local, whatever backend is tested.
     pub fn local(config: &str) -> Self {
         Self::new(&format!("backend = \"local\"\n{config}"))
+    }
+
+    /// One whose roles are those of this file, `roles.toml` beside the configuration.
+    pub fn with_roles(roles: &str, config: &str) -> Self {
+        let user = Self::new(&format!("images = \"roles.toml\"\n{config}"));
+        write(&user.home().join("roles.toml"), roles);
+        user
+    }
+
+    /// The directory of all that is this user's.
+    pub fn home(&self) -> PathBuf {
+        self.home.path().to_owned()
     }
 
     /// The project's directory.
@@ -275,6 +298,16 @@ impl Drop for User {
     fn drop(&mut self) {
         // Takes the sandboxes along.
         let _ = self.command(["host", "stop"]).output();
+        // Workspaces outlive them, also those that are volumes.
+        if let Ok(deployment) = fs::read_to_string(self.state().join("sandboxes/deployment")) {
+            let filter = format!("label=skillhost.deployment={deployment}");
+            let listed = Command::new("docker").args(["volume", "ls", "-q", "--filter", &filter]).output();
+            for volume in listed.iter().flat_map(|listed| {
+                String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+            }) {
+                let _ = Command::new("docker").args(["volume", "rm", "-f", &volume]).output();
+            }
+        }
     }
 }
 
@@ -402,4 +435,15 @@ pub fn signal(pid: i32, signal: rustix::process::Signal) {
 pub fn write(path: &Path, content: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
+}
+
+/// Runs a verb of `sandbox` that is answered as JSON.
+pub fn ask(user: &User, verb: &[&str]) -> Value {
+    user.run([&["sandbox"], verb, &["--output", "json"]].concat()).json()
+}
+
+/// The kind and the message of a refusal.
+pub fn refusal(answer: &Value) -> (&str, &str) {
+    let field = |name: &str| answer["error"][name].as_str().unwrap_or_else(|| panic!("no refusal: {answer}"));
+    (field("kind"), field("message"))
 }

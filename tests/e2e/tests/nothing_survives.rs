@@ -195,7 +195,8 @@ mod docker {
 fn the_wall_time_ends_a_sandbox_and_says_so() {
     needs_engine!();
     let user = User::new("");
-    let id = user.launch(["--wall-time", "1s"]);
+    // Longer than a launch takes on a slow engine.
+    let id = user.launch(["--wall-time", "3s"]);
     eventually("the container is gone", || (!has_container(&id)).then_some(()));
     let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "true"]).code(5).json();
     assert!(answer["error"]["message"].as_str().unwrap().contains("wall time"), "{answer}");

@@ -1,0 +1,147 @@
+//! Sandboxes made in advance: given to one session each, and to nobody who asks for something else.
+
+use serde_json::Value;
+use skillhost_e2e::{User, eventually, needs_engine};
+
+fn with_pool(more: &str) -> User {
+    let user = User::new(&format!("{more}\n[pool]\ndefault = 1\n"));
+    filled(&user);
+    user
+}
+
+/// Waits for the pool to be as large as it is to be.
+fn filled(user: &User) {
+    eventually("a warm sandbox", || {
+        let status = user.run(["host", "status", "--output", "json"]);
+        // No host yet: the first command of any kind starts one.
+        if status.code != 0 {
+            user.run(["sandbox", "list"]).ok();
+            return None;
+        }
+        (status.json()["warm"]["default"] == 1).then_some(())
+    });
+}
+
+fn launch(user: &User, session: &str, more: &[&str]) -> Value {
+    let args = ["sandbox", "launch", "--session", session, "--output", "json"];
+    user.run(args.iter().chain(more).copied()).ok().json()
+}
+
+fn says(user: &User, session: &str, launched: &Value, line: &str) -> String {
+    let id = launched["container_id"].as_str().unwrap();
+    let answer = user.run(["sandbox", "exec", id, "--session", session, "--output", "json", "--shell", line]).json();
+    assert_eq!(answer["exit_code"], 0, "{line}: {answer}");
+    answer["stdout"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_warm_sandbox_is_like_any_other_for_who_gets_it() {
+    needs_engine!();
+    let user = with_pool("");
+    let first = launch(&user, "one", &["--wall-time", "30m", "--env", "TOKEN=mine"]);
+    assert_eq!(first["warm"], true, "{first}");
+    assert_eq!(says(&user, "one", &first, "echo $TOKEN; pwd; ls -A; echo kept > file"), "mine\n/workspace\n");
+    // The host sees the same workspace, under the session's own name.
+    let workspace = first["workspace_path"].as_str().unwrap();
+    assert_eq!(std::fs::read_to_string(format!("{workspace}/file")).unwrap(), "kept\n");
+    let own = std::path::Path::new(workspace).file_name().unwrap().to_str().unwrap();
+    assert!(own.bytes().all(|byte| byte.is_ascii_hexdigit()), "{own}");
+
+    // The next is another one, of another session, with nothing of the first in it.
+    filled(&user);
+    let second = launch(&user, "two", &[]);
+    assert_eq!(second["warm"], true, "{second}");
+    assert_ne!(second["container_id"], first["container_id"]);
+    assert_eq!(says(&user, "two", &second, "echo -$TOKEN-; ls -A /workspace /tmp"), "--\n/tmp:\n\n/workspace:\n");
+    assert_eq!(says(&user, "one", &first, "cat file"), "kept\n");
+    let other = user.run([
+        "sandbox",
+        "status",
+        first["container_id"].as_str().unwrap(),
+        "--session",
+        "two",
+        "--output",
+        "json",
+    ]);
+    assert_eq!(other.json()["known"], false);
+
+    // After use it is gone: what comes next was never anybody's.
+    user.run(["sandbox", "stop", first["container_id"].as_str().unwrap(), "--session", "one"]).ok();
+    filled(&user);
+    let third = launch(&user, "three", &[]);
+    assert_ne!(third["container_id"], first["container_id"]);
+    let audit = user.audit();
+    let launches: Vec<_> = audit.iter().filter(|record| record["effect"] == "sandbox.launch").collect();
+    assert!(launches.iter().all(|record| record["detail"]["warm"] == true), "{launches:?}");
+}
+
+#[test]
+fn who_asks_for_something_else_gets_that() {
+    needs_engine!();
+    let user = with_pool("");
+    let cold = |launched: Value| assert_eq!(launched["warm"], false, "{launched}");
+    cold(launch(&user, "a", &["--memory-mib", "512"]));
+    cold(launch(&user, "b", &["--cpus", "0.5"]));
+    // A session that has a workspace keeps it.
+    cold(launch(&user, "a", &[]));
+    assert_eq!(launch(&user, "c", &[])["warm"], true, "it was there all the time");
+}
+
+#[test]
+fn it_counts_in_the_quota_of_who_gets_it() {
+    needs_engine!();
+    let user = with_pool("[quota]\nsandboxes = 1\n");
+    assert_eq!(launch(&user, "s", &[])["warm"], true);
+    filled(&user);
+    let more = user.run(["sandbox", "launch", "--session", "s", "--output", "json"]).json();
+    assert_eq!(more["error"]["kind"], "quota-exceeded", "{more}");
+}
+
+#[test]
+fn its_wall_time_begins_when_it_is_handed_out() {
+    needs_engine!();
+    let user = with_pool("");
+    let launched = launch(&user, "s", &["--wall-time", "1s"]);
+    assert_eq!(launched["warm"], true);
+    let id = launched["container_id"].as_str().unwrap();
+    let ended = eventually("the end of its wall time", || {
+        let status = user.run(["sandbox", "status", id, "--session", "s", "--output", "json"]).json();
+        (status["running"] == false).then_some(status)
+    });
+    assert!(ended["message"].as_str().unwrap().contains("wall time"), "{ended}");
+}
+
+#[test]
+fn the_next_host_finds_what_was_handed_out_and_nothing_else() {
+    needs_engine!();
+    let user = with_pool("");
+    let launched = launch(&user, "s", &[]);
+    says(&user, "s", &launched, "echo kept > file");
+    // Another container from now on, which has to be known to the next host, too.
+    let id = launched["container_id"].as_str().unwrap();
+    user.run(["sandbox", "restart", id, "--session", "s"]).ok();
+    filled(&user);
+    let pid = user.host_pid();
+    assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    eventually("the host's death", || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+    filled(&user);
+    let sandboxes = user.state().join("sandboxes");
+    let places = || {
+        std::fs::read_dir(&sandboxes)
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir())
+            .count()
+    };
+    match skillhost_e2e::backend().as_str() {
+        // Local ones end with their host.
+        "local" => assert_eq!(places(), 1, "the new warm one"),
+        _ => {
+            assert_eq!(says(&user, "s", &launched, "cat file"), "kept\n");
+            assert_eq!(places(), 2, "the one in use, and the new warm one");
+        }
+    }
+    let spares = std::fs::read_dir(user.state().join("workspaces")).unwrap();
+    let spares =
+        spares.filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("spare-")).count();
+    assert_eq!(spares, 1, "that of the new warm one");
+}

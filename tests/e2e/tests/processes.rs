@@ -1,0 +1,198 @@
+//! Background processes: they outlive the call and the program that started them, and nothing else.
+
+use serde_json::{Value, json};
+use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes};
+
+fn start(user: &User, id: &str, more: &[&str]) -> String {
+    let args = [&["sandbox", "exec", id, "--detach"], more].concat();
+    user.run(args).ok().text().trim().to_owned()
+}
+
+fn json_of(user: &User, args: &[&str]) -> Value {
+    user.run([args, &["--output", "json"]].concat()).json()
+}
+
+fn output(user: &User, id: &str, exec: &str) -> Value {
+    json_of(user, &["sandbox", "output", id, exec])
+}
+
+#[test]
+fn one_is_started_fed_read_and_waited_for_by_different_programs() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let exec = start(&user, &id, &["--open-stdin", "--", "sh", "-c", "echo up; echo oops >&2; cat; exit 3"]);
+    assert!(exec.starts_with("exec_"), "{exec}");
+    let listed = json_of(&user, &["sandbox", "ps", &id]);
+    let one = &listed["processes"][0];
+    assert_eq!(
+        (&listed["count"], &one["exec_id"], &one["running"]),
+        (&json!(1), &json!(exec), &json!(true)),
+        "{listed}"
+    );
+    assert_eq!(one["command"][0], "sh", "{listed}");
+    // What has come so far, and then what came since.
+    let first = eventually("its first words", || {
+        let piece = json_of(&user, &["sandbox", "output", &id, &exec, "--wait", "10s"]);
+        (piece["stdout_bytes"] == 3 && piece["stderr_bytes"] == 5).then_some(piece)
+    });
+    assert_eq!((&first["stdout"], &first["stderr"]), (&json!("up\n"), &json!("oops\n")), "{first}");
+    let still = user.run(["sandbox", "wait", &id, &exec, "--timeout", "50ms", "--output", "json"]).code(4).json();
+    assert_eq!((&still["running"], &still["exit_code"]), (&json!(true), &Value::Null), "{still}");
+    let wrote = user.run_with(["sandbox", "input", &id, &exec, "--output", "json"], b"one\n").ok().json();
+    assert_eq!((&wrote["bytes"], &wrote["closed"]), (&json!(4), &json!(false)), "{wrote}");
+    user.run_with(["sandbox", "input", &id, &exec, "--close"], b"two\n").ok();
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(1).json();
+    assert_eq!((&ended["running"], &ended["outcome"]), (&json!(false), &json!({"exited": 3})), "{ended}");
+    let from = first["stdout_next"].to_string();
+    let rest = json_of(&user, &["sandbox", "output", &id, &exec, "--stdout-from", &from, "--stderr-from", "5"]);
+    assert_eq!((&rest["stdout"], &rest["stderr"]), (&json!("one\ntwo\n"), &json!("")), "{rest}");
+    // As text: the very bytes, both streams apart.
+    let text = user.run(["sandbox", "output", &id, &exec, "--follow"]).ok();
+    assert_eq!((text.text().as_str(), text.stderr.as_str()), ("up\none\ntwo\n", "oops\n"));
+    let late = user.run_with(["sandbox", "input", &id, &exec, "--output", "json"], b"late").code(2).json();
+    assert!(late["error"]["message"].as_str().unwrap().contains("has ended"), "{late}");
+    // Each effect is in the log: the start and the end, the two writes and the one that was refused.
+    let audit = user.audit();
+    let of = |effect: &str| audit.iter().filter(|record| record["effect"] == effect).collect::<Vec<_>>();
+    assert_eq!((of("process.start").len(), of("process.end").len(), of("process.write").len()), (1, 1, 3));
+    assert_eq!(of("process.end")[0]["detail"]["exit_code"], 3);
+    assert_eq!(of("process.end")[0]["detail"]["exec_id"], json!(exec));
+}
+
+#[test]
+fn killing_one_ends_all_that_it_started_and_a_signal_only_reaches_its_group() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let exec = start(&user, &id, &["--shell", &format!("{} sleep 86398", hostile(&mark))]);
+    eventually("it runs", || (!processes(&mark).is_empty()).then_some(()));
+    let killed = user.run(["sandbox", "kill", &id, &exec, "--output", "json"]).ok().json();
+    assert_eq!((&killed["running"], &killed["outcome"]), (&json!(false), &json!("cancelled")), "{killed}");
+    assert!(processes(&mark).is_empty(), "it returns when nothing is left");
+    // Again is no error: it is as was wished.
+    user.run(["sandbox", "kill", &id, &exec]).ok();
+    let exec = start(&user, &id, &["--shell", "trap 'echo got; exit 5' USR1; echo up; while :; do sleep 0.05; done"]);
+    eventually("it is ready", || (output(&user, &id, &exec)["stdout"] == "up\n").then_some(()));
+    user.run(["sandbox", "kill", &id, &exec, "--signal", "10"]).ok();
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(1).json();
+    assert_eq!(ended["outcome"], json!({"exited": 5}), "{ended}");
+    assert_eq!(output(&user, &id, &exec)["stdout"], "up\ngot\n");
+}
+
+#[test]
+fn a_timeout_of_its_own_ends_it_and_one_above_the_calls_ceiling_is_kept() {
+    needs_engine!();
+    let user = User::new("[sandbox]\nexec-timeout = \"1s\"\nexec-timeout-ceiling = \"1s\"\n");
+    let id = user.launch([]);
+    let exec =
+        start(&user, &id, &["--timeout", "300ms", "--shell", "trap '' TERM; echo started; sleep 86397; echo never"]);
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(4).json();
+    assert_eq!((&ended["outcome"], &ended["timed_out"]), (&json!("timed-out"), &json!(true)), "{ended}");
+    assert_eq!(output(&user, &id, &exec)["stdout"], "started\n");
+    // What bounds a background process is its sandbox's wall time, not a call's deadline.
+    let exec = start(&user, &id, &["--timeout", "20m", "--shell", "sleep 1.5; echo slept"]);
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).ok().json();
+    assert_eq!(ended["outcome"], json!({"exited": 0}), "{ended}");
+}
+
+#[test]
+fn the_end_of_much_output_is_kept_and_the_rest_counted() {
+    needs_engine!();
+    let user = User::new("[sandbox]\nprocess-output = \"64KiB\"\n");
+    let id = user.launch([]);
+    // Nobody reads, and it goes on all the same; some of it is no text.
+    let line = "head -c 5000000 /dev/zero | tr '\\0' x; printf '\\377end'; seq 100000 >&2";
+    let exec = start(&user, &id, &["--shell", line]);
+    user.run(["sandbox", "wait", &id, &exec]).ok();
+    let piece = output(&user, &id, &exec);
+    assert_eq!(
+        (&piece["stdout_bytes"], &piece["stderr_bytes"]),
+        (&json!(5_000_004), &json!(588_895)),
+        "{}",
+        piece["message"]
+    );
+    assert_eq!(piece["stdout_dropped"], json!(5_000_004 - 32 * 1024));
+    assert_eq!((&piece["stdout_encoding"], &piece["stdout_next"]), (&json!("base64"), &json!(5_000_004)));
+    assert!(piece["stderr"].as_str().unwrap().ends_with("\n99999\n100000\n"));
+    let text = user.run(["sandbox", "output", &id, &exec]).ok();
+    assert!(text.stdout.len() == 32 * 1024 && text.stdout.ends_with(b"\xffend"), "{}", text.stdout.len());
+    assert!(text.stderr.contains("bytes of stdout were dropped"), "{}", text.stderr.lines().next().unwrap());
+    // From where it is still kept on, nothing is missed.
+    let from = (5_000_004 - 4).to_string();
+    let piece = json_of(&user, &["sandbox", "output", &id, &exec, "--stdout-from", &from, "--max-bytes", "2"]);
+    assert_eq!((&piece["stdout_dropped"], &piece["stdout_next"]), (&json!(0), &json!(5_000_002)), "{piece}");
+}
+
+#[test]
+fn what_cannot_start_says_why_and_so_does_what_is_not_there() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let done =
+        user.run(["sandbox", "exec", &id, "--detach", "--output", "json", "--", "no-such-program"]).code(1).json();
+    assert_eq!((&done["running"], &done["exit_code"]), (&json!(false), &json!(127)), "{done}");
+    assert!(done["message"].as_str().unwrap().contains("no such program"), "{done}");
+    for verb in ["output", "wait", "kill"] {
+        let missing = user.run(["sandbox", verb, &id, "exec_000000000000", "--output", "json"]).code(2).json();
+        assert_eq!(missing["error"]["kind"], "not-found", "{missing}");
+    }
+    // Without --open-stdin there is nothing to write to.
+    let exec = start(&user, &id, &["--", "sleep", "86396"]);
+    let refused = user.run_with(["sandbox", "input", &id, &exec, "--output", "json"], b"x").code(2).json();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("--open-stdin"), "{refused}");
+    // Another agent sees nothing of it.
+    for verb in ["output", "kill", "wait"] {
+        let other = user.run(["sandbox", verb, &id, &exec, "--agent", "other", "--output", "json"]).code(3).json();
+        assert_eq!(other["error"]["kind"], "not-owner", "{other}");
+    }
+    let other = user.run(["sandbox", "ps", &id, "--session", "other", "--output", "json"]).code(2).json();
+    assert_eq!(other["error"]["kind"], "not-found", "{other}");
+}
+
+#[test]
+fn a_sandbox_has_only_so_many_and_the_ended_are_kept_in_number() {
+    needs_engine!();
+    let user = User::new("[sandbox]\nprocesses = 2\n");
+    let id = user.launch([]);
+    let first = start(&user, &id, &["--", "sleep", "86395"]);
+    start(&user, &id, &["--", "sleep", "86395"]);
+    let refused: Done = user.run(["sandbox", "exec", &id, "--detach", "--output", "json", "--", "true"]).code(4);
+    assert_eq!(refused.json()["error"]["kind"], "quota-exceeded");
+    user.run(["sandbox", "kill", &id, &first]).ok();
+    let mut last = String::new();
+    for _ in 0..18 {
+        last = start(&user, &id, &["--", "true"]);
+        user.run(["sandbox", "wait", &id, &last]).ok();
+    }
+    let listed = json_of(&user, &["sandbox", "ps", &id]);
+    let all = listed["processes"].as_array().unwrap();
+    // One runs; of the others the last sixteen are known, and the one that was entered after them.
+    assert!((17..=18).contains(&all.len()), "{}", all.len());
+    assert_eq!(all.last().unwrap()["exec_id"], json!(last));
+    assert!(all.iter().all(|one| one["exec_id"] != json!(first)), "{listed}");
+}
+
+#[test]
+fn they_end_with_their_sandbox_and_what_they_wrote_can_still_be_read() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    let exec = start(&user, &id, &["--shell", &format!("echo last words; {} sleep {mark}", hostile(&mark))]);
+    eventually("it runs", || output(&user, &id, &exec)["stdout"].as_str()?.contains("last words\n").then_some(()));
+    let follow = user.spawn(["sandbox", "output", &id, &exec, "--follow"]);
+    user.run(["sandbox", "stop", &id]).ok();
+    eventually("nothing of it runs", || processes(&mark).is_empty().then_some(()));
+    // Whoever follows comes to an end, too.
+    let followed: Done = follow.wait_with_output().unwrap().into();
+    assert!(followed.ok().text().contains("last words\n"));
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(5).json();
+    assert_eq!((&ended["running"], &ended["outcome"]), (&json!(false), &Value::Null), "{ended}");
+    assert!(ended["message"].as_str().unwrap().contains("it was stopped"), "{ended}");
+    let ends = eventually("its end is in the log", || {
+        let ends: Vec<_> = user.audit().into_iter().filter(|record| record["effect"] == "process.end").collect();
+        (!ends.is_empty()).then_some(ends)
+    });
+    assert_eq!(ends[0]["outcome"], "sandbox-died", "{ends:?}");
+    assert_eq!(ends[0]["detail"]["container_id"], json!(id));
+}

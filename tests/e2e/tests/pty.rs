@@ -1,0 +1,174 @@
+//! A command with a terminal of its own, and the terminal that the program itself runs in.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes, runs_as};
+
+/// A person at a terminal: runs a program in one, types when it shows what is waited for, and says at the end what was
+/// shown, how the program ended, and whether the terminal is as it was. The script is a list of `[wait for, then]`, where `then`
+/// is what is typed, a new size, or a signal.
+const PERSON: &str = r#"
+import fcntl, json, os, pty, select, struct, sys, termios, time
+script, argv = json.loads(sys.argv[1]), sys.argv[2:]
+master, slave = pty.openpty()
+def size(rows, columns):
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+size(31, 101)
+before = termios.tcgetattr(slave)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for fd in range(3):
+        os.dup2(slave, fd)
+    os.execv(argv[0], argv)
+shown, seen, status, raw = b"", 0, None, False
+until = time.time() + 60
+def look():
+    global shown
+    if select.select([master], [], [], 0.05)[0]:
+        shown += os.read(master, 65536)
+for wait, then in script:
+    while wait.encode() not in shown[seen:]:
+        look()
+        if time.time() > until:
+            sys.exit("never shown: %r in %r" % (wait, shown[seen:]))
+    seen = shown.index(wait.encode(), seen) + len(wait)
+    raw = raw or termios.tcgetattr(slave) != before
+    if isinstance(then, str):
+        os.write(master, then.encode())
+    elif isinstance(then, list):
+        size(*then)
+    else:
+        os.kill(pid, then)
+while status is None and time.time() < until:
+    look()
+    done, how = os.waitpid(pid, os.WNOHANG)
+    if done:
+        status = os.waitstatus_to_exitcode(how)
+while select.select([master], [], [], 0.2)[0]:
+    shown += os.read(master, 65536)
+print(json.dumps({"shown": shown.decode(errors="replace"), "status": status, "raw": raw,
+                  "restored": termios.tcgetattr(slave) == before}))
+"#;
+
+fn person(user: &User, script: &Value, args: &[&str]) -> Value {
+    let program = user.command(args);
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", PERSON, &script.to_string()]).arg(program.get_program()).args(program.get_args());
+    command.current_dir(user.project()).stdin(Stdio::null());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    // As whom the program is run elsewhere, too.
+    command.uid(runs_as());
+    let done: Done = command.env("TERM", "vt220").output().unwrap().into();
+    done.ok().json()
+}
+
+fn start(user: &User, id: &str, more: &[&str]) -> String {
+    let args = [&["sandbox", "exec", id, "--detach", "--pty", "--open-stdin"], more].concat();
+    user.run(args).ok().text().trim().to_owned()
+}
+
+fn output(user: &User, id: &str, exec: &str) -> String {
+    let piece = user.run(["sandbox", "output", id, exec, "--output", "json"]).ok().json();
+    piece["stdout"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn all_three_streams_are_one_terminal_of_the_size_that_was_asked_for() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let line = "test -t 0 && test -t 1 && test -t 2 && echo all; stty size; tty; echo to the terminal >/dev/tty; \
+                echo err >&2; test -w $(tty) && echo mine; ls -l /proc/self/fd | grep -c ptmx";
+    let args = ["sandbox", "exec", &id, "--pty", "--size", "30x100", "--output", "json", "--shell", line];
+    let done = user.run(args).code(1).json();
+    let shown = done["stdout"].as_str().unwrap();
+    let lines: Vec<_> = shown.split("\r\n").collect();
+    assert_eq!(lines[..2], ["all", "30 100"], "{done}");
+    assert!(lines[2].starts_with("/dev/pts/"), "{done}");
+    assert_eq!(lines[3..], ["to the terminal", "err", "mine", "0", ""], "{done}");
+    assert_eq!((&done["stderr"], &done["stderr_bytes"]), (&json!(""), &json!(0)));
+    // Input is typed, and its end is Ctrl-D. What is shown has the echo.
+    let args = ["sandbox", "exec", &id, "--pty", "--stdin", "-", "--output", "json", "--", "cat"];
+    let done = user.run_with(args, b"typed\n").ok().json();
+    assert_eq!(done["stdout"], "typed\r\ntyped\r\n", "{done}");
+    // Without one, a command has none.
+    assert_eq!(user.shell(&id, "tty")["stdout"], "not a tty\n");
+    let refused =
+        user.run(["sandbox", "exec", &id, "--pty", "--size", "0x80", "--output", "json", "--", "true"]).code(2);
+    assert_eq!(refused.json()["error"]["kind"], "invalid-argument");
+    // What cannot start says why, with a terminal as without.
+    let done = user.run(["sandbox", "exec", &id, "--pty", "--output", "json", "--", "no-such-program"]).code(1).json();
+    assert_eq!(done["exit_code"], 127, "{done}");
+}
+
+#[test]
+fn keys_are_signals_and_a_new_size_is_told() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let line = "trap 'echo interrupted; exit 7' INT; trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
+    let exec = start(&user, &id, &["--size", "24x80", "--shell", line]);
+    eventually("it is ready", || output(&user, &id, &exec).contains("ready").then_some(()));
+    user.run(["sandbox", "resize", &id, &exec, "41x121"]).ok();
+    eventually("it has heard of the size", || output(&user, &id, &exec).contains("41 121\r\n").then_some(()));
+    let other = user.run(["sandbox", "resize", &id, "exec_000000000000", "41x121", "--output", "json"]).code(2).json();
+    assert_eq!(other["error"]["kind"], "not-found", "{other}");
+    user.run_with(["sandbox", "input", &id, &exec], b"\x03").ok();
+    let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(1).json();
+    assert_eq!(ended["outcome"], json!({"exited": 7}), "{ended}");
+    assert!(output(&user, &id, &exec).ends_with("interrupted\r\n"));
+    // Once it has ended there is nothing to resize.
+    user.run(["sandbox", "resize", &id, &exec, "41x121"]).code(2);
+    // Whoever hangs up the terminal ends what runs in it, and all that it started.
+    let mark = mark();
+    let exec = start(&user, &id, &["--shell", &format!("{} cat", hostile(&mark))]);
+    eventually("it runs", || (!processes(&mark).is_empty()).then_some(()));
+    user.run(["sandbox", "kill", &id, &exec]).ok();
+    assert!(processes(&mark).is_empty());
+}
+
+#[test]
+fn a_persons_terminal_is_lent_and_given_back() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let exec = ["sandbox", "exec", &id, "--pty", "--", "bash", "--norc", "-i"];
+    // Typed as by hand: an interrupt reaches the command and not the program, and a new size is passed on.
+    let script = json!([
+        ["$ ", "stty size; echo $TERM\r"],
+        ["31 101", "trap 'stty size' WINCH\r"],
+        // What is typed is echoed, so what says that it runs must look otherwise there.
+        ["$ ", "sh -c 'echo be\"\"gun; exec sleep 86392'\r"],
+        ["begun", "\u{3}"],
+        ["$ ", [42, 122]],
+        ["42 122", "exit 3\r"],
+    ]);
+    let done = person(&user, &script, &exec);
+    assert_eq!((&done["status"], &done["raw"], &done["restored"]), (&json!(1), &json!(true), &json!(true)), "{done}");
+    assert!(done["shown"].as_str().unwrap().contains("vt220"), "{done}");
+    // Also when the program is told to end.
+    let done = person(&user, &json!([["$ ", 15]]), &exec);
+    assert_eq!((&done["status"], &done["raw"], &done["restored"]), (&json!(143), &json!(true), &json!(true)), "{done}");
+    // And when there is nothing to run.
+    let done = person(&user, &json!([]), &["sandbox", "exec", "sbx_000000000000", "--pty", "--", "bash"]);
+    assert_eq!((&done["status"], &done["restored"]), (&json!(2), &json!(true)), "{done}");
+}
+
+#[test]
+fn a_skill_gives_a_command_a_terminal() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    let line = "echo ready; read word; echo \"got $word\"; stty size";
+    let answer = user.call("probe.in-terminal", &json!({"line": line, "input": "typed\r"})).ok().json();
+    let shown = answer["result"].as_str().unwrap();
+    assert!(shown.starts_with("0 ready\r\n") && shown.ends_with("got typed\r\n40 80\r\n"), "{shown:?}");
+}

@@ -1,0 +1,528 @@
+//! What the operator wrote down for a role: scripts and templates, and what they are given.
+
+use serde_json::{Value, json};
+use skillhost_e2e::{User, ask, needs_engine, needs_kernel, refusal, runs_as, write};
+
+/// Roles of which each has its own scripts. All are of the same image.
+const ROLES: &str = r#"
+[[images]]
+role = "default"
+image = "skillhost/default:1"
+local = true
+tags = ["python", "lint"]
+
+[[images.scripts]]
+name = "show"
+description = "Shows its arguments."
+cmd = ["python3", "-c", "import sys; print(sys.argv[2:])", "--", "{text}", "{{literal}}", "{number}", "{flag}"]
+params.text = { type = "string" }
+params.number = { type = "integer", min = 1, max = 9, default = 3 }
+params.flag = { type = "boolean", default = false }
+
+[[images.scripts]]
+name = "who"
+cmd = ["echo", "of default"]
+
+[[images.scripts]]
+name = "bare"
+cmd = ["ls", "{path}"]
+params.path = { type = "string" }
+
+[[images.scripts]]
+name = "slow"
+timeout = "300ms"
+cmd = ["bash", "-c", "echo begun; sleep 86400"]
+
+[[images.templates]]
+name = "args"
+description = "Shows its arguments."
+source = "import sys; print(sys.argv[1:])"
+params.input_file = { type = "string" }
+params.count = { type = "integer", required = false }
+
+[[images.templates]]
+name = "beside"
+file = "templates/beside.py"
+
+[[images]]
+role = "other"
+image = "skillhost/default:1"
+local = true
+tags = ["python"]
+
+[[images.scripts]]
+name = "who"
+cmd = ["echo", "of other"]
+
+[[images.scripts]]
+name = "broken"
+cmd = ["bash", "-c", "{code}"]
+params.code = { type = "string" }
+"#;
+
+fn with_roles(roles: &str) -> User {
+    let user = User::with_roles(roles, "");
+    write(&user.home().join("templates/beside.py"), "print('from beside')\n");
+    user
+}
+
+fn launch(user: &User, role: &str) -> String {
+    let launched = user.run(["sandbox", "launch", "--role", role, "--output", "json"]).ok().json();
+    launched["container_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_scripts_that_come_with_it_run() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let answer = ask(&user, &["script", &id, "python_version"]);
+    assert!(answer["stdout"].as_str().unwrap().starts_with("Python 3"), "{answer}");
+    for (field, value) in
+        [("container_id", json!(id)), ("script_name", json!("python_version")), ("image_role", json!("default"))]
+    {
+        assert_eq!(answer[field], value, "{answer}");
+    }
+    assert!(answer["exec_id"].as_str().unwrap().starts_with("exec_") && answer["message"] == "", "{answer}");
+    let answer = ask(&user, &["script", &id, "run_python", "--arg", "code=import sys\nprint(6 * 7, '{x}', sys.argv)"]);
+    assert_eq!(answer["stdout"], "42 {x} ['-c']\n", "{answer}");
+    let answer = ask(&user, &["script", &id, "run_python", "--arg", "code=-1"]);
+    assert_eq!((&answer["exit_code"], &answer["stderr"]), (&json!(0), &json!("")), "{answer}");
+
+    // Names that a line of a shell would take apart.
+    for name in ["src/a b", "src/$(id)", "src/it's", "src/new\nline"] {
+        write(&user.project().join(name), "1\n2\n");
+    }
+    user.run(["sandbox", "copy-in", &id, "src", "src"]).ok();
+    let answer = ask(&user, &["script", &id, "count_lines", "--arg", "path=src"]);
+    assert_eq!((&answer["exit_code"], &answer["stderr"]), (&json!(0), &json!("")), "{answer}");
+    let counted = answer["stdout"].as_str().unwrap();
+    for name in ["2 src/a b\n", "2 src/$(id)\n", "2 src/it's\n"] {
+        assert!(counted.contains(name), "{counted}");
+    }
+    // In text it is the command's own output, and its exit code is told.
+    let told = user.run(["sandbox", "script", &id, "run_python", "--arg", "code=print('x'); exit(3)"]).code(1);
+    assert_eq!((told.text().as_str(), told.stderr.contains("exit code 3")), ("x\n", true), "{told:?}");
+
+    let answer = ask(&user, &["run-script", &id, "--template", "describe_file", "--arg", "path=src/a b"]);
+    let described: Value = serde_json::from_str(answer["stdout"].as_str().unwrap()).unwrap();
+    assert_eq!((&described["bytes"], &described["lines"]), (&json!(4), &json!(2)), "{answer}");
+}
+
+#[test]
+fn a_value_is_one_argument_whatever_is_in_it() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    let id = launch(&user, "default");
+    for text in [
+        "'; touch broken; '",
+        "$(touch broken)",
+        "`touch broken`",
+        "a\ntouch broken",
+        "-rf",
+        "{number}",
+        "{{",
+        "",
+        "\"",
+        "é",
+    ] {
+        let answer = ask(&user, &["script", &id, "show", "--arg", &format!("text={text}")]);
+        let line = format!("[{}, '{{literal}}', '3', 'false']\n", python_string(text));
+        assert_eq!(answer["stdout"], json!(line), "{answer}");
+    }
+    assert_eq!(user.shell(&id, "ls -A")["stdout"], "");
+    // Where nothing says that options are over, a value is none.
+    let answer = ask(&user, &["script", &id, "bare", "--arg", "path=-R"]);
+    let (kind, message) = refusal(&answer);
+    assert!(kind == "invalid-argument" && message.contains("starts with `-`"), "{message}");
+}
+
+/// As Python writes it.
+fn python_string(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    format!("{quote}{}{quote}", text.replace('\n', "\\n"))
+}
+
+#[test]
+fn arguments_are_checked_before_anything_runs() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    let id = launch(&user, "default");
+    for (args, kind, says) in [
+        (&["show"][..], "invalid-argument", "missing required param 'text'"),
+        (&["show", "--arg", "text=x", "--arg", "number=ten"], "invalid-argument", "not of type integer"),
+        (&["show", "--arg", "text=x", "--arg", "number=10"], "invalid-argument", "at most 9"),
+        (&["show", "--arg", "text=x", "--arg", "flag=1"], "invalid-argument", "not of type boolean"),
+        (&["show", "--arg", "text=x", "--arg", "more=1"], "invalid-argument", "it takes 'flag', 'number', 'text'"),
+        (&["show", "--arg", "text=x", "--arg", "text=y"], "invalid-argument", "given twice"),
+        (&["lint"], "not-found", "script 'lint' not in the registry: role `default` has `bare`, `show`, `slow`, `who`"),
+        (&["../show"], "not-found", "not in the registry"),
+    ] {
+        let answer = ask(&user, &[&["script", &id], args].concat());
+        let (is, message) = refusal(&answer);
+        assert!(is == kind && message.contains(says), "{args:?}: {answer}");
+        let last = user.audit().pop().unwrap();
+        assert_eq!((&last["effect"], &last["outcome"]), (&json!("sandbox.execute-script"), &json!(kind)), "{last}");
+        assert_eq!(last["detail"]["script"], args[0], "{last}");
+    }
+    let stranger = user.run(["--agent", "b", "sandbox", "script", &id, "who", "--output", "json"]).code(3).json();
+    assert_eq!(refusal(&stranger).0, "not-owner");
+    // What ran is recorded with its values.
+    ask(&user, &["script", &id, "show", "--arg", "text=a value"]);
+    let last = user.audit().pop().unwrap();
+    assert_eq!((&last["effect"], &last["outcome"]), (&json!("sandbox.execute-script"), &json!("ok")), "{last}");
+    assert_eq!(
+        (&last["detail"]["script"], &last["detail"]["command"][4]),
+        (&json!("show"), &json!("a value")),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_sandbox_runs_the_scripts_of_its_own_role() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    for (role, says, not) in [("default", "of default\n", "other"), ("other", "of other\n", "default")] {
+        let id = launch(&user, role);
+        assert_eq!(ask(&user, &["script", &id, "who"])["stdout"], says);
+        assert_eq!(ask(&user, &["script", &id, "who", "--role", role])["stdout"], says);
+        let refused = ask(&user, &["script", &id, "who", "--role", not]);
+        assert!(refusal(&refused).1.contains(&format!("is of role `{role}`")), "{refused}");
+    }
+    let listed = |more: &[&str]| -> Vec<String> {
+        let list = ask(&user, &[&["scripts"], more].concat());
+        let all = list["scripts"].as_array().unwrap();
+        assert_eq!(list["count"], all.len());
+        all.iter()
+            .map(|one| format!("{}.{}", one["image_role"].as_str().unwrap(), one["name"].as_str().unwrap()))
+            .collect()
+    };
+    // The one that would have run its value is not among them.
+    assert_eq!(listed(&[]), ["default.bare", "default.show", "default.slow", "default.who", "other.who"]);
+    assert_eq!(listed(&["other"]), ["other.who"]);
+    let list = ask(&user, &["scripts", "default"]);
+    assert_eq!(
+        list["scripts"][1]["params"]["number"],
+        json!({"type": "integer", "description": "", "required": false, "default": 3, "min": 1, "max": 9, "dash": false})
+    );
+    assert_eq!(
+        (&list["scripts"][1]["timeout_seconds"], &list["scripts"][2]["timeout_seconds"]),
+        (&json!(120.0), &json!(0.3))
+    );
+    assert_eq!(refusal(&ask(&user, &["scripts", "nope"])).0, "not-found");
+    let told = user.run(["sandbox", "scripts"]).ok();
+    assert!(told.text().contains("[number:integer=3] text:string"), "{told:?}");
+    // Whoever misses it is told where to look.
+    assert!(told.stderr.contains("1 entry of the roles' file is not in force"), "{told:?}");
+    let missed = ask(&user, &["script", &launch(&user, "other"), "broken"]);
+    assert!(refusal(&missed).1.contains("`skillhost images list` says why"), "{missed}");
+}
+
+#[test]
+fn a_script_has_its_own_timeout_and_a_caller_can_say_another() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    let id = launch(&user, "default");
+    let answer = user.run(["sandbox", "script", &id, "slow", "--output", "json"]).code(4).json();
+    assert_eq!((&answer["outcome"], &answer["exit_code"]), (&json!("timed-out"), &json!(124)), "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("300 ms"), "{answer}");
+    let answer = user.run(["sandbox", "script", &id, "slow", "--timeout", "450ms", "--output", "json"]).code(4).json();
+    assert!(answer["message"].as_str().unwrap().contains("450 ms"), "{answer}");
+    assert_eq!(answer["stdout"], "begun\n", "{answer}");
+}
+
+#[test]
+fn python_runs_from_a_template_or_from_the_callers_source() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    let id = launch(&user, "default");
+    let run = |more: &[&str]| ask(&user, &[&["run-script", &id], more].concat());
+    let answer = run(&["--template", "args", "--arg", "input_file=a b", "--arg", "count=2"]);
+    assert_eq!(answer["stdout"], "['--count', '2', '--input-file', 'a b']\n", "{answer}");
+    assert_eq!((&answer["template_name"], &answer["image_role"]), (&json!("args"), &json!("default")), "{answer}");
+    assert_eq!(answer["command"], json!(["python3", "-", "--count", "2", "--input-file", "a b"]), "{answer}");
+    // What could be taken for the next option is not.
+    let answer = run(&["--template", "args", "--arg", "input_file=--help"]);
+    assert_eq!(answer["stdout"], "['--input-file=--help']\n", "{answer}");
+    assert_eq!(run(&["--template", "beside"])["stdout"], "from beside\n");
+    assert!(refusal(&run(&["--template", "args"])).1.contains("missing required param 'input_file'"));
+    assert!(refusal(&run(&["--template", "args", "--arg", "x=1"])).1.contains("no param 'x'"));
+    assert_eq!(refusal(&run(&["--template", "none"])).0, "not-found");
+    assert_eq!(refusal(&run(&["--template", "../templates/beside"])).0, "invalid-argument");
+
+    // No timeout was given: there is one all the same.
+    let source =
+        "import os, sys\nprint('out', sys.argv[1:], os.environ['MODE'])\nprint('err', file=sys.stderr)\nsys.exit(3)\n";
+    let args = [
+        "sandbox",
+        "run-script",
+        &id,
+        "--file",
+        "-",
+        "--arg",
+        "some_name=$(id)",
+        "--env",
+        "MODE=a b",
+        "--output",
+        "json",
+    ];
+    let answer = user.run_with(args, source.as_bytes()).code(1).json();
+    assert_eq!(answer["stdout"], "out ['--some-name', '$(id)'] a b\n", "{answer}");
+    assert_eq!((&answer["stderr"], &answer["exit_code"]), (&json!("err\n"), &json!(3)), "{answer}");
+    let call = answer["tool_call_id"].as_str().unwrap();
+    assert!(call.starts_with("call_"), "{answer}");
+    let last = user.audit().pop().unwrap();
+    assert_eq!(
+        (&last["effect"], &last["detail"]["tool_call_id"]),
+        (&json!("sandbox.run-script"), &json!(call)),
+        "{last}"
+    );
+    assert_eq!(
+        (&last["detail"]["source_bytes"], &last["detail"]["env"]),
+        (&json!(source.len()), &json!(["MODE"])),
+        "{last}"
+    );
+    assert!(!last.to_string().contains("sys.exit") && !last.to_string().contains("a b"), "{last}");
+
+    write(&user.project().join("own.py"), "print('own')");
+    let answer = run(&["--file", "own.py", "--tool-call-id", "toolu_01"]);
+    assert_eq!((&answer["stdout"], &answer["tool_call_id"]), (&json!("own\n"), &json!("toolu_01")), "{answer}");
+    // Exactly one of the two.
+    for both in [&[][..], &["--file", "own.py", "--template", "args"]] {
+        user.run([&["sandbox", "run-script", &id], both].concat()).code(2);
+    }
+    // A source larger than what a pipe holds, with output as it comes.
+    let long = format!("#{}\nprint('end')\n", "x".repeat(900_000));
+    let shown = user.run_with(["sandbox", "run-script", &id, "--file", "-", "--stream"], long.as_bytes()).ok();
+    assert_eq!(shown.text(), "end\n");
+    let longer = format!("#{}\n", "x".repeat(1024 * 1024));
+    let refused =
+        user.run_with(["sandbox", "run-script", &id, "--file", "-", "--output", "json"], longer.as_bytes()).json();
+    assert_eq!(refusal(&refused).0, "too-large");
+}
+
+#[test]
+fn templates_are_listed_and_shown_and_their_names_are_no_paths() {
+    let user = with_roles(ROLES);
+    let list = ask(&user, &["templates", "default"]);
+    assert_eq!((&list["count"], &list["image_role"]), (&json!(2), &json!("default")), "{list}");
+    assert_eq!(list["templates"][0]["params"]["count"]["type"], "integer", "{list}");
+    let shown = user.run(["sandbox", "templates", "default", "beside"]).ok();
+    assert_eq!(shown.text(), "print('from beside')\n");
+    assert_eq!(ask(&user, &["templates", "default", "args"])["source"], "import sys; print(sys.argv[1:])");
+    assert_eq!(refusal(&ask(&user, &["templates", "nope"])).0, "not-found");
+    assert_eq!(refusal(&ask(&user, &["templates", "default", "nope"])).0, "not-found");
+    for path in ["../roles.toml", "..", ".", "templates/beside.py", "/etc/passwd", "a\\b"] {
+        let refused = ask(&user, &["templates", "default", path]);
+        assert_eq!(refusal(&refused).0, "invalid-argument", "{path}: {refused}");
+    }
+}
+
+#[test]
+fn what_a_role_requires_comes_from_one_provider_and_is_seen_by_its_scripts_alone() {
+    needs_engine!();
+    let roles = r#"
+[[images]]
+role = "default"
+image = "skillhost/default:1"
+local = true
+required-env = ["API_TOKEN", "FROM_FILE", "FROM_HOST"]
+[[images.scripts]]
+name = "length"
+cmd = ["python3", "-c", "import os; print(*(len(os.environ[name]) for name in ('API_TOKEN', 'FROM_FILE', 'FROM_HOST')))"]
+
+[[images]]
+role = "none"
+image = "skillhost/default:1"
+local = true
+required-env = ["NOBODY_GIVES_THIS"]
+
+[[images]]
+role = "two"
+image = "skillhost/default:1"
+local = true
+required-env = ["TWICE"]
+"#;
+    let config = r#"
+[[script-env]]
+name = "API_TOKEN"
+value = "hunter2-literal"
+[[script-env]]
+name = "FROM_FILE"
+file = "secret-file"
+[[script-env]]
+name = "FROM_HOST"
+env = "HOSTS_OWN"
+[[script-env]]
+name = "TWICE"
+value = "hunter2-one"
+[[script-env]]
+name = "TWICE"
+file = "secret-file"
+[[script-env]]
+name = "API_TOKEN"
+value = "hunter2-of-another-role"
+roles = ["two"]
+"#;
+    let user = User::with_roles(roles, config);
+    write(&user.home().join("secret-file"), "hunter2-in-a-file\n");
+    // The host process is started by the first call, and has that one's environment.
+    let mut first = user.command(["sandbox", "launch", "--role", "default", "--output", "json"]);
+    let launched: skillhost_e2e::Done = first.env("HOSTS_OWN", "hunter2-of-the-host").output().unwrap().into();
+    let id = launched.ok().json()["container_id"].as_str().unwrap().to_owned();
+
+    let script = ask(&user, &["script", &id, "length"]);
+    assert_eq!(script["stdout"], "15 17 19\n", "{script}");
+    let source = b"import os; print([os.environ[name][8:] for name in ('API_TOKEN', 'FROM_FILE', 'FROM_HOST')])";
+    let run = |more: &[&str]| {
+        let args = [&["sandbox", "run-script", &id, "--file", "-", "--output", "json"], more].concat();
+        user.run_with(args, source).json()
+    };
+    let mine = run(&[]);
+    assert_eq!(mine["stdout"], "['literal', 'in-a-file', 'of-the-host']\n", "{mine}");
+    // What a caller gives lies above it.
+    assert_eq!(run(&["--env", "API_TOKEN=        given"])["stdout"], "['given', 'in-a-file', 'of-the-host']\n");
+    // A file that is replaced counts at once.
+    write(&user.home().join("secret-file"), "hunter2-anew");
+    assert_eq!(run(&[])["stdout"], "['literal', 'anew', 'of-the-host']\n");
+    // Another command of the same sandbox has none of it, and no command line shows it.
+    let seen = user.shell(&id, "env; cat /proc/[0-9]*/cmdline | tr '\\0' ' '");
+    assert!(!seen["stdout"].as_str().unwrap().contains("hunter2"), "{seen}");
+
+    for (role, says) in [
+        ("none", &["NOBODY_GIVES_THIS", "nothing provides it"][..]),
+        ("two", &["TWICE", "no. 4 (a value)", "no. 5 (a file)"]),
+    ] {
+        let id = launch(&user, role);
+        let refused = user.run_with(["sandbox", "run-script", &id, "--file", "-", "--output", "json"], source).json();
+        let (kind, message) = refusal(&refused);
+        assert_eq!(kind, "unavailable");
+        assert!(says.iter().all(|word| message.contains(word)), "{message}");
+        user.run(["sandbox", "stop", &id]).ok();
+    }
+    let doctor = user.run(["doctor", "--output", "json"]).json();
+    let told = doctor["checks"].as_array().unwrap().iter().filter(|check| check["name"] == "variables of roles");
+    let told: Vec<_> = told.map(|check| check["detail"].as_str().unwrap()).collect();
+    assert!(told.len() == 2 && told[0].contains("NOBODY_GIVES_THIS") && told[1].contains("TWICE"), "{told:?}");
+    std::fs::remove_file(user.home().join("secret-file")).unwrap();
+    let failed = run(&[]);
+    let message = refusal(&failed).1;
+    assert!(
+        message.contains("FROM_FILE") && message.contains("no. 2 (a file)") && !message.contains("secret-file"),
+        "{message}"
+    );
+
+    // Neither record, nor log, nor database, nor any other file of the host has a value.
+    let audit = user.audit();
+    let names = json!(["API_TOKEN", "FROM_FILE", "FROM_HOST"]);
+    assert!(audit.iter().any(|record| record["detail"]["env"] == names), "{audit:?}");
+    user.run(["host", "log"]).ok();
+    let mut looked = 0;
+    let mut look = vec![user.state()];
+    while let Some(path) = look.pop() {
+        if path.is_dir() && !path.is_symlink() {
+            look.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.is_file() {
+            let content = std::fs::read(&path).unwrap();
+            assert!(!content.windows(7).any(|piece| piece == b"hunter2"), "{} has a value", path.display());
+            looked += 1;
+        }
+    }
+    assert!(looked > 2, "there was nothing to look at");
+}
+
+#[test]
+fn without_isolation_a_script_waits_for_its_owners_word_and_shows_no_secret() {
+    needs_kernel!();
+    if runs_as() == 0 {
+        // Root has no sandboxes without isolation.
+        return;
+    }
+    let role = "[[images]]\nrole = 'default'\nimage = 'x'\nlocal = true\nrequired-env = ['TOKEN']\n";
+    let config =
+        "backend = \"local\"\n[local]\nisolation = \"none\"\n[[script-env]]\nname = \"TOKEN\"\nvalue = \"hunter2\"\n";
+    let user = User::with_roles(role, config);
+    let id = launch(&user, "default");
+    let run = |source: &str| {
+        let args = ["sandbox", "run-script", &id, "--file", "-", "--env", "MODE=hunter3", "--output", "json"];
+        user.run_with(args, source.as_bytes()).json()
+    };
+    let source = "import os; print(len(os.environ['TOKEN']), os.environ['MODE'])";
+    let asked = run(source);
+    let (kind, message) = refusal(&asked);
+    let approval =
+        message.split_whitespace().find(|word| word.starts_with("ap_")).unwrap().trim_matches('`').to_owned();
+    assert_eq!(kind, "denied");
+    let listed = user.run(["approve"]).ok().text();
+    // The owner sees what the caller gives, which source it is, and that there is a secret.
+    assert!(listed.contains("MODE=\"hunter3\"") && listed.contains("sha256:") && listed.contains("TOKEN"), "{listed}");
+    user.run(["approve", &approval]).ok();
+    // Another source is another question.
+    assert_eq!(refusal(&run("print('other')")).0, "denied");
+    assert_eq!(run(source)["stdout"], "7 hunter3\n");
+    let audit = Value::from(user.audit()).to_string();
+    assert!(audit.contains("approval.give") && !audit.contains("hunter") && !listed.contains("hunter2"), "{audit}");
+}
+
+#[test]
+fn what_a_script_prints_can_be_followed_on_the_blackboard() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    let id = launch(&user, "default");
+    let script = ask(&user, &["script", &id, "who", "--stream-to-blackboard"]);
+    write(&user.project().join("own.py"), "print('own'); raise SystemExit(4)");
+    let python = ask(&user, &["run-script", &id, "--file", "own.py", "--stream-to-blackboard"]);
+    for (answer, text, code) in [(script, "of default\n", 0), (python, "own\n", 4)] {
+        let key = answer["stream_key"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let listed = user.run(["blackboard", "list", &format!("{key}:*"), "--output", "json"]).ok().json();
+        let chunks =
+            listed["entries"].as_array().unwrap().iter().map(|entry| entry["value"]["chunk"].as_str().unwrap());
+        assert_eq!(chunks.collect::<String>(), text, "{listed}");
+        let complete = format!("shell:exec:{}:complete", answer["exec_id"].as_str().unwrap());
+        let complete = user.run(["blackboard", "get", &complete, "--output", "json"]).ok().json();
+        assert_eq!(complete["value"]["exit_code"], code, "{complete}");
+    }
+}
+
+#[test]
+fn a_skill_runs_what_its_roles_have_and_sees_no_others() {
+    needs_engine!();
+    let user = with_roles(ROLES);
+    user.add_skill("probe");
+    user.run(["trust"]).ok();
+    let script = |role: &str, name: &str, args: &[&str]| {
+        user.call("probe.script", &json!({"role": role, "name": name, "args": args}))
+    };
+    let answer = script("default", "show", &["text='; id", "number=7"]).ok().json();
+    assert_eq!(answer["result"], "0 [\"'; id\", '{literal}', '7', 'false']\n", "{answer}");
+    let failed = script("default", "bare", &["path=-R"]).code(1).json();
+    assert!(failed["failure"].as_str().unwrap().starts_with("invalid-argument: "), "{failed}");
+    let python = |source: &str, args: &[&str]| {
+        let args = json!({"role": "default", "source": source, "args": args, "env": ["MODE=m"]});
+        user.call("probe.python", &args).ok().json()["result"].clone()
+    };
+    assert_eq!(python("template:args", &["input_file=x"]), "0 ['--input-file', 'x']\n");
+    assert_eq!(python("import os; print(os.environ['MODE'])", &[]), "0 m\n");
+    let registry = |role: Value, tags: &[&str]| user.call("probe.registry", &json!({"role": role, "tags": tags}));
+    let seen = registry(json!("default"), &["lint"]).ok().json();
+    assert_eq!(
+        seen["result"],
+        json!([
+            "image default python+lint",
+            "script default.bare path:string",
+            "script default.show flag:boolean+number:integer+text:string",
+            "script default.slow ",
+            "script default.who ",
+            "template default.args 1",
+            "template default.beside 1"
+        ])
+    );
+    // Its manifest has no other role: neither its image nor its scripts are there.
+    let all = registry(Value::Null, &["python"]).ok().json();
+    assert!(!all.to_string().contains("other"), "{all}");
+    let denied = registry(json!("other"), &[]).code(1).json();
+    assert!(denied["failure"].as_str().unwrap().starts_with("denied: "), "{denied}");
+    let records = user.audit();
+    let run = records.iter().find(|record| record["effect"] == "sandbox.execute-script").unwrap();
+    assert_eq!((&run["skill"], &run["detail"]["script"]), (&json!("probe"), &json!("show")), "{run}");
+}

@@ -1,0 +1,316 @@
+//! Several agents in one sandbox: they share its workspace and nothing else, whatever they run.
+
+use std::io::Read as _;
+use std::process::Child;
+
+use serde_json::{Value, json};
+use skillhost_e2e::{User, backend, eventually, needs_engine};
+
+/// Runs a command line as an agent of a session, answered as JSON.
+fn acts(user: &User, agent: &str, args: &[&str]) -> Value {
+    user.run(args.iter().copied().chain(["--agent", agent, "--output", "json"])).json()
+}
+
+/// Runs a line for the shell as an agent.
+fn shell(user: &User, agent: &str, id: &str, line: &str) -> Value {
+    acts(user, agent, &["sandbox", "exec", id, "--shell", line])
+}
+
+/// What a line prints, which must succeed.
+#[track_caller]
+fn says(user: &User, agent: &str, id: &str, line: &str) -> String {
+    let answer = shell(user, agent, id, line);
+    assert_eq!(answer["exit_code"], 0, "{line}: {answer}");
+    answer["stdout"].as_str().unwrap().trim_end().to_owned()
+}
+
+/// Starts a command whose output is streamed, and waits for the first of it.
+fn starts(user: &User, args: &[&str]) -> Child {
+    let mut child = user.spawn(args);
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
+#[track_caller]
+fn refused(answer: &Value, kind: &str, says: &str) {
+    assert_eq!(answer["error"]["kind"], kind, "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains(says), "{answer}");
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["containers"].as_array().unwrap().iter().map(|one| one["container_id"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_sandbox_that_is_not_shared_is_its_owners_alone() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    for verb in ["attach", "detach", "stop", "restart", "status"] {
+        // Nobody outside of the session learns that it exists.
+        for who in [["--session", "other"], ["--tenant", "other"]] {
+            let answer = user.run(["sandbox", verb, &id, "--output", "json"].into_iter().chain(who)).json();
+            match verb {
+                "status" => assert_eq!(answer["known"], false, "{answer}"),
+                _ => refused(&answer, "not-found", "there is no sandbox"),
+            }
+        }
+    }
+    refused(&acts(&user, "peer", &["sandbox", "attach", &id]), "not-owner", "not launched with `--shared`");
+    refused(&shell(&user, "peer", &id, "true"), "not-owner", "launch your own");
+    refused(&acts(&user, "peer", &["sandbox", "stop", &id]), "not-owner", "");
+    assert_eq!(says(&user, "default", &id, "echo still here"), "still here");
+}
+
+/// What only a container engine gives.
+mod docker {
+    use super::*;
+
+    fn shared(user: &User) -> String {
+        user.launch(["--shared", "--agent", "owner"])
+    }
+
+    #[test]
+    fn an_attached_agent_uses_it_and_only_its_owner_ends_it() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        refused(&shell(&user, "peer", &id, "true"), "not-owner", "skillhost sandbox attach");
+        assert_eq!(ids(&acts(&user, "peer", &["sandbox", "list"])), [""; 0]);
+        assert_eq!(ids(&acts(&user, "peer", &["sandbox", "list", "--scope", "session"])), [id.as_str()]);
+
+        let attached = acts(&user, "peer", &["sandbox", "attach", &id]);
+        assert_eq!((&attached["container_id"], &attached["attached"]), (&json!(id), &json!(true)), "{attached}");
+        let again = acts(&user, "peer", &["sandbox", "attach", &id]);
+        assert!(again["message"].as_str().unwrap().contains("already"), "{again}");
+        assert_eq!(says(&user, "peer", &id, "echo hello"), "hello");
+        assert_eq!(ids(&acts(&user, "peer", &["sandbox", "list"])), [id.as_str()]);
+        assert_eq!(ids(&acts(&user, "peer", &["sandbox", "list", "--scope", "own"])), [""; 0]);
+        let status = acts(&user, "owner", &["sandbox", "status", &id]);
+        assert_eq!(status["sandbox"]["attached_agent_ids"], json!(["peer"]), "{status}");
+        for verb in ["stop", "restart"] {
+            refused(&acts(&user, "peer", &["sandbox", verb, &id]), "not-owner", "only its owner");
+        }
+        // A name is not enough: an agent that is called the same in another session is another one.
+        let other =
+            user.run(["sandbox", "exec", &id, "--agent", "peer", "--session", "s2", "--output", "json", "--", "true"]);
+        refused(&other.json(), "not-found", "there is no sandbox");
+
+        assert_eq!(acts(&user, "peer", &["sandbox", "detach", &id])["detached"], true);
+        assert_eq!(acts(&user, "peer", &["sandbox", "detach", &id])["detached"], false, "it was not attached any more");
+        refused(&shell(&user, "peer", &id, "true"), "not-owner", "skillhost sandbox attach");
+        refused(&acts(&user, "owner", &["sandbox", "detach", &id]), "invalid-argument", "its owner cannot leave");
+
+        let audit = user.audit();
+        let of = |effect: &str| audit.iter().filter(|record| record["effect"] == effect).collect::<Vec<_>>();
+        let attaches = of("sandbox.attach");
+        assert_eq!(attaches.len(), 2);
+        assert!(attaches.iter().all(|record| record["agent"] == "peer" && record["detail"]["owner"] == "owner"));
+        assert_eq!(of("sandbox.detach").len(), 3);
+        let denied = of("sandbox.stop");
+        assert_eq!((denied.len(), &denied[0]["outcome"]), (1, &json!("not-owner")));
+    }
+
+    #[test]
+    fn agents_share_the_workspace_and_nothing_else() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        for agent in ["peer", "third"] {
+            acts(&user, agent, &["sandbox", "attach", &id]);
+        }
+        let mut uids: Vec<_> =
+            ["owner", "peer", "third"].iter().map(|agent| says(&user, agent, &id, "id -u")).collect();
+        uids.sort();
+        uids.dedup();
+        assert_eq!(uids.len(), 3, "each has a user of its own: {uids:?}");
+
+        // The workspace: both write what the other made.
+        says(&user, "owner", &id, "mkdir d && echo one > d/file");
+        says(&user, "peer", &id, "echo two >> d/file && mkdir d/deeper && echo three > d/deeper/file");
+        assert_eq!(
+            says(&user, "owner", &id, "echo four >> d/deeper/file && cat d/file d/deeper/file"),
+            "one\ntwo\nthree\nfour"
+        );
+        user.run_with(["sandbox", "write", &id, "d/sent", "--agent", "peer"], b"sent").ok();
+        says(&user, "owner", &id, "echo more >> d/sent");
+
+        // Temporary files and homes are each one's own.
+        let homes: Vec<_> = ["owner", "peer"]
+            .iter()
+            .map(|agent| says(&user, agent, &id, "echo $HOME; mktemp; touch ~/.profile"))
+            .collect();
+        assert_ne!(homes[0], homes[1]);
+        let (home, rest) = homes[0].split_once('\n').unwrap();
+        assert!(rest.starts_with(home), "TMPDIR is there, too: {rest}");
+        says(&user, "owner", &id, "echo secret > ~/key; echo secret > /tmp/key; chmod 644 ~/key");
+        for line in [
+            format!("cat {home}/key"),
+            format!("ls {home}"),
+            format!("echo 'echo caught' > {home}/.profile"),
+            format!("rm -rf {home}"),
+            "cat /tmp/key".to_owned(),
+            "rm -f /tmp/key".to_owned(),
+            "echo x > /tmp/key".to_owned(),
+        ] {
+            let tried = shell(&user, "peer", &id, &line);
+            assert_ne!(tried["exit_code"], 0, "{line}: {tried}");
+            assert_eq!(tried["stdout"], "", "{line}");
+        }
+        assert_eq!(says(&user, "owner", &id, "cat /tmp/key"), "secret");
+        // Also through the host's file calls, which are the agent's own user's.
+        refused(&acts(&user, "peer", &["sandbox", "read", &id, &format!("{home}/key")]), "permission", "");
+    }
+
+    #[test]
+    fn no_agent_reaches_anothers_processes() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        acts(&user, "peer", &["sandbox", "attach", &id]);
+        let mut victim = user.spawn([
+            "sandbox",
+            "exec",
+            &id,
+            "--agent",
+            "owner",
+            "--env",
+            "TOKEN=secret",
+            "--stream",
+            "--shell",
+            "echo $$ > /workspace/pid; echo to-standard-output; exec sleep 600",
+        ]);
+        let pid = eventually("the victim's process id", || {
+            let read = shell(&user, "peer", &id, "cat /workspace/pid");
+            read["stdout"].as_str().filter(|text| text.ends_with('\n')).map(|text| text.trim().to_owned())
+        });
+        for line in [
+            format!("kill -9 {pid}"),
+            format!("kill -STOP {pid}"),
+            "kill -9 -1; kill -0 1".to_owned(),
+            format!("cat /proc/{pid}/environ"),
+            format!("cat /proc/{pid}/mem"),
+            format!("ls /proc/{pid}/fd/"),
+            format!("cat /proc/{pid}/fd/1"),
+            format!("echo forged > /proc/{pid}/fd/1"),
+            format!(
+                "python3 -c 'import ctypes; libc = ctypes.CDLL(None, use_errno=True); exit(libc.ptrace(16, {pid}, 0, 0) == 0)' && false"
+            ),
+            format!("prlimit --pid {pid} --cpu=1"),
+            format!("renice 19 {pid}"),
+        ] {
+            let tried = shell(&user, "peer", &id, &line);
+            assert_ne!(tried["exit_code"], 0, "{line}: {tried}");
+            assert!(!tried["stdout"].as_str().unwrap().contains("secret"), "{line}: {tried}");
+        }
+        assert_eq!(says(&user, "owner", &id, &format!("kill -0 {pid} && echo alive")), "alive");
+        assert!(victim.try_wait().unwrap().is_none(), "its caller still waits");
+        says(&user, "owner", &id, &format!("kill -9 {pid}"));
+        let ended = victim.wait_with_output().unwrap();
+        let printed = String::from_utf8(ended.stdout).unwrap();
+        assert_eq!(printed, "to-standard-output\n", "nothing was put into its output");
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing_running() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        acts(&user, "peer", &["sandbox", "attach", &id]);
+        let running = |agent: &str| {
+            let line = "echo up; sleep 600";
+            starts(&user, &["sandbox", "exec", &id, "--agent", agent, "--stream", "--shell", line])
+        };
+        let (own, mut others) = (running("peer"), running("owner"));
+        assert_eq!(acts(&user, "peer", &["sandbox", "detach", &id])["detached"], true);
+        let ended = own.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "it was cancelled: {ended:?}");
+        assert!(others.try_wait().unwrap().is_none(), "another agent's command goes on");
+        others.kill().unwrap();
+        others.wait().unwrap();
+        // Back again, it is the same user: its files are still its own.
+        acts(&user, "peer", &["sandbox", "attach", &id]);
+        says(&user, "peer", &id, "touch ~/back");
+    }
+
+    #[test]
+    fn who_attaches_during_a_restart_is_attached() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        let restart = user.spawn(["sandbox", "restart", &id, "--agent", "owner"]);
+        // The restart takes a container's end and another's start; these come in the midst of it.
+        for number in 0..5 {
+            acts(&user, &format!("peer-{number}"), &["sandbox", "attach", &id]);
+        }
+        assert!(restart.wait_with_output().unwrap().status.success());
+        for number in 0..5 {
+            assert_eq!(says(&user, &format!("peer-{number}"), &id, "echo here"), "here");
+        }
+    }
+
+    #[test]
+    fn attached_agents_are_known_to_the_next_host() {
+        needs_engine!();
+        let user = User::new("");
+        let id = shared(&user);
+        acts(&user, "peer", &["sandbox", "attach", &id]);
+        let uid = says(&user, "peer", &id, "id -u");
+        let pid = rustix_kill(user.host_pid());
+        eventually("the host's death", || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+        assert_eq!(says(&user, "peer", &id, "id -u"), uid);
+        refused(&shell(&user, "stranger", &id, "true"), "not-owner", "skillhost sandbox attach");
+    }
+
+    fn rustix_kill(pid: i32) -> i32 {
+        let done = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+        assert!(done.success());
+        pid
+    }
+}
+
+#[test]
+fn a_restart_keeps_the_workspace_and_ends_what_ran() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    assert_eq!(says(&user, "default", &id, "echo kept > file; echo gone > /tmp/file; cat file"), "kept");
+    let running = starts(&user, &["sandbox", "exec", &id, "--stream", "--shell", "echo up; sleep 600"]);
+    let restarted = user.run(["sandbox", "restart", &id, "--output", "json"]).ok().json();
+    assert_eq!((&restarted["container_id"], &restarted["restarted"]), (&json!(id), &json!(true)));
+    let ended = running.wait_with_output().unwrap();
+    assert!(!ended.status.success(), "what ran has ended: {ended:?}");
+    assert_eq!(says(&user, "default", &id, "cat file"), "kept");
+    // The local backend's /tmp is a new one, too.
+    assert_eq!(says(&user, "default", &id, "cat /tmp/file 2>/dev/null || echo nothing"), "nothing");
+    let listed = user.run(["sandbox", "list", "--output", "json"]).json();
+    assert_eq!(ids(&listed), [id.as_str()]);
+    assert_eq!(listed["containers"][0]["backend"], backend());
+    // It counts once: four are allowed, so three more fit.
+    for _ in 0..3 {
+        user.launch([]);
+    }
+    let fifth = user.run(["sandbox", "launch", "--output", "json"]).json();
+    assert_eq!(fifth["error"]["kind"], "quota-exceeded", "{fifth}");
+    user.run(["sandbox", "stop", &id]).ok();
+    refused(&user.run(["sandbox", "restart", &id, "--output", "json"]).json(), "sandbox-died", "has ended");
+}
+
+#[test]
+fn files_are_there_in_a_later_session_of_the_same_name() {
+    needs_engine!();
+    let user = User::new("");
+    let first = user.launch(["--session", "work"]);
+    let exec = |id: &str, line: &str| {
+        user.run(["sandbox", "exec", id, "--session", "work", "--output", "json", "--shell", line]).json()
+    };
+    assert_eq!(exec(&first, "echo kept > file")["exit_code"], 0);
+    user.run(["host", "stop"]).ok();
+    let second = user.launch(["--session", "work"]);
+    assert_ne!(first, second);
+    assert_eq!(exec(&second, "cat file")["stdout"], "kept\n");
+    let other = user.launch(["--session", "another"]);
+    let absent =
+        user.run(["sandbox", "exec", &other, "--session", "another", "--output", "json", "--shell", "ls"]).json();
+    assert_eq!(absent["stdout"], "", "{absent}");
+}

@@ -1,0 +1,33 @@
+//! The volume that brings the supervisor into an engine. Alone in its file, for what it does to it would be felt by all others.
+
+/// What containers alone have.
+mod docker {
+    use std::process::Command;
+
+    use skillhost_e2e::{User, engine_kind, inspect, needs_engine};
+
+    #[test]
+    fn it_cannot_be_written_to_and_is_made_good_when_it_is_not_what_it_was() {
+        needs_engine!();
+        let user = User::new("[engine]\ntransport = \"bridge\"\n");
+        let id = user.launch([]);
+        let seen = inspect(&id);
+        let mounts = seen["Mounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["Destination"] == "/.skillhost").unwrap();
+        assert_eq!(mount["RW"], false, "{mount}");
+        let volume = mount["Name"].as_str().unwrap();
+        assert!(volume.starts_with("skillhost-supervisor-"), "{mount}");
+        if engine_kind().is_none() {
+            return; // That engine is not the tests' own, and others may use the volume.
+        }
+        user.run(["host", "stop"]).ok();
+        // As one that was cut off while it was filled.
+        let (spoiled, image) = (format!("{volume}:/v"), "skillhost/default:1");
+        let mut spoil = Command::new("docker");
+        spoil.args(["run", "--rm", "--network", "none", "--user", "0", "-v", &spoiled, image]);
+        spoil.args(["sh", "-c", "rm /v/supervisor; echo x > /v/supervisor"]);
+        assert!(spoil.status().unwrap().success());
+        let id = user.launch([]);
+        assert_eq!(user.shell(&id, "echo up")["stdout"], "up\n");
+    }
+}
