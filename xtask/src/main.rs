@@ -5,6 +5,7 @@
 
 mod bench;
 mod demo;
+mod engine;
 mod guests;
 mod host;
 mod lint;
@@ -50,6 +51,16 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
+    ///
+    /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind.
+    Engine {
+        /// Which engine.
+        kind: engine::Kind,
+        /// What to run, with DOCKER_HOST and the like set for it.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Do all the set-up with optimisation, then measure: `cargo xtask bench [--quick] [--json FILE] [--list] [FILTER…]`.
     ///
     /// `cargo xtask bench -- --help` says more.
@@ -82,6 +93,7 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Images => host::provide_images(Profile::Debug, &[]),
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
+        Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Lint => lint::lint(),
     }

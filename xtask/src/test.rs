@@ -9,11 +9,13 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::engine::{self, Kind};
 use crate::host::Profile;
-use crate::run::{cargo, root, say, shown};
+use crate::run::{cargo, program, root, run, say, shown};
 use crate::{guests, host, setup};
 
 /// Where tests that skip themselves say so.
@@ -24,6 +26,31 @@ const BACKEND: &str = "SKILLHOST_TEST_BACKEND";
 const USER: &str = "SKILLHOST_TEST_UID";
 /// Any that is not root does; it needs no account.
 const ORDINARY_USER: &str = "1000";
+/// The engine of our own that they use, when it is one.
+const ENGINE: &str = "SKILLHOST_TEST_ENGINE";
+/// What is run on each of them: what a transport or an engine could change, and little where each call is slow. Skills,
+/// policy and the command line are the same everywhere.
+const ON_ENGINES: [(Kind, &[&str]); 4] = [
+    (
+        Kind::Tls,
+        &[
+            "engines",
+            "files",
+            "hardening",
+            "nothing_survives",
+            "output",
+            "processes",
+            "sharing",
+            "shells",
+            "supervisor_volume",
+        ],
+    ),
+    (Kind::Ssh, &["engines"]),
+    (Kind::Podman, &["engines", "files", "hardening", "nothing_survives", "output"]),
+    (Kind::Gvisor, &["engines", "files", "output"]),
+];
+/// The image that they need.
+const IMAGES: [&str; 1] = ["skillhost/default:1"];
 /// Set to `1`: a test that could not run is a failure.
 const REQUIRE: &str = "SKILLHOST_REQUIRE_DOCKER";
 
@@ -46,6 +73,24 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
         command.env(SKIPS, skips.path());
         if !totals.add(&mut command)? {
             failed.push(shown(&command));
+        }
+    }
+
+    // Who names tests gets these and no more.
+    let engines = arguments.is_empty() && engine::allowed();
+    if arguments.is_empty() && !engines {
+        say("engines of the tests' own take root: they are left out");
+    }
+    for (kind, tests) in ON_ENGINES.into_iter().filter(|_| engines) {
+        if let Some(why) = engine::lacks(kind) {
+            writeln!(fs::File::options().append(true).open(skips.path())?, "all on the engine {}: {why}", kind.name())?;
+            continue;
+        }
+        let engine = engine::start(kind, &IMAGES)?;
+        let mut command = end_to_end(tests.iter().map(|name| (*name).to_owned()));
+        engine.applied(&mut command).env(SKIPS, skips.path()).env(ENGINE, kind.name());
+        if !totals.add(&mut command)? {
+            failed.push(format!("{} on the engine {}", shown(&command), kind.name()));
         }
     }
 
@@ -79,17 +124,16 @@ fn commands(arguments: &[OsString]) -> Result<Vec<Command>> {
         users.push(Some(ORDINARY_USER));
     }
     for user in users {
-        let mut local = cargo();
-        // All of the workspace, as above: for one package alone, dependencies have fewer features and are built again.
-        local.args(["test", "--workspace", "--no-fail-fast"]);
+        let mut names = Vec::new();
         for entry in fs::read_dir(root().join("tests/e2e/tests"))? {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == "rs")
                 && let Some(name) = path.file_stem()
             {
-                local.arg("--test").arg(name);
+                names.push(name.to_string_lossy().into_owned());
             }
         }
+        let mut local = end_to_end(names.into_iter());
         // What only a container engine has lies in modules of this name.
         local.args(["--", "--skip", "docker::"]).env(BACKEND, "local");
         if let Some(user) = user {
@@ -98,6 +142,29 @@ fn commands(arguments: &[OsString]) -> Result<Vec<Command>> {
         commands.push(local);
     }
     Ok(commands)
+}
+
+/// These end-to-end tests.
+fn end_to_end(names: impl Iterator<Item = String>) -> Command {
+    let mut command = cargo();
+    // All of the workspace, as above: for one package alone, dependencies have fewer features and are built again.
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(names.flat_map(|name| ["--test".to_owned(), name]));
+    command
+}
+
+/// Runs a command against an engine of our own.
+pub(crate) fn with_engine(kind: Kind, command: &[OsString]) -> Result<()> {
+    if !engine::allowed() {
+        bail!("an engine of our own takes root");
+    }
+    if let Some(why) = engine::lacks(kind) {
+        bail!("{why}");
+    }
+    let engine = engine::start(kind, &IMAGES)?;
+    let (name, arguments) = command.split_first().context("a command")?;
+    let mut command = program(name);
+    command.args(arguments).stdin(Stdio::inherit()).env(ENGINE, kind.name());
+    run(engine.applied(&mut command))
 }
 
 /// What libtest counted, over all its programs.
@@ -111,7 +178,9 @@ struct Totals {
 impl Totals {
     /// Runs tests, shows what they say, and counts; whether all is well.
     fn add(&mut self, command: &mut Command) -> Result<bool> {
-        say(&format!("`{}`{}", shown(command), environment(command)));
+        let started = Instant::now();
+        let what = format!("`{}`{}", shown(command), environment(command));
+        say(&what);
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
@@ -123,7 +192,9 @@ impl Totals {
             out.write_all(b"\n")?;
             self.read(&String::from_utf8_lossy(&line));
         }
-        Ok(child.wait()?.success())
+        let ended = child.wait()?;
+        say(&format!("{what} took {} s", started.elapsed().as_secs()));
+        Ok(ended.success())
     }
 
     /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
@@ -161,7 +232,7 @@ fn environment(command: &Command) -> String {
         let value = command.get_envs().find(|(set, _)| *set == name)?.1?;
         Some(format!(" {name}={}", value.display()))
     };
-    let set: String = [BACKEND, USER].into_iter().filter_map(set).collect();
+    let set: String = [BACKEND, USER, ENGINE].into_iter().filter_map(set).collect();
     if set.is_empty() { set } else { format!(" with{set}") }
 }
 

@@ -15,7 +15,7 @@ use crate::run::root;
 const LAYERS: &[&[&str]] = &[
     // Words that everybody uses.
     &["error", "units"],
-    &["caller", "ids", "apart"],
+    &["caller", "ids", "apart", "beneath", "stamp"],
     // What requests and answers are made of, what limits there are, and what is kept.
     &["api::bytes"],
     &["api::types", "engine::limits", "broker::quota", "db"],

@@ -1,0 +1,301 @@
+//! Container engines of our own, to test what the usual one on this machine cannot show: one that is reached over TCP with
+//! TLS or over ssh and so shares no files with us, Podman's, and one whose sandboxes run in gVisor.
+//!
+//! An engine keeps its images beneath `target/engines`, everything else in a directory that goes with it. It never touches the
+//! engine that is there: it has roots, sockets and a network interface of its own, and sets up no firewall.
+
+mod ssh;
+mod tls;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use rustix::process::{Resource, getrlimit};
+
+use crate::run::{output, program, quietly, say, target};
+
+/// For an engine to answer on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For one to end its containers and itself.
+const END: Duration = Duration::from_secs(30);
+/// Between looks; nothing tells.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Docker, over TCP with TLS.
+    Tls,
+    /// Docker, over ssh.
+    Ssh,
+    /// Docker, with gVisor as the runtime of every container.
+    Gvisor,
+    /// Podman's service.
+    Podman,
+}
+
+impl Kind {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::Ssh => "ssh",
+            Self::Gvisor => "gvisor",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// The programs that it takes, and the Debian packages that have them.
+    fn needs(self) -> &'static [(&'static str, &'static str)] {
+        const DOCKERD: (&str, &str) = ("dockerd", "docker.io");
+        const IP: (&str, &str) = ("ip", "iproute2");
+        match self {
+            Self::Tls => &[DOCKERD, IP, ("openssl", "openssl")],
+            Self::Ssh => &[DOCKERD, IP, ("sshd", "openssh-server"), ("ssh", "openssh-client")],
+            Self::Gvisor => &[DOCKERD, IP, ("runsc", "runsc")],
+            Self::Podman => &[("podman", "podman"), ("runc", "runc")],
+        }
+    }
+}
+
+/// An engine that runs; dropping it ends it.
+pub(crate) struct Engine {
+    /// What a client's environment says of it.
+    pub(crate) env: Vec<(String, String)>,
+    children: Vec<Child>,
+    bridge: Option<String>,
+    _dir: tempfile::TempDir,
+}
+
+/// Whether this user can start one at all.
+pub(crate) fn allowed() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Why this machine cannot run an engine of this kind, if it is known beforehand.
+pub(crate) fn lacks(kind: Kind) -> Option<String> {
+    let missing = kind.needs().iter().find(|(name, _)| which(name).is_none())?;
+    Some(format!("{} is not installed: `apt-get install {}`", missing.0, missing.1))
+}
+
+/// A program of this machine, also one that is for administrators.
+fn which(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(name)).find(|path| path.is_file())
+}
+
+/// Starts an engine with these images of the usual one in it.
+pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
+    say(&format!("starting an engine of our own: {}", kind.name()));
+    // A socket's path has room for 108 bytes.
+    let dir = tempfile::Builder::new().prefix("sk").tempdir()?;
+    let path = dir.path().to_owned();
+    let mut engine = Engine { env: Vec::new(), children: Vec::new(), bridge: None, _dir: dir };
+    let kept = target().join("engines").join(if kind == Kind::Podman { "podman" } else { "docker" });
+    std::fs::create_dir_all(&kept)?;
+    let local = format!("unix://{}", path.join("engine.sock").display());
+    match kind {
+        Kind::Podman => engine.podman(&path, &kept, &local)?,
+        Kind::Ssh => {
+            engine.dockerd(&path, &kept, &local, &[])?;
+            engine.env = ssh::serve(&path, &local, &mut engine.children)?;
+        }
+        Kind::Tls => {
+            let port = free_port()?;
+            let certificates = tls::certificates(&path)?;
+            let mut arguments = vec!["-H".to_owned(), format!("tcp://127.0.0.1:{port}"), "--tlsverify".to_owned()];
+            for (option, file) in [("tlscacert", "ca.pem"), ("tlscert", "server.pem"), ("tlskey", "server-key.pem")] {
+                arguments.push(format!("--{option}={}", certificates.join(file).display()));
+            }
+            engine.dockerd(&path, &kept, &local, &arguments)?;
+            engine.env = [
+                ("DOCKER_HOST", format!("tcp://127.0.0.1:{port}")),
+                ("DOCKER_TLS_VERIFY", "1".to_owned()),
+                ("DOCKER_CERT_PATH", certificates.display().to_string()),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        }
+        Kind::Gvisor => {
+            let runsc = which("runsc").context("runsc")?;
+            let config = serde_json::json!({
+                "default-runtime": "runsc",
+                "runtimes": { "runsc": {
+                    "path": runsc,
+                    // Its own network stack would need rights over the machine's.
+                    "runtimeArgs": ["--network=none", "--platform=ptrace"],
+                } },
+            });
+            let file = path.join("daemon.json");
+            std::fs::write(&file, config.to_string())?;
+            engine.dockerd(&path, &kept, &local, &[])?;
+        }
+    }
+    engine.wait().with_context(|| format!("the engine of our own ({})", kind.name()))?;
+    engine.load(images)?;
+    Ok(engine)
+}
+
+impl Engine {
+    /// The environment of a client of this engine.
+    pub(crate) fn applied<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        for name in ["DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_CONTEXT"] {
+            command.env_remove(name);
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)))
+    }
+
+    fn dockerd(&mut self, dir: &Path, kept: &Path, local: &str, more: &[String]) -> Result<()> {
+        // Without one of its own, it would take the machine's usual one away from the engine that has it.
+        let bridge = format!("sk{}", std::process::id());
+        quietly(program("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
+        self.bridge = Some(bridge.clone());
+        quietly(program("ip").args(["addr", "add", "10.213.213.1/24", "dev", &bridge]))?;
+        let mut command = program(which("dockerd").context("dockerd")?);
+        command.arg("--data-root").arg(kept).arg("--exec-root").arg(dir.join("exec"));
+        // The machine's own configuration is another engine's.
+        let config = dir.join("daemon.json");
+        if !config.exists() {
+            std::fs::write(&config, "{}")?;
+        }
+        command
+            .arg("--config-file")
+            .arg(config)
+            .arg("--pidfile")
+            .arg(dir.join("pid"))
+            .args(["-H", local, "--bridge", &bridge]);
+        command.args(["--iptables=false", "--ip-forward=false", "--ip-masq=false"]).args(more);
+        self.spawn(&mut command, dir)?;
+        self.env = vec![("DOCKER_HOST".to_owned(), local.to_owned())];
+        Ok(())
+    }
+
+    fn podman(&mut self, dir: &Path, kept: &Path, local: &str) -> Result<()> {
+        // By default it gives more than this process has, which root may not do everywhere either. Of processes it has
+        // less itself: as many as there are numbers.
+        let config = dir.join("containers.conf");
+        let [files, processes] =
+            [Resource::Nofile, Resource::Nproc].map(|resource| getrlimit(resource).maximum.unwrap_or(1 << 20));
+        let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse()?;
+        let processes = processes.min(numbers);
+        let limits = format!("[\"nofile={files}:{files}\", \"nproc={processes}:{processes}\"]");
+        std::fs::write(&config, format!("[containers]\ndefault_ulimits = {limits}\n"))?;
+        // Its database insists on the directories of the last time; images lie beside it.
+        match std::fs::remove_dir_all(kept.join("root/libpod")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let mut command = program("podman");
+        command.env("CONTAINERS_CONF", &config);
+        command.arg("--root").arg(kept.join("root")).arg("--runroot").arg(dir.join("run"));
+        command.args(["--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=runc"]);
+        command.arg("--tmpdir").arg(dir.join("tmp")).args(["system", "service", "--time=0", local]);
+        self.spawn(&mut command, dir)?;
+        self.env = vec![("DOCKER_HOST".to_owned(), local.to_owned())];
+        Ok(())
+    }
+
+    fn spawn(&mut self, command: &mut Command, dir: &Path) -> Result<()> {
+        spawn(command, &dir.join("engine.log")).map(|child| self.children.push(child))
+    }
+
+    /// Waits until it answers.
+    fn wait(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut version = program("docker");
+            version.args(["version", "--format", "{{.Server.Version}}"]);
+            if output(self.applied(&mut version))?.status.success() {
+                return Ok(());
+            }
+            for child in &mut self.children {
+                if let Some(status) = child.try_wait()? {
+                    let said = std::fs::read_to_string(self._dir.path().join("engine.log")).unwrap_or_default();
+                    let lines: Vec<_> = said.lines().rev().take(5).collect();
+                    bail!("it ended ({status}); its last words, latest first: {}", lines.join(" | "));
+                }
+            }
+            if Instant::now() >= until {
+                bail!("it does not answer");
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Brings the images in that it does not have.
+    fn load(&self, images: &[&str]) -> Result<()> {
+        let id = |command: &mut Command, image: &str| -> Result<Option<String>> {
+            let said = output(command.args(["image", "inspect", "--format", "{{.Id}}", image]))?;
+            let id = String::from_utf8_lossy(&said.stdout).trim().trim_start_matches("sha256:").to_owned();
+            Ok(said.status.success().then_some(id))
+        };
+        for image in images {
+            let Some(usual) = id(&mut program("docker"), image)? else {
+                bail!("the engine that is there has no image {image} to take over");
+            };
+            if id(self.applied(&mut program("docker")), image)? == Some(usual) {
+                continue;
+            }
+            say(&format!("taking {image} over"));
+            let mut save = program("docker").args(["save", image]).stdout(Stdio::piped()).spawn()?;
+            let from = save.stdout.take().context("the output of docker save")?;
+            let loaded = quietly(self.applied(&mut program("docker")).arg("load").stdin(from));
+            let saved = save.wait()?;
+            loaded?;
+            if !saved.success() {
+                bail!("`docker save {image}` failed ({saved})");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            // TERM: an engine that is killed leaves its containers.
+            if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let until = Instant::now() + END;
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(bridge) = &self.bridge {
+            let _ = quietly(program("ip").args(["link", "del", bridge]));
+        }
+    }
+}
+
+/// Starts a program in a group of its own, so that Ctrl-C here leaves its end to us. Were we killed, it would end, too.
+fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
+    use std::os::unix::process::CommandExt as _;
+    let written = std::fs::File::options().create(true).append(true).open(log)?;
+    for name in ["DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"] {
+        command.env_remove(name);
+    }
+    let mut bound = program("setpriv");
+    bound.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program()).args(command.get_args());
+    // Some leave files where they are.
+    bound.current_dir(log.parent().unwrap_or(Path::new("/")));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bound.env(name, value),
+            None => bound.env_remove(name),
+        };
+    }
+    let command = bound.stdin(Stdio::null()).stdout(written.try_clone()?).stderr(written).process_group(0);
+    command.spawn().with_context(|| format!("{} could not be started", command.get_program().display()))
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
