@@ -136,6 +136,6 @@ impl<'a> GoalReport<'a> {
 fn rate(unit: Unit, figures: &Summary) -> Option<f64> {
     match unit {
         Unit::Moved(bytes) => Some(show::rate(bytes, figures.median)),
-        Unit::Time | Unit::Memory => None,
+        Unit::Time | Unit::Memory | Unit::Done(_) => None,
     }
 }

@@ -36,6 +36,8 @@ pub(crate) enum Unit {
     Time,
     /// Seconds, in each of which so many bytes were moved.
     Moved(u64),
+    /// Seconds, in each of which so many things were done.
+    Done(u64),
     /// Bytes.
     Memory,
 }

@@ -34,12 +34,12 @@ pub(crate) fn bytes_per_second(rate: f64) -> String {
     format!("{value:.2} {unit}")
 }
 
-/// Bytes a second, where `seconds` were taken for `bytes`.
-pub(crate) fn rate(bytes: u64, seconds: f64) -> f64 {
-    // Exact up to 2^53 bytes.
+/// How many a second, where `seconds` were taken for `count`.
+pub(crate) fn rate(count: u64, seconds: f64) -> f64 {
+    // Exact up to 2^53.
     #[allow(clippy::cast_precision_loss)]
-    let bytes = bytes as f64;
-    bytes / seconds
+    let count = count as f64;
+    count / seconds
 }
 
 /// `0.98 times`, or how much faster.
@@ -63,6 +63,7 @@ fn in_unit(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Time => seconds(value),
         Unit::Moved(moved) => bytes_per_second(rate(moved, value)),
+        Unit::Done(count) => format!("{:.0}/s", rate(count, value)),
         Unit::Memory => bytes(value),
     }
 }
@@ -150,7 +151,7 @@ fn of_control(row: &Row, what: &str, compared: &Comparison) -> [String; 6] {
     let ratio = match row.unit {
         // What is short of a second is told apart better by how much it is.
         Unit::Time => format!("{} ({})", times(compared.ratio), Signed(compared.difference)),
-        Unit::Moved(_) => format!("{:.2} of the rate", 1.0 / compared.ratio),
+        Unit::Moved(_) | Unit::Done(_) => format!("{:.2} of the rate", 1.0 / compared.ratio),
         Unit::Memory => times(compared.ratio),
     };
     [format!("  / {what}"), median, p99, samples, ratio, judged(compared.judged.as_ref())]

@@ -14,8 +14,9 @@ use crate::row::{Control, Goal, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
 use crate::world::{Bench, Container, InProcess, Sandbox, Scratch, docker, quietly};
 
-/// The size of the file.
-const BYTES: u64 = 256 << 20;
+/// The sizes of the file.
+const MANY: u64 = 256 << 20;
+const MORE: u64 = 1 << 30;
 /// What the file is called wherever it is.
 const NAME: &str = "big";
 /// Where it is in the control's container.
@@ -26,24 +27,32 @@ const CONTROLS: &[Control] = &[
     Control { what: "docker cp", goal: None },
 ];
 
-const fn row(name: &'static str, what: &'static str, run: fn(&Bench) -> Result<Sampled>) -> Row {
-    Row { name, what, unit: Unit::Moved(BYTES), goal: None, controls: CONTROLS, run }
+const fn row(name: &'static str, what: &'static str, bytes: u64, run: fn(&Bench) -> Result<Sampled>) -> Row {
+    Row { name, what, unit: Unit::Moved(bytes), goal: None, controls: CONTROLS, run }
 }
 
-pub(super) const IN_DOCKER: Row = row("copy-in/docker", "a file of 256 MiB into a container's workspace", |bench| {
-    copy_in(bench, BackendChoice::Docker)
-});
-pub(super) const IN_LOCAL: Row = row("copy-in/local", "a file of 256 MiB into a local sandbox's workspace", |bench| {
-    copy_in(bench, BackendChoice::Local)
+pub(super) const IN_DOCKER: Row =
+    row("copy-in/docker", "a file of 256 MiB into a container's workspace", MANY, |bench| {
+        copy_in(bench, BackendChoice::Docker, MANY)
+    });
+pub(super) const IN_LOCAL: Row =
+    row("copy-in/local", "a file of 256 MiB into a local sandbox's workspace", MANY, |bench| {
+        copy_in(bench, BackendChoice::Local, MANY)
+    });
+pub(super) const IN_1G: Row = row("copy-in/1-gib", "a file of 1 GiB into a container's workspace", MORE, |bench| {
+    copy_in(bench, BackendChoice::Docker, MORE)
 });
 pub(super) const OUT_DOCKER: Row =
-    row("copy-out/docker", "a file of 256 MiB out of a container's workspace", |bench| {
-        copy_out(bench, BackendChoice::Docker)
+    row("copy-out/docker", "a file of 256 MiB out of a container's workspace", MANY, |bench| {
+        copy_out(bench, BackendChoice::Docker, MANY)
     });
 pub(super) const OUT_LOCAL: Row =
-    row("copy-out/local", "a file of 256 MiB out of a local sandbox's workspace", |bench| {
-        copy_out(bench, BackendChoice::Local)
+    row("copy-out/local", "a file of 256 MiB out of a local sandbox's workspace", MANY, |bench| {
+        copy_out(bench, BackendChoice::Local, MANY)
     });
+pub(super) const OUT_1G: Row = row("copy-out/1-gib", "a file of 1 GiB out of a container's workspace", MORE, |bench| {
+    copy_out(bench, BackendChoice::Docker, MORE)
+});
 
 /// A sandbox with a directory for what comes and goes, on the file system of its workspace.
 struct Place<'a> {
@@ -56,15 +65,16 @@ struct Place<'a> {
     inside: PathBuf,
     /// Where `cp` puts it.
     beside: PathBuf,
+    bytes: u64,
 }
 
 impl<'a> Place<'a> {
-    fn new(bench: &'a Bench, scratch: &Scratch, backend: BackendChoice) -> Result<Self> {
+    fn new(bench: &'a Bench, scratch: &Scratch, backend: BackendChoice, bytes: u64) -> Result<Self> {
         let host = InProcess::with_backend(bench, scratch, backend)?;
         let sandbox = host.launch()?;
         let (outside, beside) = (scratch.path().join(NAME), scratch.path().join("copied-by-cp"));
         let inside = sandbox.workspace.join(NAME);
-        Ok(Self { host, sandbox, container: Container::start(), outside, inside, beside })
+        Ok(Self { host, sandbox, container: Container::start(), outside, inside, beside, bytes })
     }
 
     fn request(&self) -> CopyRequest {
@@ -74,7 +84,7 @@ impl<'a> Place<'a> {
 
     fn ask(&self, request: Request) -> Result<()> {
         let answer: CopyAnswer = self.host.ask(request)?;
-        ensure!(answer.bytes == BYTES, "{} of {BYTES} bytes were copied: {}", answer.bytes, answer.message);
+        ensure!(answer.bytes == self.bytes, "{} of {} bytes were copied: {}", answer.bytes, self.bytes, answer.message);
         Ok(())
     }
 
@@ -97,10 +107,10 @@ impl<'a> Place<'a> {
     }
 }
 
-fn copy_in(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+fn copy_in(bench: &Bench, backend: BackendChoice, bytes: u64) -> Result<Sampled> {
     let scratch = Scratch::new(&[])?;
-    let place = Place::new(bench, &scratch, backend)?;
-    fill(&place.outside)?;
+    let place = Place::new(bench, &scratch, backend, bytes)?;
+    fill(&place.outside, bytes)?;
     let subject = Side::new(|| {
         absent(&place.inside)?;
         timed(|| place.ask(Request::CopyIn(place.request())))
@@ -110,11 +120,11 @@ fn copy_in(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
     interleave(bench.pace, subject, vec![Ok(cp(&place.outside, &place.beside)), docker])
 }
 
-fn copy_out(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+fn copy_out(bench: &Bench, backend: BackendChoice, bytes: u64) -> Result<Sampled> {
     let scratch = Scratch::new(&[])?;
-    let place = Place::new(bench, &scratch, backend)?;
+    let place = Place::new(bench, &scratch, backend, bytes)?;
     // By the host itself, so that it is the sandbox's.
-    fill(&place.outside)?;
+    fill(&place.outside, bytes)?;
     place.ask(Request::CopyIn(place.request()))?;
     if let Ok(container) = &place.container {
         let to = format!("{}:{IN_CONTAINER}", container.id);
@@ -138,17 +148,17 @@ fn cp<'p>(from: &'p Path, to: &'p Path) -> Side<'p> {
     })
 }
 
-fn timed(work: impl FnOnce() -> Result<()>) -> Result<crate::sample::Sample> {
+pub(super) fn timed(work: impl FnOnce() -> Result<()>) -> Result<crate::sample::Sample> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed().into())
 }
 
 /// A file of bytes that are not all the same.
-fn fill(path: &Path) -> Result<()> {
+fn fill(path: &Path, bytes: u64) -> Result<()> {
     let piece: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
     let mut file = fs::File::create(path)?;
-    for _ in 0..BYTES >> 20 {
+    for _ in 0..bytes >> 20 {
         file.write_all(&piece)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::sample::{Sampled, Side, interleave};
 use crate::world::{Bench, Container, InProcess, Scratch, quietly};
 
 /// The command. It is the same program in a sandbox and on this machine, as far as both are of one distribution.
-const TRUE: &str = "true";
+pub(super) const TRUE: &str = "true";
 
 const CONTROLS: &[Control] = &[
     Control { what: "the Engine API's exec: create, start, read, exit code", goal: Some(Goal::Faster(40.0)) },
@@ -42,7 +42,11 @@ fn run(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
     let subject = Side::timed(|| host.exec(&sandbox, &[TRUE]));
     let container = Container::start();
     let api = container.as_ref().map_err(Clone::clone).map(|container| container.side(bench, &[TRUE], |_| Ok(())));
-    // The standard library uses posix_spawn for such a command. The supervisor gives an exec the null device and two pipes.
-    let spawn = Side::timed(|| quietly(Command::new(TRUE).stdout(Stdio::piped()).stderr(Stdio::piped())));
-    interleave(bench.pace, subject, vec![api, Ok(spawn)])
+    interleave(bench.pace, subject, vec![api, Ok(Side::timed(spawn))])
+}
+
+/// The same program with no sandbox. The standard library uses posix_spawn for such a command; the supervisor gives an exec the null
+/// device and two pipes.
+pub(super) fn spawn() -> Result<()> {
+    quietly(Command::new(TRUE).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }

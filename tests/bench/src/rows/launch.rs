@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use skillhost::host::BackendChoice;
 
-use crate::row::{Control, Row, Unit};
+use crate::row::{Control, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
 use crate::world::{Bench, InProcess, Scratch, docker, image, output, quietly};
 
@@ -15,7 +15,7 @@ pub(super) const DOCKER: Row = Row {
     what: "launch of a container, and `true` in it; stopping it is not counted",
     unit: Unit::Time,
     goal: None,
-    controls: &[Control { what: "docker run --network none IMAGE true; removing it is not counted", goal: None }],
+    controls: &[RUN],
     run: on_docker,
 };
 
@@ -27,6 +27,62 @@ pub(super) const LOCAL: Row = Row {
     controls: &[Control { what: "bwrap with all its namespaces, and `true` in it", goal: None }],
     run: on_this_machine,
 };
+
+const RUN: Control = Control { what: "docker run --network none IMAGE true; removing it is not counted", goal: None };
+const COLD: Control = Control { what: "the same where none is ready", goal: None };
+
+pub(super) const POOL_DOCKER: Row = Row {
+    name: "launch/docker-pool",
+    what: "launch of a container that was made in advance, and `true` in it, for a new session",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.010)),
+    controls: &[COLD, RUN],
+    run: |bench| pooled(bench, BackendChoice::Docker),
+};
+
+pub(super) const POOL_LOCAL: Row = Row {
+    name: "launch/local-pool",
+    what: "launch of a local sandbox that was made in advance, and `true` in it, for a new session",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.005)),
+    controls: &[COLD],
+    run: |bench| pooled(bench, BackendChoice::Local),
+};
+
+fn pooled(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
+    let scratch = Scratch::with_config("[pool]\ndefault = 1\n")?;
+    let host = InProcess::with_backend(bench, &scratch, backend)?;
+    // That there can be none here shows at the first.
+    host.stop(&host.launch()?)?;
+    let timed = |is_warm: bool| {
+        let start = Instant::now();
+        let sandbox = host.launch()?;
+        host.exec(&sandbox, &["true"])?;
+        let took = start.elapsed();
+        anyhow::ensure!(
+            sandbox.warm == is_warm,
+            "a sandbox that was {}made in advance",
+            if is_warm { "not " } else { "" }
+        );
+        host.stop(&sandbox)?;
+        // What is measured next is not to be beside the making of another.
+        host.wait_until_warm()?;
+        Ok(took.into())
+    };
+    host.wait_until_warm()?;
+    let subject = Side::new(|| {
+        host.next_session();
+        timed(true)
+    });
+    // By now the session has a workspace, and what is ready is for those that have none.
+    let cold = Side::new(|| timed(false));
+    let mut controls = vec![Ok(cold)];
+    let run = docker_run();
+    if backend == BackendChoice::Docker {
+        controls.push(run);
+    }
+    interleave(bench.pace, subject, controls)
+}
 
 fn launch<'a>(host: &'a InProcess<'_>) -> Side<'a> {
     Side::new(|| {
@@ -42,16 +98,19 @@ fn launch<'a>(host: &'a InProcess<'_>) -> Side<'a> {
 fn on_docker(bench: &Bench) -> Result<Sampled> {
     let scratch = Scratch::new(&[])?;
     let host = InProcess::with_backend(bench, &scratch, BackendChoice::Docker)?;
-    let image = image()?;
+    interleave(bench.pace, launch(&host), vec![docker_run()])
+}
+
+fn docker_run() -> Result<Side<'static>, String> {
+    let image = image().map_err(|error| format!("{error:#}"))?;
     let name = format!("skillhost-bench-{}", std::process::id());
-    let control = Side::new(|| {
+    Ok(Side::new(move || {
         let start = Instant::now();
         quietly(&mut docker(["run", "--pull", "never", "--network", "none", "--name", &name, &image, "true"]))?;
         let took = start.elapsed();
         quietly(&mut docker(["rm", "--force", &name]))?;
         Ok(took.into())
-    });
-    interleave(bench.pace, launch(&host), vec![Ok(control)])
+    }))
 }
 
 fn on_this_machine(bench: &Bench) -> Result<Sampled> {

@@ -1,16 +1,19 @@
 //! The rows, a file for each group.
 
+mod board;
 mod calls;
 mod catalog;
 mod copy;
 mod exec;
 mod launch;
+mod load;
 mod memory;
 mod metering;
 mod processes;
 mod python;
 mod runaway;
 mod stream;
+mod trees;
 
 use crate::row::Row;
 
@@ -22,14 +25,30 @@ pub(crate) const ALL: &[Row] = &[
     metering::METERING,
     exec::DOCKER,
     exec::LOCAL,
+    load::EXECS_DOCKER,
+    load::EXECS_LOCAL,
+    load::ROW_DOCKER,
+    load::ROW_LOCAL,
     stream::DOCKER,
     stream::LOCAL,
+    board::ONE,
+    board::SIXTEEN,
+    board::WATCHED_DOCKER,
+    board::WATCHED_LOCAL,
     copy::IN_DOCKER,
     copy::IN_LOCAL,
+    copy::IN_1G,
+    trees::IN,
     copy::OUT_DOCKER,
     copy::OUT_LOCAL,
+    copy::OUT_1G,
+    trees::OUT,
     launch::DOCKER,
     launch::LOCAL,
+    launch::POOL_DOCKER,
+    launch::POOL_LOCAL,
+    load::SANDBOXES_DOCKER,
+    load::SANDBOXES_LOCAL,
     processes::HOST_UP,
     processes::COLD,
     memory::IDLE_SKILL,

@@ -1,13 +1,16 @@
 //! A host in this process.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skillhost::api::types::{
-    Call, Command, Event, ExecAnswer, ExecRequest, LaunchAnswer, LaunchRequest, Request, RunRequest, StopAnswer,
+    Call, Command, Event, ExecAnswer, ExecRequest, HostStatus, LaunchAnswer, LaunchRequest, Request, RunRequest,
+    StopAnswer,
 };
 use skillhost::caller::Caller;
 use skillhost::error::ErrorKind;
@@ -29,6 +32,7 @@ pub(crate) struct InProcess<'a> {
     runtime: &'a Runtime,
     pub(crate) host: Arc<Host>,
     project: PathBuf,
+    session: Cell<usize>,
 }
 
 /// A sandbox that runs.
@@ -37,6 +41,8 @@ pub(crate) struct Sandbox {
     pub(crate) id: String,
     /// The session's workspace on this machine.
     pub(crate) workspace: PathBuf,
+    /// Whether it was made in advance.
+    pub(crate) warm: bool,
 }
 
 impl<'a> InProcess<'a> {
@@ -61,9 +67,23 @@ impl<'a> InProcess<'a> {
             ..HostOptions::default()
         };
         let host = runtime.block_on(Host::open(options))?;
-        let opened = Self { runtime, host, project: scratch::project(home) };
+        let opened = Self { runtime, host, project: scratch::project(home), session: Cell::new(0) };
         opened.ask::<Value>(Request::Trust { project: opened.project.clone(), trusted: true })?;
         Ok(opened)
+    }
+
+    /// What is called from now on is of a session that was not there before.
+    pub(crate) fn next_session(&self) {
+        self.session.set(self.session.get() + 1);
+    }
+
+    /// Waits until a sandbox is ready that is nobody's.
+    pub(crate) fn wait_until_warm(&self) -> Result<()> {
+        // The host tells nobody; this is not what is measured.
+        while self.ask::<HostStatus>(Request::HostStatus)?.warm.values().sum::<usize>() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Waits for something that is done beside this thread.
@@ -73,7 +93,8 @@ impl<'a> InProcess<'a> {
 
     /// A call of the project's.
     pub(crate) fn request(&self, request: Request) -> Call {
-        Call { caller: Caller::default(), project: Some(self.project.clone()), request }
+        let caller = Caller { session: self.session.get().to_string(), ..Caller::default() };
+        Call { caller, project: Some(self.project.clone()), request }
     }
 
     /// A call whose output nobody reads: it must be little.
@@ -111,7 +132,8 @@ impl<'a> InProcess<'a> {
         match self.wait(self.call(Request::Launch(request))) {
             Ok(answer) => {
                 let answer: LaunchAnswer = serde_json::from_value(answer)?;
-                Ok(Sandbox { id: answer.container_id, workspace: answer.workspace_path })
+                let workspace = answer.workspace_path.unwrap_or_default();
+                Ok(Sandbox { id: answer.container_id, workspace, warm: answer.warm })
             }
             Err(error) if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotFound) => {
                 Err(Missing(error.message).into())

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::sample::Pace;
 pub(crate) use container::{Container, docker, image};
-pub(crate) use in_process::{InProcess, Sandbox, exec, is_first_line, run};
+pub(crate) use in_process::{InProcess, ROLE, Sandbox, exec, is_first_line, run};
 pub(crate) use program::Program;
 pub(crate) use scratch::{Scratch, component};
 

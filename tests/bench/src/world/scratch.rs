@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use skillhost::process::StateDir;
-use skillhost::skills::component::SETTLED;
+use skillhost::stamp::SETTLED;
 use skillhost_test_support::workspace;
 
 /// More than any row holds at once.
@@ -51,6 +51,13 @@ impl Scratch {
             let source = home_of(skill)?;
             scratch.skill(skill, &fs::read(component)?, &fs::read_to_string(source.join("skill.toml"))?)?;
         }
+        Ok(scratch)
+    }
+
+    /// With this in the configuration, and no skills.
+    pub(crate) fn with_config(more: &str) -> Result<Self> {
+        let scratch = Self::new(&[])?;
+        fs::write(scratch.config(), format!("{QUOTA}{more}"))?;
         Ok(scratch)
     }
 
