@@ -128,11 +128,10 @@ impl Events for Watching {
 
 /// The entries that have not changed since and are still there: of the others, the event is on its way.
 fn page(transaction: &Transaction<'_>, scope: &str, wanted: &[(u64, String)]) -> rusqlite::Result<Vec<(u64, Raw)>> {
-    let mut statement = transaction
-        .prepare_cached(&format!(
-            "SELECT {ENTRY} FROM board_entries
+    let mut statement = transaction.prepare_cached(&format!(
+        "SELECT {ENTRY} FROM board_entries
              WHERE scope = ?1 AND key = ?2 AND event = ?3 AND (expires_at_ms IS NULL OR expires_at_ms > ?4)"
-        ))?;
+    ))?;
     let now = now_ms();
     let mut found = Vec::with_capacity(wanted.len());
     for (event_id, key) in wanted {
