@@ -33,6 +33,7 @@ mod skills;
 mod terminal;
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
@@ -91,18 +92,27 @@ pub fn main() -> i32 {
         _ => Builder::new_current_thread(),
     };
     let json = cli.global.json();
+    let serves = matches!(cli.verb, Verb::Serve(_));
     let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&crate::error::Error::from(error).into(), json),
     };
     let code = runtime.block_on(ended(cli)).unwrap_or_else(|failure| failure::report(&failure, json));
-    leave(runtime);
+    leave(runtime, serves);
     code
 }
 
-/// A thread that still reads standard input must not hold up the end.
-fn leave(runtime: Runtime) {
-    runtime.shutdown_background();
+/// How long a host process takes to let go of what its tasks hold.
+const LETTING_GO: Duration = Duration::from_secs(5);
+
+fn leave(runtime: Runtime, serves: bool) {
+    if serves {
+        // Connections to an engine by way of ssh are ended by being dropped, which a process that just ends does not do.
+        runtime.shutdown_timeout(LETTING_GO);
+    } else {
+        // A thread that still reads standard input must not hold up the end.
+        runtime.shutdown_background();
+    }
 }
 
 async fn ended(cli: Cli) -> Ended {

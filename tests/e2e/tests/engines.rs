@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use skillhost_e2e::{User, engine_kind, eventually, signal, write};
+use skillhost_e2e::{User, engine_kind, eventually, processes, signal, write};
 
 /// Has the usual engine treated as one that shares no files.
 const BRIDGE: &str = "[engine]\ntransport = \"bridge\"\n";
@@ -45,6 +45,22 @@ mod docker {
         assert_eq!(sandbox["workspace_path"].is_string(), shares, "{sandbox}");
         assert_eq!(sandbox["workspace_volume"].is_string(), !shares, "{sandbox}");
         assert_eq!(user.shell(&id, "id -u; pwd")["stdout"], "1000\n/workspace\n");
+    }
+
+    #[test]
+    fn a_host_that_ends_leaves_no_connection_to_its_engine_behind() {
+        needs_engine!();
+        if engine_kind().as_deref() != Some("ssh") {
+            // Others are sockets of the host's own.
+            return;
+        }
+        let user = User::new("");
+        user.launch([]);
+        // Each is a process of ssh, whose files are in this user's home.
+        let mark = user.home().join(".local/state/.ssh-connection").to_str().unwrap().to_owned();
+        assert!(!processes(&mark).is_empty());
+        user.run(["host", "stop"]).ok();
+        eventually("the connections end", || processes(&mark).is_empty().then_some(()));
     }
 
     #[test]

@@ -123,7 +123,12 @@ impl Docker {
         labels.insert(LABEL_VOLUME.to_owned(), what.to_owned());
         let request =
             VolumeCreateRequest { name: Some(name.to_owned()), labels: Some(labels), ..VolumeCreateRequest::default() };
-        self.call("making a volume", ASK, client.api.create_volume(request)).await.map(drop)
+        let made = self.call("making a volume", ASK, client.api.create_volume(request)).await;
+        // Docker gives one that is there already. Podman does as well, unless another host made it in this very moment.
+        if made.is_err() && self.call("looking for a volume", ASK, client.api.inspect_volume(name)).await.is_ok() {
+            return Ok(());
+        }
+        made.map(drop)
     }
 
     async fn upload(&self, client: &Client, engine_id: &str, to: &str, archive: Vec<u8>) -> Result<()> {
