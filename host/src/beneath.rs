@@ -6,6 +6,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
 
@@ -38,9 +39,23 @@ pub(crate) fn read_named(path: &Path, max: u64) -> Result<Vec<u8>> {
 
 /// Opens a regular file beneath `dir`.
 pub(crate) fn open_beneath(dir: &Dir, path: &Path) -> Result<File> {
+    open(dir, path, FollowSymlinks::Yes)
+}
+
+/// Opens the regular file `name` of `dir`, which is no symbolic link.
+pub(crate) fn open_itself(dir: &Dir, name: &Path) -> Result<File> {
+    open(dir, name, FollowSymlinks::No)
+}
+
+/// Opens the directory `name` of `dir`, which is no symbolic link.
+pub(crate) fn open_dir_itself(dir: &Dir, name: &Path) -> Result<Dir> {
+    Ok(dir.open_dir_nofollow(name)?)
+}
+
+fn open(dir: &Dir, path: &Path, follow: FollowSymlinks) -> Result<File> {
     let mut options = OpenOptions::new();
     // Opening a FIFO or a device must not wait for its other end.
-    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed()).follow(follow);
     let file = dir.open_with(path, &options)?;
     if file.metadata()?.is_file() {
         return Ok(file);
@@ -67,6 +82,11 @@ mod tests {
         for name in ["out", "absolute", "../secret"] {
             assert!(read_beneath(&dir, Path::new(name), 100).is_err(), "{name} was read");
         }
+        for name in ["out", "absolute", "in"] {
+            assert!(open_itself(&dir, Path::new(name)).is_err(), "the link {name} was followed");
+        }
+        std::os::unix::fs::symlink(".", skill.join("here")).unwrap();
+        assert!(dir.open_dir("here").is_ok() && open_dir_itself(&dir, Path::new("here")).is_err());
         assert_eq!(read_beneath(&dir, Path::new("in"), 100).unwrap(), b"inside");
         assert_eq!(read_beneath(&dir, Path::new("inside"), 5).unwrap_err().kind, ErrorKind::TooLarge);
     }

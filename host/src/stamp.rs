@@ -40,6 +40,11 @@ impl Stamp {
         Some(Self::of(&meta)).filter(Self::is_settled)
     }
 
+    /// The file's length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
     pub(crate) fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changed = u128::try_from(self.changed.max(self.modified)).unwrap_or_default();

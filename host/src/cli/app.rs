@@ -196,6 +196,7 @@ fn event_line(event: &Event) -> Option<String> {
         | Event::ExecStarted { .. }
         | Event::Audit(_)
         | Event::File(_)
-        | Event::Blackboard(_) => None,
+        | Event::Blackboard(_)
+        | Event::Skills { .. } => None,
     }
 }

@@ -101,12 +101,16 @@ pub(super) fn plain(value: &Value) -> String {
 /// Lists the skills that are found from here
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillhost list")]
-pub(super) struct List {}
+pub(super) struct List {
+    /// Read every skill anew, also where nothing seems to have changed (some network file systems tell too little)
+    #[arg(long)]
+    reload: bool,
+}
 
 impl List {
     pub(super) async fn run(self, app: &App) -> Ended {
-        listing(app, Request::ListSkills, "there are no skills here; `skillhost list --project DIR` looks elsewhere")
-            .await
+        let request = if self.reload { Request::ReloadSkills } else { Request::ListSkills };
+        listing(app, request, "there are no skills here; `skillhost list --project DIR` looks elsewhere").await
     }
 }
 

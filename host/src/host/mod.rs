@@ -1,12 +1,16 @@
 //! The one door: opens state, config, catalogue, engine and broker, and answers calls.
 
+mod actions;
 mod doctor;
+mod fit;
 mod grant;
 mod held;
 mod run;
 mod sandboxes;
+mod skill_files;
 mod skills;
 mod trust;
+mod watch_skills;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,10 +33,11 @@ use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
-use crate::skills::{DirCache, Shelf};
+use crate::skills::{DirCache, FileDigests, Shelf};
 use crate::units::now_ms;
 pub use held::Held;
 use trust::Trust;
+use watch_skills::Watches;
 
 /// How long a background host process stays with nothing to do.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
@@ -115,6 +120,8 @@ pub struct Host {
     engine: Arc<Engine>,
     descriptors: Arc<DirCache>,
     shelf: Arc<Shelf>,
+    digests: FileDigests,
+    watches: Watches,
     trust: Trust,
     calls: AtomicUsize,
     started_at_ms: u64,
@@ -170,6 +177,8 @@ impl Host {
             engine,
             descriptors,
             shelf: Arc::default(),
+            digests: FileDigests::default(),
+            watches: Watches::default(),
             trust: Trust::open(db).await?,
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
@@ -188,7 +197,21 @@ impl Host {
             Request::ListSkills => json(&self.list_skills(call.project, None).await?),
             Request::SearchSkills { query } => json(&self.list_skills(call.project, Some(query)).await?),
             Request::InspectSkill { skill } => json(&self.inspect_skill(call.project, &skill).await?),
-            Request::Trust { project, trusted } => json(&self.trust.set(&project, trusted).await?),
+            Request::ReloadSkills => {
+                self.forget_skills().await?;
+                json(&self.list_skills(call.project, None).await?)
+            }
+            Request::ListActions { unless } => json(&self.list_actions(call.project, unless).await?),
+            Request::WatchSkills => match self.watch_skills(call.project, &io).await? {},
+            Request::SkillFiles { skill } => json(&self.skill_files(call.project, skill).await?),
+            Request::ReadSkillFile { skill, path } => {
+                json(&self.read_skill_file(call.project, &skill, &path, &io).await?)
+            }
+            Request::Trust { project, trusted } => {
+                let done = self.trust.set(&project, trusted).await?;
+                self.watches.look_again();
+                json(&done)
+            }
             Request::ListApprovals => json(&broker.list_approvals()),
             Request::Approve { id } => json(&broker.approve(&actor, &id).await?),
             Request::ListImages(filter) => json(&broker.images(&actor, filter).await?),

@@ -9,10 +9,10 @@ use super::{Host, grant};
 use crate::api::types::{ActionDetail, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Catalog, Descriptor, Entry, Roots, SkillName, Source, Target, imports};
+use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
 
 impl Host {
-    async fn catalog(&self, roots: Roots) -> Result<Catalog> {
+    pub(super) async fn catalog(&self, roots: Roots) -> Result<Catalog> {
         let shelf = self.shelf.clone();
         blocking(move || Ok(Catalog::discover(&roots, &shelf))).await
     }
@@ -61,12 +61,7 @@ impl Host {
                 Some(query) => catalog.search(query)?.into_iter().cloned().collect(),
                 None => catalog.skills.values().cloned().collect(),
             };
-            // Side by side: a first listing has each described in a process of its own.
-            let describe = |entry: Entry| {
-                let described = entry.describe(&*cache).map_err(|error| error.context(&entry.name));
-                (entry, described)
-            };
-            Ok((catalog, found.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect::<Vec<_>>()))
+            Ok((catalog, described(found, &cache)))
         })
         .await?;
         let mut list = SkillList {
@@ -139,6 +134,15 @@ impl Trusts<'_> {
     }
 }
 
+/// Each with its descriptor. Side by side: a first listing has each described in a process of its own.
+pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Result<Arc<Descriptor>>)> {
+    let describe = |entry: Entry| {
+        let described = entry.describe(cache).map_err(|error| error.context(&entry.name));
+        (entry, described)
+    };
+    entries.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect()
+}
+
 fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
@@ -158,6 +162,7 @@ fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+/// Does work that waits for the file system.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::other(format!("the host failed: {error}")))?
 }

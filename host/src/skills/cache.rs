@@ -21,6 +21,8 @@ use crate::units::hex;
 
 /// Changes with the layout of [`Descriptor`], so that none of another layout is read.
 const LAYOUT: &str = "1";
+/// How the name begins of what says which digest a file has.
+const FILE_ENTRY: &str = "file-";
 /// The most files of the directory, two for each component; the oldest half goes when there are more.
 const MAX_FILES: usize = 10_000;
 
@@ -78,11 +80,22 @@ impl DirCache {
         Self { program, ..self }
     }
 
+    /// Forgets which file has which digest: each component is read anew when it is next asked for. What is known of a digest
+    /// stays, for that cannot change.
+    pub fn forget_files(&self) {
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(FILE_ENTRY.as_bytes()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     fn file_entry(&self, file: &FileKey) -> PathBuf {
         let mut hash = Sha256::new();
         hash.update(file.path.as_os_str().as_encoded_bytes());
         hash.update(format!("{:?}", file.stamp));
-        self.dir.join(format!("file-{}", hex(&hash.finalize())))
+        self.dir.join(format!("{FILE_ENTRY}{}", hex(&hash.finalize())))
     }
 
     fn descriptor_entry(&self, digest: &str) -> Option<PathBuf> {
@@ -144,5 +157,30 @@ impl DescriptorCache for DirCache {
             Some(program) => apart::describe(program, component),
             None => describe(component),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stamp::Stamp;
+
+    #[test]
+    fn of_what_is_forgotten_the_descriptors_stay() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = DirCache::open(temp.path()).unwrap();
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let descriptor = Descriptor {
+            digest: digest.clone(),
+            imports: Vec::new(),
+            actions: Vec::new(),
+            unavailable: std::collections::BTreeMap::new(),
+        };
+        let stamp = Stamp::of(&temp.path().metadata().unwrap());
+        let file = FileKey { path: "component.wasm".into(), stamp, fresh: false };
+        cache.keep(&file, &descriptor);
+        assert_eq!(cache.digest(&file), Some(digest.clone()));
+        cache.forget_files();
+        assert_eq!((cache.digest(&file), cache.descriptor(&digest)), (None, Some(descriptor)));
     }
 }

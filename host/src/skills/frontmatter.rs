@@ -40,7 +40,7 @@ pub struct Frontmatter {
     pub metadata: BTreeMap<String, String>,
     /// The body: instructions for a model.
     pub body: String,
-    /// The fields as they stand, for [`lint`].
+    /// The fields as they stand.
     fields: BTreeMap<String, Value>,
 }
 
@@ -69,6 +69,11 @@ impl Frontmatter {
             body: body.trim().to_owned(),
             fields,
         })
+    }
+
+    /// All fields as they stand, also those that the specification does not know.
+    pub fn fields(&self) -> &BTreeMap<String, Value> {
+        &self.fields
     }
 
     /// What the specification does not allow in the `SKILL.md` of the directory called `directory`.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cap_std::fs::Dir;
+use sha2::{Digest as _, Sha256};
 
 use super::cache::{DescriptorCache, descriptor_of};
 use super::descriptor::Descriptor;
@@ -32,11 +33,18 @@ pub struct Loaded {
     pub manifest: Manifest,
     /// `SKILL.md`.
     pub frontmatter: Frontmatter,
+    /// SHA-256 of the texts of both.
+    texts: [u8; 32],
     /// What the component was found to be, and of which file that was said.
     described: Mutex<Option<(Stamp, Result<Arc<Descriptor>>)>>,
 }
 
 impl Loaded {
+    /// What tells its `skill.toml` and `SKILL.md` from others: SHA-256 of their texts.
+    pub fn texts(&self) -> &[u8; 32] {
+        &self.texts
+    }
+
     /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
     pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
         check_imports(&descriptor, &self.manifest)?;
@@ -106,6 +114,11 @@ impl Stamps {
 }
 
 impl Shelf {
+    /// Forgets all of it: each skill is read anew when it is next asked for.
+    pub fn forget(&self) {
+        self.lock().clear();
+    }
+
     /// The skill in `dir`, when it is here and has not changed.
     pub(super) fn get(&self, dir: &Path) -> Option<Result<Arc<Loaded>>> {
         if !self.lock().contains_key(dir) {
@@ -153,6 +166,9 @@ fn has_manifest(skill: &Dir) -> bool {
 fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
     check_part("skill", directory)?;
     let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
+    let mut texts = Sha256::new();
+    texts.update((text.len() as u64).to_le_bytes());
+    texts.update(&text);
     let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
     manifest.check_directory(directory)?;
     let text = read_text(skill, frontmatter::FILE, frontmatter::MAX_BYTES).map_err(|error| match error.kind {
@@ -162,7 +178,13 @@ fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
         )),
         _ => error,
     })?;
-    Ok(Loaded { manifest, frontmatter: Frontmatter::parse(&text)?, described: Mutex::default() })
+    texts.update(&text);
+    Ok(Loaded {
+        manifest,
+        frontmatter: Frontmatter::parse(&text)?,
+        texts: texts.finalize().into(),
+        described: Mutex::default(),
+    })
 }
 
 fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
@@ -205,6 +227,7 @@ mod tests {
         let loaded = Loaded {
             manifest: Manifest::parse(manifest, Path::new(manifest::FILE)).unwrap(),
             frontmatter: Frontmatter::parse("---\nname: a\ndescription: b\n---\n").unwrap(),
+            texts: [0; 32],
             described: Mutex::default(),
         };
         let cache = Failing { with, asked: AtomicUsize::new(0) };
@@ -221,5 +244,27 @@ mod tests {
         assert_eq!(times_asked(Error::too_large("more than is read")), 1);
         assert_eq!(times_asked(Error::unavailable("killed where memory is short")), 3);
         assert_eq!(times_asked(Error::other("no process")), 3);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_read_anew() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = temp.path().join("a");
+        std::fs::create_dir(&at).unwrap();
+        let content = "[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"c.wasm\"\n";
+        for (file, content) in [(manifest::FILE, content), (frontmatter::FILE, "---\ndescription: b\n---\n")] {
+            std::fs::write(at.join(file), content).unwrap();
+        }
+        let shelf = Shelf::default();
+        let loaded = shelf.read(&crate::beneath::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
+        // Reading keeps only what was left alone for a while.
+        let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
+        shelf.lock().insert(at.clone(), Kept { stamps, loaded });
+        shelf.forget();
+        assert!(shelf.get(&at).is_none() && shelf.lock().is_empty());
+    }
+
+    fn stamp(at: &Path, file: &str) -> Stamp {
+        Stamp::of(&at.join(file).metadata().unwrap())
     }
 }

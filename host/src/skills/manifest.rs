@@ -79,6 +79,26 @@ pub struct Capabilities {
     pub http: Option<Http>,
 }
 
+impl Capabilities {
+    /// Whether nothing is asked for that could change anything. To copy counts as well: both ways something is written.
+    pub fn read_only(&self) -> bool {
+        let files = self.files.as_ref().is_none_or(|files| {
+            files.workspace != Workspace::ReadWrite && files.copy_in.is_empty() && files.copy_out.is_empty()
+        });
+        let publishes = self.blackboard.as_ref().is_some_and(|blackboard| !blackboard.publish.is_empty());
+        self.sandbox.is_none() && files && !publishes && !self.calls_out()
+    }
+
+    /// Whether it may meet what is not of this machine.
+    pub fn open_world(&self) -> bool {
+        self.calls_out() || self.sandbox.as_ref().is_some_and(|sandbox| sandbox.network != Network::None)
+    }
+
+    fn calls_out(&self) -> bool {
+        self.http.as_ref().is_some_and(|http| !http.hosts.is_empty())
+    }
+}
+
 /// `sandbox = { … }`: the most that it may launch.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -336,6 +356,28 @@ fuel = 10_000_000_000
         assert_eq!(manifest.capabilities.sandbox, Some(Sandbox::default()));
         assert_eq!(manifest.capabilities.files, None);
         assert_eq!(manifest.actions.expose, None);
+    }
+
+    #[test]
+    fn only_what_can_change_nothing_is_read_only() {
+        for (asked, read_only, open_world) in [
+            ("", true, false),
+            ("files = { workspace = \"read-only\" }", true, false),
+            ("files = { workspace = \"none\" }", true, false),
+            ("blackboard = { read = [\"a:*\"] }", true, false),
+            ("http = { hosts = [] }", true, false),
+            ("files = { workspace = \"read-write\" }", false, false),
+            ("files = { copy-in = [\"project\"] }", false, false),
+            ("files = { copy-out = [\"project\"] }", false, false),
+            ("blackboard = { publish = [\"a:*\"] }", false, false),
+            ("sandbox = {}", false, false),
+            ("sandbox = { network = \"bridge\" }", false, true),
+            ("http = { hosts = [\"example.com\"] }", false, true),
+        ] {
+            let head = "[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"a.wasm\"\n[capabilities]\n";
+            let capabilities = parse(&format!("{head}{asked}\n")).unwrap().capabilities;
+            assert_eq!((capabilities.read_only(), capabilities.open_world()), (read_only, open_world), "{asked}");
+        }
     }
 
     /// One line of the full manifest replaced, and what the error must say about it.

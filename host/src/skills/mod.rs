@@ -5,6 +5,8 @@
 //! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
 //! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
+//! - [`files`]: what else is in a skill's directory, for a model that reads it.
+//! - [`places`]: where on disk a change of the catalogue shows, and [`watcher`], who notices.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`apart`]: the same, in a process of its own.
@@ -23,6 +25,7 @@ pub mod component;
 pub mod descriptor;
 pub mod discovery;
 pub mod docs;
+pub mod files;
 pub mod frontmatter;
 pub mod imports;
 pub mod lift;
@@ -30,10 +33,12 @@ pub mod loaded;
 pub mod lower;
 pub mod manifest;
 pub mod name;
+pub mod places;
 pub mod schema;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
+pub mod watcher;
 mod wit;
 
 pub use crate::engine::limits::{self, Limits};
@@ -41,8 +46,11 @@ pub use cache::{DescriptorCache, DirCache};
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
 pub use discovery::{Catalog, Entry, Root, Roots, Source};
+pub use files::FileDigests;
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use loaded::{Loaded, Shelf};
 pub use manifest::Manifest;
 pub use name::{SkillName, Target};
+pub use places::Places;
+pub use watcher::Watcher;

@@ -1,11 +1,13 @@
 //! A user's view of skillhost for the end-to-end tests: the real binary, a state directory of its own, a project with skills.
 //!
-//! Nothing here knows the host's library. What a test wants to know of a container it asks the engine, and what it wants to
+//! Nothing here but [`api`] knows the host's library. What a test wants to know of a container it asks the engine, and what it wants to
 //! know of processes it reads from this machine's `/proc`, where a container's are seen from outside.
 //!
 //! The same tests run on every backend: `SKILLHOST_TEST_BACKEND` says which (`docker` when it does not), and
 //! `SKILLHOST_TEST_UID`, for root alone, as which ordinary user the program is run. `SKILLHOST_TEST_ENGINE` says that
 //! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`).
+
+pub mod api;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -429,6 +431,11 @@ pub fn has_container(id: &str) -> bool {
 /// Sends a signal.
 pub fn signal(pid: i32, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// A component that is another one and does the same: with a custom section at its end, which means nothing.
+pub fn touched(component: &[u8]) -> Vec<u8> {
+    [component, &[0, 6], b"\x05touch"].concat()
 }
 
 /// Writes a file, with its directories.

@@ -3,6 +3,7 @@
 //! Names in JSON are snake_case for answers, as S1's users know them; enumerations are kebab-case, as in WIT.
 
 mod board;
+mod catalog;
 mod machine;
 mod processes;
 mod records;
@@ -20,6 +21,7 @@ pub use board::{
     BlackboardChange, BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest,
     PublishRequest, WatchRequest, Watched,
 };
+pub use catalog::{ActionEntry, ActionList, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles};
 pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary};
 pub use processes::{
     ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary, ProcessWriteAnswer, ResizeAnswer,
@@ -67,6 +69,31 @@ pub enum Request {
     InspectSkill {
         /// Its name.
         skill: String,
+    },
+    /// Read every skill anew, also those whose files seem to be what they were, and list them. Answer: [`SkillList`].
+    ReloadSkills,
+    /// Every action that can be called, with all that a face needs to offer it. Answer: [`ActionList`].
+    ListActions {
+        /// The revision that the caller has: while it is the present one, the answer is short.
+        #[serde(default)]
+        unless: Option<String>,
+    },
+    /// Watch for changes of what [`Self::ListActions`] answers: [`Event::Watching`] first, then [`Event::Skills`] for each.
+    /// It goes on until the caller leaves.
+    WatchSkills,
+    /// The frontmatter of skills and the files in their directories. Answer: [`SkillFileList`].
+    SkillFiles {
+        /// Only of this one.
+        #[serde(default)]
+        skill: Option<String>,
+    },
+    /// Read a file of a skill; its bytes are streamed. Answer: [`SkillFileAnswer`], or a `not-found` error for whatever is
+    /// not listed.
+    ReadSkillFile {
+        /// The skill.
+        skill: String,
+        /// The file's path, just as it is listed.
+        path: String,
     },
     /// Trust (or stop trusting) the skills of a project directory. Answer: [`Done`].
     Trust {
@@ -323,4 +350,9 @@ pub enum Event {
     Watching,
     /// A change of the blackboard.
     Blackboard(BlackboardEvent),
+    /// The catalogue has changed: what is offered is not what it was.
+    Skills {
+        /// The revision that it has now, as in [`ActionList`].
+        revision: String,
+    },
 }

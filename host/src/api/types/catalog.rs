@@ -1,0 +1,101 @@
+//! The catalogue as a face offers it: actions as tools, and skills' files as resources.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::SkillState;
+
+/// Every action that can be called, or the word that nothing has changed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActionList {
+    /// The catalogue's present revision: text without meaning, equal only where the rest of this answer would be equal.
+    pub revision: String,
+    /// By skill, then by action; `null` when the caller has this revision already.
+    pub actions: Option<Vec<ActionEntry>>,
+    /// The skills that cannot be offered and why, names that two roots claim, roots that cannot be read. Empty where
+    /// `actions` is `null`: these, too, are as they were.
+    pub problems: Vec<String>,
+}
+
+/// An action, with what a face needs to offer it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActionEntry {
+    /// The skill, `plugin/skill` when of a plugin.
+    pub skill: String,
+    /// The action's name. It may hold dots, the skill's cannot.
+    pub action: String,
+    /// What the action does; may be empty.
+    pub description: String,
+    /// What the skill is for.
+    pub skill_description: String,
+    /// The signature as WIT.
+    pub signature: String,
+    /// JSON Schema of the arguments' object.
+    pub input_schema: Value,
+    /// JSON Schema of the result, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// `project`, `user` or `system`.
+    pub source: String,
+    /// `ready` or `untrusted`.
+    pub state: SkillState,
+    /// Whether the skill has just this action, so that its own name is enough to call it.
+    pub sole: bool,
+    /// Whether the skill asks for nothing that could change anything: no sandbox, no file to write or to copy, no key to
+    /// publish, no HTTP.
+    pub read_only: bool,
+    /// Whether the skill asks for a network, in its sandboxes or over HTTP.
+    pub open_world: bool,
+    /// The skill's directory.
+    pub directory: PathBuf,
+}
+
+/// Skills' files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SkillFileList {
+    /// By name.
+    pub skills: Vec<SkillFiles>,
+}
+
+/// A skill's instructions and the files beside them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SkillFiles {
+    /// The skill, `plugin/skill` when of a plugin.
+    pub name: String,
+    /// `ready` or `untrusted`; `broken` when its `skill.toml` or `SKILL.md` cannot be read. The component is not looked at.
+    pub state: SkillState,
+    /// All fields of the frontmatter of `SKILL.md`, verbatim; `null` when it cannot be read.
+    pub frontmatter: Value,
+    /// Its files by path, at most 512 of at most 16 MiB in all. The component is not among them, nor is what has a name
+    /// that begins with a dot.
+    pub files: Vec<SkillFile>,
+    /// Why there are no files, or which are left out and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A file of a skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillFile {
+    /// Relative to the skill's directory, its parts separated by `/`.
+    pub path: String,
+    /// SHA-256 of its bytes, 64 hexadecimal digits.
+    pub sha256: String,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// A file of a skill whose bytes were streamed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkillFileAnswer {
+    /// The skill.
+    pub skill: String,
+    /// The file, as in the listing.
+    pub path: String,
+    /// SHA-256 of the bytes that were streamed, 64 hexadecimal digits.
+    pub sha256: String,
+    /// How many they are.
+    pub size: u64,
+}

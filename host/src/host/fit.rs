@@ -1,0 +1,72 @@
+//! What fits into one answer.
+//!
+//! The socket carries answers up to a bound, and what one skill says of itself is its author's to write. So a listing
+//! that is too long is cut by a rule with which nobody's skill pushes out another's: the user's and the system's are in
+//! before a project's, and of those the short before the long.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::skills::Source;
+
+/// The most bytes of JSON that a listing of skills has; half of what the socket carries.
+pub(super) const MAX_LISTING: usize = 32 << 20;
+
+/// Which of these fit, each with where it comes from and its length.
+pub(super) fn fitting(lengths: &[(Source, usize)], max: usize) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|at| lengths.get(*at).map(|(source, length)| (*source == Source::Project, *length)));
+    let mut fits = vec![false; lengths.len()];
+    let mut left = max;
+    for at in order {
+        let (Some((_, length)), Some(fits)) = (lengths.get(at), fits.get_mut(at)) else { continue };
+        if let Some(rest) = left.checked_sub(*length) {
+            (left, *fits) = (rest, true);
+        }
+    }
+    fits
+}
+
+/// How many bytes this is as JSON.
+pub(super) fn length(value: &impl Serialize) -> usize {
+    struct Count(usize);
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // What cannot be written has no place in an answer.
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_pushes_nobody_out_and_the_long_push_out_none_that_are_short() {
+        let lengths = [
+            (Source::Project, 1),
+            (Source::Project, 60),
+            (Source::User, 40),
+            (Source::System, 20),
+            (Source::Project, 2),
+            (Source::User, 200),
+        ];
+        assert_eq!(fitting(&lengths, 100), [true, false, true, true, true, false]);
+        assert_eq!(fitting(&lengths, 0), [false; 6]);
+        assert_eq!(fitting(&lengths, 1_000), [true; 6]);
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_json() {
+        let value = serde_json::json!({"a": ["\n", 1.5, null]});
+        assert_eq!(length(&value), serde_json::to_string(&value).unwrap().len());
+    }
+}

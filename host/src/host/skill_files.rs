@@ -1,0 +1,125 @@
+//! The files in skills' directories, for a model that reads them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rayon::prelude::*;
+use serde_json::Value;
+
+use super::fit::{MAX_LISTING, fitting, length};
+use super::skills::blocking;
+use super::{CallIo, Host, Output};
+use crate::api::types::{SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
+use crate::error::{Error, Result};
+use crate::skills::discovery::MIN_SHARE;
+use crate::skills::{Entry, FileDigests, Roots, SkillName, files};
+
+/// Bytes of a file that are sent at once.
+const PIECE: usize = 256 << 10;
+/// The most characters of a path that an error repeats.
+const SHOWN: usize = 200;
+
+impl Host {
+    pub(super) async fn skill_files(
+        self: &Arc<Self>,
+        project: Option<PathBuf>,
+        skill: Option<String>,
+    ) -> Result<SkillFileList> {
+        let entries: Vec<Entry> = match skill {
+            Some(skill) => vec![self.find(project.as_deref(), &skill.parse()?).await?.0],
+            None => self.catalog(Roots::from_env(project.as_deref())).await?.skills.into_values().collect(),
+        };
+        let host = self.clone();
+        blocking(move || {
+            let trust = host.trusts(entries.iter(), project.as_deref())?;
+            let list = |entry: &Entry| listed(entry, trust.state(entry).0, &host.digests);
+            let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
+            Ok(SkillFileList { skills: cut(&entries, skills) })
+        })
+        .await
+    }
+
+    pub(super) async fn read_skill_file(
+        self: &Arc<Self>,
+        project: Option<PathBuf>,
+        skill: &str,
+        path: &str,
+        io: &CallIo,
+    ) -> Result<SkillFileAnswer> {
+        let name: SkillName = skill.parse()?;
+        let (entry, _) = self.find(project.as_deref(), &name).await?;
+        let (host, wanted) = (self.clone(), path.to_owned());
+        let (file, bytes) = blocking(move || read(&entry, &wanted, &host.digests)).await?;
+        let mut rest = Bytes::from(bytes);
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(PIECE));
+            io.send(Output::Stdout(piece)).await?;
+        }
+        Ok(SkillFileAnswer { skill: name.to_string(), path: file.path, sha256: file.sha256, size: file.size })
+    }
+
+    /// Reads every skill anew from now on, and has those look who watch.
+    pub(super) async fn forget_skills(&self) -> Result<()> {
+        self.shelf.forget();
+        self.digests.forget();
+        let descriptors = self.descriptors.clone();
+        blocking(move || {
+            descriptors.forget_files();
+            Ok(())
+        })
+        .await?;
+        self.watches.look_again();
+        Ok(())
+    }
+}
+
+fn listed(entry: &Entry, state: SkillState, digests: &FileDigests) -> SkillFiles {
+    let name = entry.name.clone();
+    let loaded = match &entry.loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let problem = Some(error.message.clone());
+            return SkillFiles { name, state: SkillState::Broken, frontmatter: Value::Null, files: vec![], problem };
+        }
+    };
+    let frontmatter = loaded.frontmatter.fields().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let (files, problem) = match files::list(&entry.dir, &loaded.manifest.skill.component, digests) {
+        Ok(listing) => (listing.files, listing.left_out),
+        Err(error) => (Vec::new(), Some(error.message)),
+    };
+    SkillFiles { name, state, frontmatter: Value::Object(frontmatter), files, problem }
+}
+
+/// Takes from those that do not fit into the answer what makes them long.
+fn cut(entries: &[Entry], mut skills: Vec<SkillFiles>) -> Vec<SkillFiles> {
+    let lengths: Vec<_> = entries.iter().zip(&skills).map(|(entry, skill)| (entry.source, length(skill))).collect();
+    for (skill, fits) in skills.iter_mut().zip(fitting(&lengths, MAX_LISTING)) {
+        if !fits {
+            skill.frontmatter = Value::Null;
+            skill.files = Vec::new();
+            skill.problem =
+                Some("there is more to list of all skills than one answer holds: ask for this one by its name".into());
+        }
+    }
+    skills
+}
+
+fn read(entry: &Entry, path: &str, digests: &FileDigests) -> Result<(SkillFile, Vec<u8>)> {
+    let shown: String = path.chars().take(SHOWN).collect();
+    let no_such = |why: &str| Error::not_found(format!("the skill {} has no file {shown:?}: {why}", entry.name));
+    let loaded = entry.loaded.as_ref().map_err(|error| no_such(&error.message))?;
+    let component: &Path = &loaded.manifest.skill.component;
+    let listing = files::list(&entry.dir, component, digests).map_err(|error| no_such(&error.message))?;
+    let Some(file) = listing.files.into_iter().find(|file| file.path == path) else {
+        let why = listing
+            .left_out
+            .unwrap_or_else(|| "only what is listed can be read, by just the path that it has there".into());
+        return Err(no_such(&why));
+    };
+    match files::read(&entry.dir, &file) {
+        Ok(Some(bytes)) => Ok((file, bytes)),
+        Ok(None) => Err(no_such("it changed while it was read; list the skill's files again")),
+        Err(error) => Err(no_such(&error.message)),
+    }
+}

@@ -1,0 +1,141 @@
+//! Watching a project's catalogue.
+//!
+//! All who watch the same project share one watch, which is there for as long as one of them is. It looks at the catalogue
+//! when something has happened to it and compares revisions, so that what changes nothing that is offered tells nobody
+//! anything.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use super::actions::Look;
+use super::{CallIo, Host, Output};
+use crate::api::types::Event;
+use crate::error::{Error, Result};
+use crate::skills::Watcher;
+
+/// How often what there is may be found to have changed while it was being watched, before one waits for the next event.
+const ROUNDS: usize = 8;
+
+/// The watches, by project.
+#[derive(Default)]
+pub(super) struct Watches {
+    shared: Mutex<HashMap<Option<PathBuf>, Weak<Shared>>>,
+}
+
+/// A watch, for as long as somebody holds it.
+struct Shared {
+    seen: watch::Receiver<Seen>,
+    woken: Arc<Notify>,
+    task: AbortHandle,
+}
+
+/// What was seen of a catalogue.
+#[derive(Debug, Clone)]
+enum Seen {
+    /// Nothing yet.
+    Nothing,
+    Revision(String),
+    /// It cannot be looked at.
+    Failed(Error),
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Watches {
+    fn join(&self, host: &Arc<Host>, project: Option<PathBuf>) -> Arc<Shared> {
+        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = all.get(&project).and_then(Weak::upgrade) {
+            return shared;
+        }
+        all.retain(|_, shared| shared.strong_count() > 0);
+        let (seen, receiver) = watch::channel(Seen::Nothing);
+        let woken = Arc::<Notify>::default();
+        // It holds no host: one that is closed must not live on for the sake of its watches.
+        let watching = follow(Arc::downgrade(host), project.clone(), woken.clone(), seen);
+        let task = tokio::spawn(watching).abort_handle();
+        let shared = Arc::new(Shared { seen: receiver, woken, task });
+        all.insert(project, Arc::downgrade(&shared));
+        shared
+    }
+
+    /// Has every watch look again, for something has changed that is not on disk.
+    pub(super) fn look_again(&self) {
+        let all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for shared in all.values().filter_map(Weak::upgrade) {
+            shared.woken.notify_one();
+        }
+    }
+}
+
+impl Host {
+    /// Tells of changes until the caller leaves.
+    pub(super) async fn watch_skills(self: &Arc<Self>, project: Option<PathBuf>, io: &CallIo) -> Result<Infallible> {
+        let shared = self.watches.join(self, project);
+        let mut seen = shared.seen.clone();
+        // What there was before the watch is nothing that has changed.
+        let mut known = next(&mut seen, None).await?;
+        io.send(Output::Event(Event::Watching)).await?;
+        loop {
+            known = next(&mut seen, Some(&known)).await?;
+            io.send(Output::Event(Event::Skills { revision: known.clone() })).await?;
+        }
+    }
+}
+
+/// Waits for a revision other than the known one.
+async fn next(seen: &mut watch::Receiver<Seen>, known: Option<&str>) -> Result<String> {
+    let is_news = |seen: &Seen| match seen {
+        Seen::Nothing => false,
+        Seen::Revision(revision) => Some(revision.as_str()) != known,
+        Seen::Failed(_) => true,
+    };
+    match seen.wait_for(is_news).await.as_deref() {
+        Ok(Seen::Revision(revision)) => Ok(revision.clone()),
+        Ok(Seen::Failed(error)) => Err(error.clone()),
+        Ok(Seen::Nothing) | Err(_) => Err(Error::unavailable("the watch of the skills has ended; watch again")),
+    }
+}
+
+/// Looks whenever something has happened, for as long as there is a host.
+async fn follow(host: Weak<Host>, project: Option<PathBuf>, woken: Arc<Notify>, seen: watch::Sender<Seen>) {
+    let mut watcher = Watcher::new(woken);
+    loop {
+        let Some(looking) = host.upgrade() else { return };
+        let looked = look(&looking, watcher, project.clone()).await;
+        drop(looking);
+        match looked {
+            Ok((revision, back)) => {
+                watcher = back;
+                seen.send_replace(Seen::Revision(revision));
+            }
+            Err(error) => {
+                seen.send_replace(Seen::Failed(error.context("the skills cannot be watched")));
+                return;
+            }
+        }
+        watcher.changed().await;
+    }
+}
+
+/// Looks until what was seen is what is watched. The watcher is lent, for it waits for the system.
+async fn look(host: &Arc<Host>, mut watcher: Watcher, project: Option<PathBuf>) -> Result<(String, Watcher)> {
+    let mut rounds = 0;
+    loop {
+        let Look { revision, places, .. } = host.look(project.clone()).await?;
+        let (changed, back) = super::skills::blocking(move || Ok((watcher.arm(places), watcher))).await?;
+        watcher = back;
+        rounds += 1;
+        if !changed || rounds == ROUNDS {
+            return Ok((revision, watcher));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Calls over the host's own socket, for what no verb of the command line asks.
+//!
+//! The one part here that knows the host's library: its client, as a program that embeds it would use it.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use rustix::process::Uid;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use skillhost::api::client::Client;
+use skillhost::api::types::{Call, Event, Request};
+use skillhost::error::Error;
+use skillhost::host::{CallIo, Output};
+
+use crate::{PATIENCE, User, runs_as};
+
+/// Pieces of output that may wait inside the client.
+const QUEUE: usize = 64;
+
+/// A connection to a user's host process. It is closed when this is dropped, and that ends the call under way.
+pub struct Api {
+    project: Value,
+    // In this order: the thread ends once nobody can ask it any more, or it is told to leave.
+    jobs: Option<tokio::sync::mpsc::UnboundedSender<Job>>,
+    leave: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Job {
+    call: Call,
+    output: mpsc::Sender<Output>,
+    answer: mpsc::Sender<Result<Value, Error>>,
+}
+
+/// A call under way.
+pub struct Calling {
+    output: mpsc::Receiver<Output>,
+    answer: mpsc::Receiver<Result<Value, Error>>,
+}
+
+impl User {
+    /// A connection to the host process, which is started when there is none.
+    pub fn api(&self) -> Api {
+        self.run(["list"]).ok();
+        let socket = self.state().join("skillhost.sock");
+        let (jobs, mut queue) = tokio::sync::mpsc::unbounded_channel::<Job>();
+        let (leave, mut left) = tokio::sync::oneshot::channel();
+        // A thread of its own, for host and client must be of one user, and the kernel knows users of threads.
+        let thread = std::thread::spawn(move || {
+            let uid = Uid::from_raw(runs_as());
+            rustix::thread::set_thread_res_uid(None, uid, None).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+                let mut client = Client::greet(stream).await.unwrap().expect("the host process leaves");
+                while let Some(job) = queue.recv().await {
+                    let (output, mut pieces) = tokio::sync::mpsc::channel(QUEUE);
+                    let call = client.call(&job.call, CallIo { output, input: None });
+                    let forward = async {
+                        while let Some(piece) = pieces.recv().await {
+                            let _ = job.output.send(piece);
+                        }
+                    };
+                    tokio::select! {
+                        (result, ()) = async { tokio::join!(call, forward) } => drop(job.answer.send(result)),
+                        _ = &mut left => return,
+                    }
+                }
+            });
+        });
+        Api { project: json!(self.project()), jobs: Some(jobs), leave: Some(leave), thread: Some(thread) }
+    }
+}
+
+impl Api {
+    /// The same connection for callers who work in another directory, or in none.
+    pub fn in_project(mut self, project: Value) -> Self {
+        self.project = project;
+        self
+    }
+
+    /// Begins a call.
+    pub fn begin(&self, request: Request) -> Calling {
+        let (output, outputs) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        let caller = json!({"tenant": "default", "session": "default", "agent": "default"});
+        let request = serde_json::to_value(request).unwrap();
+        let call = json!({"caller": caller, "project": self.project, "request": request});
+        let job = Job { call: serde_json::from_value(call).unwrap(), output, answer };
+        assert!(self.jobs.as_ref().unwrap().send(job).is_ok(), "the connection has ended");
+        Calling { output: outputs, answer: answered }
+    }
+
+    /// A call to its end, which must be good.
+    #[track_caller]
+    pub fn ask<T: DeserializeOwned>(&self, request: Request) -> T {
+        let answer = self.begin(request).end().1;
+        serde_json::from_value(answer.unwrap_or_else(|error| panic!("refused: {error:?}"))).unwrap()
+    }
+
+    /// A call to its end, which must be bad.
+    #[track_caller]
+    pub fn refused(&self, request: Request) -> Error {
+        let (bytes, answer) = self.begin(request).end();
+        assert!(bytes.is_empty(), "bytes came before the refusal");
+        answer.expect_err("it was not refused")
+    }
+}
+
+impl Calling {
+    /// The next event.
+    #[track_caller]
+    pub fn event(&self) -> Event {
+        match self.output.recv_timeout(PATIENCE) {
+            Ok(Output::Event(event)) => event,
+            other => panic!("no event: {other:?}, {:?}", self.answer.try_recv()),
+        }
+    }
+
+    /// All bytes that it gives, and how it ends.
+    #[track_caller]
+    pub fn end(self) -> (Vec<u8>, Result<Value, Error>) {
+        let answer = self.answer.recv_timeout(PATIENCE).expect("no answer came");
+        let mut bytes = Vec::new();
+        for piece in self.output.try_iter() {
+            if let Output::Stdout(piece) = piece {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        (bytes, answer)
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        drop((self.jobs.take(), self.leave.take()));
+        // Its panic is this test's own.
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) && !std::thread::panicking() {
+            panic!("the connection failed");
+        }
+    }
+}
