@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use skillhost::api::client::Client;
-use skillhost::api::types::{Request, SkillList};
+use skillhost::api::types::{ActionList, Request, SkillList};
 
 use crate::row::{Control, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
@@ -31,6 +31,24 @@ pub(super) const LIST: Row = Row {
     goal: Some(Own::AtMost(0.010)),
     controls: &[Control { what: "reading the 2,000 files `skill.toml` and `SKILL.md`", goal: None }],
     run: list,
+};
+
+pub(super) const ACTIONS: Row = Row {
+    name: "catalog/actions",
+    what: "the actions of 1,000 skills with their schemas, from a host process that is up",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "reading the 2,000 files `skill.toml` and `SKILL.md`", goal: None }],
+    run: actions,
+};
+
+pub(super) const UNCHANGED: Row = Row {
+    name: "catalog/unchanged",
+    what: "asking whether the actions of 1,000 skills are what they were, and they are",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.010)),
+    controls: &[Control { what: "reading the 2,000 files `skill.toml` and `SKILL.md`", goal: None }],
+    run: unchanged,
 };
 
 /// Lists the skills, all of which must be there and fit to run.
@@ -70,6 +88,39 @@ fn list(bench: &Bench) -> Result<Sampled> {
     let mut client = bench.runtime.block_on(program.connect())?;
     let skills = scratch.project().join("skills");
     let subject = Side::timed(|| bench.runtime.block_on(listed(&program, &mut client, COUNT)));
+    interleave(bench.pace, subject, vec![Ok(Side::timed(|| read(&skills)))])
+}
+
+/// Lists the actions, unless they are what they were.
+async fn offered(program: &Program<'_>, client: &mut Client, unless: Option<String>) -> Result<ActionList> {
+    Ok(serde_json::from_value(program.call(client, Request::ListActions { unless }).await?)?)
+}
+
+fn actions(bench: &Bench) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let program = warm(bench, &scratch, COUNT)?;
+    let mut client = bench.runtime.block_on(program.connect())?;
+    let skills = scratch.project().join("skills");
+    let subject = Side::timed(|| {
+        let list = bench.runtime.block_on(offered(&program, &mut client, None))?;
+        let count = list.actions.map_or(0, |actions| actions.len());
+        ensure!(count == COUNT, "{count} actions are listed: {:?}", list.problems);
+        Ok(())
+    });
+    interleave(bench.pace, subject, vec![Ok(Side::timed(|| read(&skills)))])
+}
+
+fn unchanged(bench: &Bench) -> Result<Sampled> {
+    let scratch = Scratch::new(&[])?;
+    let program = warm(bench, &scratch, COUNT)?;
+    let mut client = bench.runtime.block_on(program.connect())?;
+    let skills = scratch.project().join("skills");
+    let known = bench.runtime.block_on(offered(&program, &mut client, None))?.revision;
+    let subject = Side::timed(|| {
+        let list = bench.runtime.block_on(offered(&program, &mut client, Some(known.clone())))?;
+        ensure!(list.actions.is_none(), "the revision {known} has become {}", list.revision);
+        Ok(())
+    });
     interleave(bench.pace, subject, vec![Ok(Side::timed(|| read(&skills)))])
 }
 

@@ -55,6 +55,8 @@ pub(crate) const ALL: &[Row] = &[
     memory::LIVE_INVOCATION,
     catalog::START,
     catalog::LIST,
+    catalog::ACTIONS,
+    catalog::UNCHANGED,
     python::CALL,
     python::COMPILE,
     runaway::OVERRUN,
