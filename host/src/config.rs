@@ -3,6 +3,7 @@
 //! Unknown keys are refused with their place: a misspelt limit that is silently ignored is no limit. Every key has a
 //! default, so an absent file is a complete configuration.
 
+mod agents;
 mod script_env;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
 use crate::units;
+pub use agents::{AgentBlackboard, AgentPolicy};
 pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.
@@ -237,6 +239,8 @@ pub struct Policy {
     pub copy_out: Vec<String>,
     /// Rules for single skills by name; what they say stands in place of the above.
     pub skills: BTreeMap<String, SkillPolicy>,
+    /// What agents may do themselves.
+    pub agents: AgentPolicy,
 }
 
 impl Default for Policy {
@@ -248,6 +252,7 @@ impl Default for Policy {
             memory_mib: 8192,
             copy_out: Vec::new(),
             skills: BTreeMap::new(),
+            agents: AgentPolicy::default(),
         }
     }
 }
@@ -331,6 +336,9 @@ impl Config {
         if let Some(range) = config.blackboard.odd() {
             return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
         }
+        let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
+        agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
+        config.policy.agents.check().map_err(within("[policy.agents]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
@@ -394,6 +402,19 @@ mod tests {
         }
         let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
         assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
+    }
+
+    #[test]
+    fn agents_have_their_own_rules_and_patterns_that_can_be_meant() {
+        let agents = Config::default().policy.agents;
+        assert_eq!((agents.copy_in, agents.copy_out), (vec!["project".to_owned()], vec![]));
+        let agents = load("[policy.agents]\ncopy-in = []\ncpus = 0.5\nblackboard = { read = [\"a:*\"] }\n");
+        let agents = agents.unwrap().policy.agents;
+        assert_eq!((agents.copy_in, agents.cpus), (vec![], Some(0.5)));
+        assert_eq!((agents.blackboard.read, agents.blackboard.publish), (vec!["a:*".into()], vec!["**".into()]));
+        for line in ["blackboard = { read = [\"a?\"] }", "copy = []", "cpus = nan", "cpus = -1.0"] {
+            assert!(load(&format!("[policy.agents]\n{line}\n")).is_err(), "{line}");
+        }
     }
 
     #[test]

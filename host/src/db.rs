@@ -81,6 +81,16 @@ CREATE TABLE IF NOT EXISTS board_streams (
     stdout_bytes INTEGER NOT NULL,
     stderr_bytes INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept_skills (
+    directory BLOB PRIMARY KEY,
+    project BLOB,
+    skill TEXT NOT NULL,
+    component TEXT NOT NULL,
+    manifest TEXT NOT NULL,
+    approved INTEGER NOT NULL,
+    reach TEXT NOT NULL,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS trust (
     project TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
@@ -88,7 +98,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
 /// What version 1 kept of the blackboard, taken over: the order of its events is that of its writes.
 const FROM_VERSION_1: &str = "

@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::approval::Approval;
+
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -83,17 +85,26 @@ pub struct Error {
     /// Of a conflict: the version that is there, 0 when nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
+    /// Of a denial that the machine's owner can lift: what they are asked. For faces, which may put it to a person; a
+    /// guest is told the message alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Box<Approval>>,
 }
 
 impl Error {
     /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), version: None }
+        Self { kind, message: message.into(), version: None, approval: None }
     }
 
     /// An error of kind [`ErrorKind::Conflict`] with the version that is there.
     pub fn conflict(version: u64, message: impl Into<String>) -> Self {
         Self { version: Some(version), ..Self::new(ErrorKind::Conflict, message) }
+    }
+
+    /// An error of kind [`ErrorKind::Denied`] that this approval would lift.
+    pub fn unapproved(approval: Approval, message: impl Into<String>) -> Self {
+        Self { approval: Some(Box::new(approval)), ..Self::new(ErrorKind::Denied, message) }
     }
 
     /// The same error, its message led by what was being attempted.
@@ -147,11 +158,8 @@ impl From<std::io::Error> for Error {
 
 impl From<anyhow::Error> for Error {
     fn from(error: anyhow::Error) -> Self {
-        // An error that already has a kind keeps it, however much context was laid around it.
-        let kind = error
-            .chain()
-            .find_map(|cause| cause.downcast_ref::<Error>().map(|known| known.kind))
-            .unwrap_or(ErrorKind::Other);
-        Self::new(kind, format!("{error:#}"))
+        // An error that already has a kind keeps it and what else it carries, however much context was laid around it.
+        let known = error.chain().find_map(|cause| cause.downcast_ref::<Error>()).cloned();
+        Self { message: format!("{error:#}"), ..known.unwrap_or_else(|| Self::new(ErrorKind::Other, "")) }
     }
 }

@@ -25,6 +25,11 @@ pub(crate) fn invocation() -> Result<String> {
     Ok(format!("inv_{}", random_hex(6)?))
 }
 
+/// An approval's id.
+pub(crate) fn approval() -> Result<String> {
+    Ok(format!("ap_{}", random_hex(6)?))
+}
+
 /// The name of a call whose caller gave it none.
 pub(crate) fn tool_call() -> Result<String> {
     Ok(format!("call_{}", random_hex(6)?))

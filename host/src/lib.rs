@@ -4,6 +4,7 @@
 
 pub mod apart;
 pub mod api;
+pub mod approval;
 mod beneath;
 mod blackboard;
 mod broker;

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::client::Client;
 use super::server::{ServeOptions, Service, serve};
-use super::types::{Call, Event, ExecRequest, Request};
+use super::types::{Authority, Call, Event, ExecRequest, Request};
 use super::wire::{API, Hello, Kind, MAX_JSON};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
@@ -65,7 +65,7 @@ impl Served {
 }
 
 fn call(request: Request) -> Call {
-    Call { caller: Caller::default(), project: None, request }
+    Call { caller: Caller::default(), authority: Authority::default(), project: None, request }
 }
 
 fn list() -> Call {

@@ -8,6 +8,24 @@ pub(crate) fn matches(pattern: &str, key: &str) -> bool {
     pattern.is_empty() || step(pattern, key)
 }
 
+/// Whether every key that `narrow` matches is known to be matched by `wide`. False tells nothing: what a pair of patterns
+/// has in common is not worked out in full.
+pub(crate) fn covers(wide: &str, narrow: &str) -> bool {
+    if wide == narrow || wide.is_empty() || wide == "**" {
+        return true;
+    }
+    if !narrow.contains('*') {
+        // Just one key, where an empty pattern is all of them.
+        return !narrow.is_empty() && matches(wide, narrow);
+    }
+    let plain = |prefix: &&str| !prefix.contains('*');
+    if let Some(prefix) = wide.strip_suffix("**").filter(plain) {
+        return narrow.starts_with(prefix);
+    }
+    let rest = wide.strip_suffix('*').filter(plain).and_then(|prefix| narrow.strip_prefix(prefix));
+    rest.is_some_and(|rest| !rest.contains(':') && !rest.contains("**"))
+}
+
 /// Matches greedily and goes back to the last star only, or where that one may not cross a `:` to the last double
 /// star: the work is at most the product of the lengths.
 fn step(pattern: &[u8], key: &[u8]) -> bool {
@@ -48,7 +66,38 @@ fn step(pattern: &[u8], key: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use proptest::prelude::*;
+
+    use super::{covers, matches};
+
+    proptest! {
+        #[test]
+        fn what_is_covered_is_matched(wide in "[ab:*]{0,5}", narrow in "[ab:*]{0,5}", key in "[ab:]{0,6}") {
+            if covers(&wide, &narrow) && matches(&narrow, &key) {
+                prop_assert!(matches(&wide, &key), "{wide} {narrow} {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn patterns_cover_narrower_ones() {
+        for (wide, narrow, expected) in [
+            ("**", "a:**", true),
+            ("", "**", true),
+            ("a:**", "", false),
+            ("a:**", "a:*", true),
+            ("a:**", "a:b:**", true),
+            ("a:**", "a**", false),
+            ("a:*", "a:b*", true),
+            ("a:*", "a:b", true),
+            ("a:*", "a:**", false),
+            ("a:*", "a:b:*", false),
+            ("a:*", "a:*", true),
+            ("a", "ab", false),
+        ] {
+            assert_eq!(covers(wide, narrow), expected, "{wide} {narrow}");
+        }
+    }
 
     #[test]
     fn stars_stay_within_a_part_and_double_stars_do_not() {

@@ -29,7 +29,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub(crate) use embedded::Embedded;
-pub(crate) use glob::matches;
+pub(crate) use glob::{covers, matches};
 pub(crate) use key::{
     check_key, check_metadata, check_pattern, check_tags, check_unreserved, chunk_key, complete_key, stream_key,
 };

@@ -3,27 +3,32 @@
 //! Where the operator gave up isolation (`[local] isolation = "none"`), a command can do whatever the host's user can, so
 //! each one waits for a person. It is refused with an id; the owner approves that id with `skillhost approve`, and the same
 //! call, made again, goes through, once. What was approved is the whole of it: who asks, what is to happen and in
-//! which directory and environment. Nothing that an agent or a skill can call gives an approval.
+//! which directory and environment. What a skill may run with is asked in the same way ([`super::accepted`]), and the answer
+//! is kept.
+//!
+//! Nothing that an agent or a skill can call gives an approval, and nobody who asks chooses an id: if it came from the
+//! question, two questions could be made that share one, the harmless to be shown and the other to be approved by it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
+use super::accepted::Keeps;
 use super::{Actor, Broker};
-use crate::api::types::{Approval, ApprovalList};
+use crate::api::types::{Approval, ApprovalKind, ApprovalList};
+use crate::caller::Caller;
 use crate::error::{Error, Result};
+use crate::ids;
 use crate::sandbox::spec::SandboxInfo;
-use crate::units::hex;
 
-/// How long a question stands, and how long its answer holds.
+/// How long a question stands, and how long the answer to one about an effect holds.
 const STANDS: Duration = Duration::from_secs(10 * 60);
-/// The most questions that are kept; the oldest goes first, so that a flood of them cannot grow.
+/// The most questions that are kept. Then the oldest of whoever asked most goes, so that a flood of them cannot grow, nor
+/// push out what others ask.
 const MAX_ASKED: usize = 256;
-/// The bytes of a question's id that are shown; the whole digest is what is compared.
-const ID_BYTES: usize = 6;
 /// How much of what is to happen is shown.
 const MAX_SHOWN: usize = 4096;
 
@@ -35,10 +40,14 @@ pub(super) struct Approvals {
 
 #[derive(Debug)]
 struct Asked {
+    /// What was asked, whole: an answer is for this and for nothing that looks alike.
     digest: Vec<u8>,
+    by: Caller,
     shown: Approval,
     /// As much of it as the audit log has.
     recorded: String,
+    /// What is kept when it is approved.
+    keeps: Option<Box<Keeps>>,
     at: Instant,
 }
 
@@ -57,6 +66,14 @@ impl From<&str> for What {
     }
 }
 
+/// A question about a skill, whose answer is kept.
+#[derive(Debug)]
+pub(super) struct Lasting {
+    pub(super) kind: ApprovalKind,
+    pub(super) what: String,
+    pub(super) keeps: Keeps,
+}
+
 impl Approvals {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Asked>> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,44 +81,97 @@ impl Approvals {
         asked
     }
 
-    /// Uses up the approval of exactly this, or asks for it.
-    fn take(&self, actor: &Actor, effect: &str, what: &What) -> std::result::Result<(), Box<Approval>> {
-        let (caller, recorded) = (&actor.caller, cut(&what.plain));
+    /// Uses up the approval of exactly this, or asks for it and gives the question.
+    fn take(&self, actor: &Actor, effect: &str, what: &What) -> Result<Option<Approval>> {
+        let (caller, recorded) = (&actor.caller, shortened(&what.plain, MAX_SHOWN));
         let what = format!("{}{}", what.plain, what.env);
-        let mut hash = Sha256::new();
-        for part in
-            [&*caller.tenant, &caller.session, &caller.agent, actor.skill.as_deref().unwrap_or(""), effect, &what]
-        {
-            // Lengths in front: no two questions read alike.
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        hash.update([u8::from(actor.skill.is_some())]);
-        let digest = hash.finalize().to_vec();
+        let skill = actor.skill.as_deref();
+        let of_skill = if skill.is_some() { "skill" } else { "" };
+        let parts =
+            ["effect", &caller.tenant, &caller.session, &caller.agent, of_skill, skill.unwrap_or(""), effect, &what];
+        let digest = digest(parts.map(str::as_bytes));
         let mut asked = self.lock();
-        if let Some(at) = asked.iter().position(|asked| asked.digest == digest) {
-            let Some(found) = asked.get(at) else { return Ok(()) };
-            if !found.shown.approved {
-                return Err(Box::new(found.shown.clone()));
-            }
+        if let Some(at) = asked.iter().position(|asked| asked.digest == digest && asked.shown.approved) {
             asked.remove(at);
-            return Ok(());
+            return Ok(None);
         }
-        let shown = Approval {
-            id: format!("ap_{}", hex(digest.get(..ID_BYTES).unwrap_or(&digest))),
-            agent: caller.agent.clone(),
-            session: caller.session.clone(),
-            skill: actor.skill.clone(),
-            effect: effect.to_owned(),
-            what: cut(&what),
-            approved: false,
-        };
-        if asked.len() >= MAX_ASKED {
-            asked.pop_front();
-        }
-        asked.push_back(Asked { digest, shown: shown.clone(), recorded, at: Instant::now() });
-        Err(Box::new(shown))
+        let kind = ApprovalKind::Effect;
+        let shown = shown(actor, kind, skill.map(str::to_owned), effect, &what);
+        put(&mut asked, caller, digest, Asking { shown, recorded, keeps: None }).map(Some)
     }
+
+    /// Asks about a skill. Whoever asks, it is the same question.
+    pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: Lasting) -> Result<Approval> {
+        let Lasting { kind, what, keeps } = lasting;
+        let digest = digest(
+            ["skill", kind.name()].map(str::as_bytes).into_iter().chain(keeps.parts()?.iter().map(Vec::as_slice)),
+        );
+        let shown = shown(actor, kind, Some(keeps.kept.skill.clone()), effect, &what);
+        let recorded = shown.what.clone();
+        put(&mut self.lock(), &actor.caller, digest, Asking { shown, recorded, keeps: Some(Box::new(keeps)) })
+    }
+}
+
+/// A question that may stand already; its id is nothing yet.
+struct Asking {
+    shown: Approval,
+    recorded: String,
+    keeps: Option<Box<Keeps>>,
+}
+
+fn shown(actor: &Actor, kind: ApprovalKind, skill: Option<String>, effect: &str, what: &str) -> Approval {
+    Approval {
+        id: String::new(),
+        kind,
+        agent: actor.caller.agent.clone(),
+        session: actor.caller.session.clone(),
+        skill,
+        effect: effect.to_owned(),
+        what: shortened(what, MAX_SHOWN),
+        approved: false,
+    }
+}
+
+/// The question as it stands, or as it does from now on.
+fn put(asked: &mut VecDeque<Asked>, by: &Caller, digest: Vec<u8>, asking: Asking) -> Result<Approval> {
+    let Asking { mut shown, recorded, keeps } = asking;
+    if let Some(stands) = asked.iter().find(|stands| stands.digest == digest) {
+        // Who asked first may be of another tenant, which is nobody else's business.
+        shown.id.clone_from(&stands.shown.id);
+        return Ok(shown);
+    }
+    loop {
+        shown.id = ids::approval()?;
+        if asked.iter().all(|other| other.shown.id != shown.id) {
+            break;
+        }
+    }
+    if asked.len() >= MAX_ASKED {
+        make_room(asked);
+    }
+    asked.push_back(Asked { digest, by: by.clone(), shown: shown.clone(), recorded, keeps, at: Instant::now() });
+    Ok(shown)
+}
+
+/// Drops the oldest question of whoever asked most.
+fn make_room(asked: &mut VecDeque<Asked>) {
+    let mut counts: HashMap<&Caller, usize> = HashMap::new();
+    for one in &*asked {
+        *counts.entry(&one.by).or_default() += 1;
+    }
+    let most = counts.values().max().copied();
+    let at = asked.iter().position(|one| counts.get(&one.by).copied() == most);
+    asked.remove(at.unwrap_or_default());
+}
+
+fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for part in parts {
+        // Lengths in front: no two questions read alike.
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().to_vec()
 }
 
 impl Broker {
@@ -110,18 +180,25 @@ impl Broker {
         if !info.bare {
             return Ok(());
         }
-        self.approvals.take(actor, effect, what).map_err(|asked| {
-            Error::denied(format!(
-                "this machine's sandboxes have no isolation, so its owner must approve each command: with `skillhost approve \
-                 {}` they let this one happen once; then make the same call again",
-                asked.id
-            ))
-        })
+        let Some(asked) = self.approvals.take(actor, effect, what)? else { return Ok(()) };
+        // A skill is told by its error's message alone, and the question is not its to pass on.
+        let how = match actor.skill {
+            Some(_) => "`skillhost approve` shows what waits, and with its id lets".to_owned(),
+            None => format!("with `skillhost approve {}` they let", asked.id),
+        };
+        let message = format!(
+            "this machine's sandboxes have no isolation, so its owner must approve each command: {how} this one happen once; \
+             then make the same call again"
+        );
+        Err(Error::unapproved(asked, message))
     }
 
-    /// What waits for the owner.
+    /// What waits for the owner, and what was approved for good.
     pub(crate) fn list_approvals(&self) -> ApprovalList {
-        ApprovalList { approvals: self.approvals.lock().iter().map(|asked| asked.shown.clone()).collect() }
+        ApprovalList {
+            approvals: self.approvals.lock().iter().map(|asked| asked.shown.clone()).collect(),
+            kept: self.skills.list(),
+        }
     }
 
     /// The owner's yes.
@@ -132,23 +209,40 @@ impl Broker {
             let mut asked = self.approvals.lock();
             let found = asked.iter_mut().find(|asked| asked.shown.id == id);
             found.map(|asked| {
-                asked.shown.approved = true;
-                (asked.shown.clone(), asked.recorded.clone())
+                // One that is kept goes through once it is.
+                asked.shown.approved = asked.keeps.is_none();
+                (Approval { approved: true, ..asked.shown.clone() }, asked.recorded.clone(), asked.keeps.clone())
             })
         };
-        let result = found.ok_or_else(|| {
-            Error::not_found(format!("nothing waits for approval under {id:?}: `skillhost approve` lists what does"))
-        });
-        let result = result.map(|(approval, recorded)| {
-            record.note("what", recorded);
-            approval
-        });
-        record.end(result).await
+        let Some((approval, recorded, keeps)) = found else {
+            let message = format!("nothing waits for approval under {id:?}: `skillhost approve` lists what does");
+            return record.end(Err(Error::not_found(message))).await;
+        };
+        record.note("kind", approval.kind.name());
+        record.note("what", recorded);
+        let result = match keeps {
+            Some(keeps) => {
+                keeps.note(&mut record);
+                self.skills.keep(*keeps).await
+            }
+            None => Ok(()),
+        };
+        if result.is_ok() && approval.kind.lasts() {
+            self.approvals.lock().retain(|asked| asked.shown.id != id);
+        }
+        record.end(result.map(|()| approval)).await
     }
 }
 
-fn cut(what: &str) -> String {
-    what.chars().take(MAX_SHOWN).collect()
+/// As many characters as may be shown, and that there are more.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => {
+            let (shown, rest) = text.split_at(at);
+            format!("{shown}… (and {} characters more)", rest.chars().count())
+        }
+        None => text.to_owned(),
+    }
 }
 
 /// A command as a person is asked about it. `more` is what they have to know besides.
@@ -176,7 +270,6 @@ pub(super) fn command_in_words(request: &crate::api::types::ExecRequest, cwd: &s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::Caller;
 
     fn actor(agent: &str) -> Actor {
         Actor::owner(Caller { agent: agent.into(), ..Caller::default() })
@@ -185,23 +278,51 @@ mod tests {
     #[test]
     fn an_approval_is_for_one_call_of_one_agent() {
         let approvals = Approvals::default();
-        let asked = approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap_err();
+        let take = |agent: &str, what: &str| approvals.take(&actor(agent), "exec", &what.into()).unwrap();
+        let asked = take("a", "rm x").unwrap();
         assert!(!asked.approved);
+        assert_eq!(take("a", "rm x").unwrap().id, asked.id, "it is the same question");
         approvals.lock()[0].shown.approved = true;
         // Neither another's nor another command.
-        approvals.take(&actor("b"), "exec", &"rm x".into()).unwrap_err();
-        approvals.take(&actor("a"), "exec", &"rm y".into()).unwrap_err();
-        approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap();
-        approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap_err();
+        assert!(take("b", "rm x").is_some());
+        assert!(take("a", "rm y").is_some());
+        assert!(take("a", "rm x").is_none());
+        assert!(take("a", "rm x").is_some());
     }
 
     #[test]
-    fn questions_do_not_grow_without_bound() {
+    fn who_asks_does_not_choose_the_id() {
+        let ids = || Approvals::default().take(&actor("a"), "exec", &"rm x".into()).unwrap().unwrap().id;
+        assert_ne!(ids(), ids());
+    }
+
+    #[test]
+    fn questions_do_not_grow_without_bound_nor_push_out_those_of_others() {
         let approvals = Approvals::default();
+        let first = approvals.take(&actor("quiet"), "exec", &"rm x".into()).unwrap().unwrap();
         for number in 0..2 * MAX_ASKED {
-            approvals.take(&actor("a"), "exec", &What::from(&*number.to_string())).unwrap_err();
+            assert!(approvals.take(&actor("loud"), "exec", &What::from(&*number.to_string())).unwrap().is_some());
         }
         assert_eq!(approvals.lock().len(), MAX_ASKED);
+        assert_eq!(approvals.lock()[0].shown.id, first.id);
+    }
+
+    #[test]
+    fn a_question_and_its_answer_stand_for_ten_minutes() {
+        let approvals = Approvals::default();
+        let take = || approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap();
+        let first = take().unwrap();
+        approvals.lock()[0].shown.approved = true;
+        approvals.lock()[0].at = Instant::now().checked_sub(STANDS).unwrap();
+        let second = take().unwrap();
+        assert_ne!(second.id, first.id);
+        assert_eq!(approvals.lock().len(), 1);
+    }
+
+    #[test]
+    fn what_is_cut_says_so() {
+        assert_eq!(shortened("äbc", 3), "äbc");
+        assert_eq!(shortened("äbcde", 1), "ä… (and 4 characters more)");
     }
 
     #[test]
@@ -213,10 +334,10 @@ mod tests {
             let request = crate::api::types::ExecRequest { command, env, ..Default::default() };
             command_in_words(&request, "/workspace", ", with a note")
         };
-        let asked = approvals.take(&actor("a"), "exec", &with("hunter2")).unwrap_err();
+        let asked = approvals.take(&actor("a"), "exec", &with("hunter2")).unwrap().unwrap();
         assert_eq!(asked.what, "shell: true in /workspace, with a note, with TOKEN=\"hunter2\"");
         assert_eq!(approvals.lock()[0].recorded, "shell: true in /workspace, with a note");
         // Another value is another question.
-        assert_ne!(approvals.take(&actor("a"), "exec", &with("other")).unwrap_err().id, asked.id);
+        assert_ne!(approvals.take(&actor("a"), "exec", &with("other")).unwrap().unwrap().id, asked.id);
     }
 }

@@ -93,13 +93,7 @@ impl Broker {
         record.note("pattern", request.pattern.clone());
         let result = async {
             check_pattern(&request.pattern)?;
-            let readable = actor.grant.readable();
-            if readable.as_ref().is_some_and(Vec::is_empty) {
-                return Err(Error::denied(
-                    "this skill is granted to read no key, so there is nothing to watch: ask for some with \
-                     `blackboard = { read = [\"KEYS:*\"] }` under [capabilities] in its skill.toml",
-                ));
-            }
+            let readable = actor.grant.watchable()?;
             let permit = match &actor.watches {
                 Some(watches) => Some(watches.clone().try_acquire_owned().map_err(|_| {
                     Error::quota_exceeded(format!(

@@ -129,13 +129,10 @@ impl Broker {
         let id = &request.container_id;
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(
-                actor,
-                &info,
-                effect,
-                &What::from(&*format!("{:?}, in the sandbox {}", request.host, request.sandbox)),
-            )?;
+            // Nobody is asked about what is not granted.
             let host = actor.grant.copy(direction, &request.host)?;
+            let what = format!("{:?}, in the sandbox {}", request.host, request.sandbox);
+            self.approved(actor, &info, effect, &What::from(&*what))?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
                     Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))

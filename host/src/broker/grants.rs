@@ -15,12 +15,14 @@ pub(crate) enum Grant {
     /// The state directory's owner at the command line: the operator's policy and the quotas, nothing narrower.
     Owner,
     /// A skill: what its manifest asks for and the operator's policy allows.
-    Skill(Box<SkillGrant>),
+    Skill(Box<Limited>),
+    /// An agent that acts itself: what the operator's `[policy.agents]` allows.
+    Agent(Box<Limited>),
 }
 
-/// What a skill may do. The default is nothing.
+/// What may be done by whom not all is allowed to. The default is nothing.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SkillGrant {
+pub(crate) struct Limited {
     pub(crate) sandbox: Option<SandboxGrant>,
     /// Host roots by name.
     pub(crate) copy_in: BTreeMap<String, PathBuf>,
@@ -30,14 +32,42 @@ pub(crate) struct SkillGrant {
     pub(crate) read: Vec<String>,
 }
 
-/// What sandboxes a skill may have.
+/// What sandboxes there may be.
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxGrant {
-    pub(crate) roles: Vec<String>,
+    /// `None` is every one that is listed.
+    pub(crate) roles: Option<Vec<String>>,
     pub(crate) network: Network,
-    /// The most that one may have, and what one gets that asks for nothing.
+    /// The most that one may have; of a skill also what one gets that asks for nothing.
     pub(crate) cpus: f64,
     pub(crate) memory_mib: u64,
+}
+
+/// Whom a grant limits: a refusal says what would have to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    Skill,
+    Agent,
+}
+
+impl Whom {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Skill => "this skill",
+            Self::Agent => "agents",
+        }
+    }
+
+    /// A refusal: `asked` is the line of a manifest, `allowed` the key of the operator's rules for agents.
+    fn not_granted(self, what: &str, asked: &str, allowed: &str) -> Error {
+        let name = self.name();
+        Error::denied(match self {
+            Self::Skill => format!("{what} is not granted to {name}: {asked}"),
+            Self::Agent => format!(
+                "{what} is not granted to {name}: the operator can allow it with {allowed} under [policy.agents] in skillhost.toml"
+            ),
+        })
+    }
 }
 
 /// Which way files go.
@@ -63,47 +93,60 @@ pub(crate) struct Beneath {
     pub(crate) path: PathBuf,
 }
 
-fn not_granted(what: &str, remedy: &str) -> Error {
-    Error::denied(format!("{what} is not granted to this skill: {remedy}"))
-}
+/// A core and a gibibyte: what a sandbox has when nobody says anything.
+const USUAL_CPUS: f64 = 1.0;
+const USUAL_MEMORY_MIB: u64 = 1024;
 
 impl Grant {
-    fn sandbox(&self) -> Result<Option<&SandboxGrant>> {
+    /// The limits, and whose they are; none of the owner.
+    fn limited(&self) -> Option<(Whom, &Limited)> {
         match self {
-            Self::Owner => Ok(None),
-            Self::Skill(grant) => grant.sandbox.as_ref().map(Some).ok_or_else(|| {
-                not_granted(
-                    "running commands",
-                    "ask for it with `sandbox = { roles = [\"default\"] }` under [capabilities] in its skill.toml",
-                )
-            }),
+            Self::Owner => None,
+            Self::Skill(limited) => Some((Whom::Skill, limited)),
+            Self::Agent(limited) => Some((Whom::Agent, limited)),
         }
+    }
+
+    fn sandbox(&self) -> Result<Option<(Whom, &SandboxGrant)>> {
+        let Some((whom, limited)) = self.limited() else { return Ok(None) };
+        limited.sandbox.as_ref().map(|sandbox| Some((whom, sandbox))).ok_or_else(|| {
+            whom.not_granted(
+                "running commands",
+                "ask for it with `sandbox = { roles = [\"default\"] }` under [capabilities] in its skill.toml",
+                "`roles`",
+            )
+        })
     }
 
     /// The roles that may be used; `None` is every one that is listed.
     pub(crate) fn roles(&self) -> Result<Option<&[String]>> {
-        Ok(self.sandbox()?.map(|grant| grant.roles.as_slice()))
+        Ok(self.sandbox()?.and_then(|(_, grant)| grant.roles.as_deref()))
     }
 
     /// Checks that a role may be used, or looked at.
     pub(crate) fn role(&self, role: &str) -> Result<()> {
-        self.sandbox()?.map_or(Ok(()), |grant| use_role(grant, role))
+        self.sandbox()?.map_or(Ok(()), |(whom, grant)| use_role(whom, grant, role))
     }
 
     /// Checks a launch, and fills in the size of what was not asked for.
     pub(crate) fn launch(&self, config: &Config, request: &mut LaunchRequest) -> Result<()> {
         let network = request.network.unwrap_or_default();
         match self.sandbox()? {
-            Some(grant) => {
-                use_sandbox(grant, &request.role, network)?;
-                let cpus = *request.cpus.get_or_insert(grant.cpus);
-                let memory_mib = *request.memory_mib.get_or_insert(grant.memory_mib);
+            Some((whom, grant)) => {
+                use_sandbox(whom, grant, &request.role, network)?;
+                let (cpus, memory_mib) = match whom {
+                    Whom::Skill => (grant.cpus, grant.memory_mib),
+                    Whom::Agent => (grant.cpus.min(USUAL_CPUS), grant.memory_mib.min(USUAL_MEMORY_MIB)),
+                };
+                let cpus = *request.cpus.get_or_insert(cpus);
+                let memory_mib = *request.memory_mib.get_or_insert(memory_mib);
                 if cpus > grant.cpus || memory_mib > grant.memory_mib {
-                    return Err(Error::denied(format!(
-                        "a sandbox with {cpus} cores and {memory_mib} MiB is more than the {} cores and {} MiB that this \
-                         skill is granted: ask for less, or raise them under [capabilities] and in the operator's [policy]",
-                        grant.cpus, grant.memory_mib
-                    )));
+                    let most = format!("{} cores and {} MiB", grant.cpus, grant.memory_mib);
+                    return Err(whom.not_granted(
+                        &format!("a sandbox with {cpus} cores and {memory_mib} MiB, where {most} are the most,"),
+                        "ask for less, or raise them under [capabilities] and in the operator's [policy]",
+                        "`cpus` and `memory-mib`",
+                    ));
                 }
             }
             None => {
@@ -113,43 +156,47 @@ impl Grant {
                          allow it with `network = [\"none\", \"bridge\"]` under [policy] in skillhost.toml",
                     ));
                 }
-                request.cpus.get_or_insert(1.0);
-                request.memory_mib.get_or_insert(1024);
+                request.cpus.get_or_insert(USUAL_CPUS);
+                request.memory_mib.get_or_insert(USUAL_MEMORY_MIB);
             }
         }
         Ok(())
     }
 
-    /// Checks the use of a sandbox that runs already: a skill that attaches gains no more than by launching.
+    /// Checks the use of a sandbox that runs already: who attaches gains no more than by launching.
     pub(crate) fn attach(&self, info: &SandboxInfo) -> Result<()> {
         match self.sandbox()? {
-            Some(grant) => use_sandbox(grant, &info.role, info.network),
+            Some((whom, grant)) => use_sandbox(whom, grant, &info.role, info.network),
             None => Ok(()),
         }
     }
 
     /// Checks a copy and gives the place on the host.
     pub(crate) fn copy(&self, direction: Direction, host: &HostPath) -> Result<Beneath> {
-        match (self, host) {
-            (Self::Owner, HostPath::Owner(path)) => owner_path(path),
-            (Self::Owner, HostPath::Root { .. }) => {
+        let name = direction.name();
+        match (self.limited(), host) {
+            (None, HostPath::Owner(path)) => owner_path(path),
+            (None, HostPath::Root { .. }) => {
                 Err(Error::invalid_argument("the command line names host paths, not roots"))
             }
-            (Self::Skill(_), HostPath::Owner(_)) => {
-                Err(not_granted("a path of the host", "name a root and a path beneath it"))
-            }
-            (Self::Skill(grant), HostPath::Root { root, path }) => {
+            (Some((whom, _)), HostPath::Owner(_)) => Err(Error::denied(format!(
+                "a path of the host is not granted to {}: name a root and a path beneath it",
+                whom.name()
+            ))),
+            (Some((whom, limited)), HostPath::Root { root, path }) => {
                 let roots = match direction {
-                    Direction::In => &grant.copy_in,
-                    Direction::Out => &grant.copy_out,
+                    Direction::In => &limited.copy_in,
+                    Direction::Out => &limited.copy_out,
                 };
                 let dir = roots.get(root).ok_or_else(|| {
-                    let remedy = format!(
-                        "ask for it with `files = {{ {} = [{root:?}] }}` under [capabilities] in its skill.toml, and let \
-                         the operator's [roots] and [policy] in skillhost.toml allow it",
-                        direction.name()
-                    );
-                    not_granted(&format!("{} with the host root {root:?}", direction.name()), &remedy)
+                    whom.not_granted(
+                        &format!("{name} with the host root {root:?}"),
+                        &format!(
+                            "ask for it with `files = {{ {name} = [{root:?}] }}` under [capabilities] in its skill.toml, and \
+                             let the operator's [roots] and [policy] in skillhost.toml allow it"
+                        ),
+                        &format!("`{name} = [{root:?}]`, and a root of that name where [roots] has none,"),
+                    )
                 })?;
                 Ok(Beneath { root: dir.clone(), path: PathBuf::from(path) })
             }
@@ -164,69 +211,75 @@ impl Grant {
 
     /// Checks that the host may write a key on behalf of this one.
     pub(crate) fn publish_by_host(&self, key: &str) -> Result<()> {
-        match self {
-            Self::Owner => Ok(()),
-            Self::Skill(grant) => key_in(&grant.publish, "publish", key),
-        }
+        self.limited().map_or(Ok(()), |(whom, limited)| key_in(whom, &limited.publish, "publish", key))
     }
 
     /// Checks that a key may be deleted: whoever may publish it may, and the owner anything.
     pub(crate) fn delete(&self, key: &str) -> Result<()> {
         match self {
             Self::Owner => Ok(()),
-            Self::Skill(_) => self.publish(key),
+            Self::Skill(_) | Self::Agent(_) => self.publish(key),
         }
     }
 
     /// Checks a read of a key.
     pub(crate) fn read(&self, key: &str) -> Result<()> {
-        match self {
-            Self::Owner => Ok(()),
-            Self::Skill(grant) => key_in(&grant.read, "read", key),
-        }
+        self.limited().map_or(Ok(()), |(whom, limited)| key_in(whom, &limited.read, "read", key))
     }
 
     /// The patterns of what may be read; `None` is everything.
     pub(crate) fn readable(&self) -> Option<Vec<String>> {
-        match self {
-            Self::Owner => None,
-            Self::Skill(grant) => Some(grant.read.clone()),
+        self.limited().map(|(_, limited)| limited.read.clone())
+    }
+
+    /// The same for a watch, which is refused to whom nothing would ever be shown.
+    pub(crate) fn watchable(&self) -> Result<Option<Vec<String>>> {
+        match self.limited() {
+            Some((whom, limited)) if limited.read.is_empty() => Err(whom.not_granted(
+                "a watch where no key may be read",
+                "ask for some with `blackboard = { read = [\"KEYS:*\"] }` under [capabilities] in its skill.toml",
+                "`blackboard = { read = [\"KEYS:*\"] }`",
+            )),
+            _ => Ok(self.readable()),
         }
     }
 }
 
-fn use_role(grant: &SandboxGrant, role: &str) -> Result<()> {
-    if !grant.roles.iter().any(|granted| granted == role) {
-        return Err(not_granted(
-            &format!("the role {role:?}"),
-            &format!(
-                "it has {:?}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml",
-                grant.roles
-            ),
-        ));
+fn use_role(whom: Whom, grant: &SandboxGrant, role: &str) -> Result<()> {
+    let Some(roles) = &grant.roles else { return Ok(()) };
+    if roles.iter().any(|granted| granted == role) {
+        return Ok(());
     }
-    Ok(())
+    let has = format!("granted are {roles:?}");
+    Err(whom.not_granted(
+        &format!("the role {role:?}"),
+        &format!("{has}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml"),
+        &format!("`roles` ({has})"),
+    ))
 }
 
-fn use_sandbox(grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
-    use_role(grant, role)?;
+fn use_sandbox(whom: Whom, grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
+    use_role(whom, grant, role)?;
     if network != Network::None && grant.network != network {
-        return Err(not_granted(
+        return Err(whom.not_granted(
             "the network `bridge`",
             "ask for it with `sandbox = { network = \"bridge\" }` under [capabilities] in its skill.toml, and let the operator \
              allow it with `network = [\"none\", \"bridge\"]` under [policy] in skillhost.toml",
+            "`network = [\"none\", \"bridge\"]`",
         ));
     }
     Ok(())
 }
 
-fn key_in(patterns: &[String], verb: &str, key: &str) -> Result<()> {
+fn key_in(whom: Whom, patterns: &[String], verb: &str, key: &str) -> Result<()> {
     if patterns.iter().any(|pattern| matches(pattern, key)) {
         return Ok(());
     }
-    Err(not_granted(
+    let line = format!("`blackboard = {{ {verb} = [{key:?}] }}`");
+    Err(whom.not_granted(
         &format!("to {verb} the blackboard key {key:?}"),
-        &format!("ask for it with `blackboard = {{ {verb} = [{key:?}] }}` under [capabilities] in its skill.toml"),
+        &format!("ask for it with {line} under [capabilities] in its skill.toml"),
+        &line,
     ))
 }
 
@@ -240,5 +293,48 @@ fn owner_path(path: &Path) -> Result<Beneath> {
         _ => {
             Err(Error::invalid_argument(format!("the host path {} names no file or directory to copy", path.display())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(cpus: f64, memory_mib: u64) -> Grant {
+        let sandbox = SandboxGrant { roles: None, network: Network::None, cpus, memory_mib };
+        let limited = Limited { sandbox: Some(sandbox), publish: vec!["**".into()], ..Limited::default() };
+        Grant::Agent(Box::new(limited))
+    }
+
+    fn launched(grant: &Grant, cpus: Option<f64>) -> Result<LaunchRequest> {
+        let mut request = LaunchRequest { role: "any".into(), cpus, ..LaunchRequest::default() };
+        grant.launch(&Config::default(), &mut request).map(|()| request)
+    }
+
+    #[test]
+    fn an_agent_that_asks_for_no_size_gets_the_usual_one_and_never_more_than_it_may() {
+        let size = |grant: &Grant| {
+            let request = launched(grant, None).unwrap();
+            (request.cpus, request.memory_mib)
+        };
+        assert_eq!(size(&agent(4.0, 8192)), (Some(1.0), Some(1024)));
+        assert_eq!(size(&agent(0.5, 64)), (Some(0.5), Some(64)));
+        assert_eq!(launched(&agent(4.0, 8192), Some(4.0)).unwrap().cpus, Some(4.0));
+        let error = launched(&agent(4.0, 8192), Some(4.1)).unwrap_err();
+        assert!(error.message.contains("[policy.agents]"), "{error}");
+    }
+
+    #[test]
+    fn an_agent_names_roots_and_the_hosts_keys_are_nobodys() {
+        let grant = agent(1.0, 64);
+        let denied = |result: Result<()>| assert_eq!(result.unwrap_err().kind, crate::error::ErrorKind::Denied);
+        for direction in [Direction::In, Direction::Out] {
+            denied(grant.copy(direction, &HostPath::Owner("/etc/passwd".into())).map(drop));
+            denied(grant.copy(direction, &HostPath::Root { root: "project".into(), path: ".".into() }).map(drop));
+        }
+        grant.publish("a:b").unwrap();
+        denied(grant.publish("shell:exec:x:complete"));
+        denied(grant.delete("shell:stream:x"));
+        denied(grant.read("a"));
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Reading (a listing, a status) has no effect on the world and is not recorded; reading a file's or a key's *content* is.
 
+mod accepted;
 mod approvals;
 mod audit;
 mod board;
@@ -16,6 +17,7 @@ mod files;
 mod grants;
 mod processes;
 pub mod quota;
+mod reach;
 mod record;
 mod retained;
 mod sandboxes;
@@ -26,10 +28,12 @@ mod terminals;
 
 use std::sync::Arc;
 
+pub(crate) use accepted::{Candidate, Skills};
 pub(crate) use board::{SKILL_WATCHES, Watching};
 pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, Kept, Running, with_background};
-pub(crate) use grants::{Grant, SandboxGrant, SkillGrant};
+pub(crate) use grants::{Grant, Limited, SandboxGrant};
+pub(crate) use reach::{Place, Reach};
 pub(crate) use sandboxes::Owned;
 pub(crate) use shells::OwnedShell;
 
@@ -68,9 +72,18 @@ pub(crate) struct Actor {
 impl Actor {
     /// The state directory's owner at the command line.
     pub(crate) fn owner(caller: Caller) -> Self {
+        Self::with(caller, Grant::Owner)
+    }
+
+    /// An agent that acts itself, within what the operator lets agents do.
+    pub(crate) fn agent(caller: Caller, limits: Limited) -> Self {
+        Self::with(caller, Grant::Agent(Box::new(limits)))
+    }
+
+    fn with(caller: Caller, grant: Grant) -> Self {
         Self {
             caller,
-            grant: Arc::new(Grant::Owner),
+            grant: Arc::new(grant),
             skill: None,
             invocation_id: None,
             containers: None,
@@ -89,6 +102,7 @@ pub(crate) struct Broker {
     audit: Arc<Audit>,
     quota: Quota,
     approvals: Approvals,
+    skills: Skills,
     processes: Processes,
     shells: Shells,
     terminals: Terminals,
@@ -97,7 +111,7 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, db: &Db) -> Arc<Self> {
+    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, skills: Skills, db: &Db) -> Arc<Self> {
         let quota = Quota::new(config.quota.clone());
         let broker = Self {
             sandboxes,
@@ -106,6 +120,7 @@ impl Broker {
             audit: Arc::new(Audit::new(db.clone())),
             quota,
             approvals: Approvals::default(),
+            skills,
             processes: Processes::default(),
             shells: Shells::default(),
             terminals: Terminals::default(),

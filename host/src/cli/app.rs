@@ -12,7 +12,7 @@ use super::feed::Feed;
 use super::global::Global;
 use super::print::{self, Printer};
 use crate::api::client::Client;
-use crate::api::types::{Call, Event, Request};
+use crate::api::types::{Event, Request};
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Output};
 use crate::process;
@@ -54,7 +54,7 @@ impl App {
         feed: Option<Feed>,
         show: &mut dyn FnMut(Output) -> Option<Output>,
     ) -> Result<Answer<T>, Failure> {
-        let call = Call { caller: self.global.caller(), project: Some(self.global.project()?), request };
+        let call = self.global.call(request)?;
         let mut slot = self.client.lock().await;
         let client = match slot.as_mut() {
             Some(client) => client,
@@ -94,7 +94,7 @@ impl App {
 
     /// A call beside the one that is under way, over a connection of its own.
     pub(super) async fn call_beside(&self, request: Request) -> Result<(), Failure> {
-        let call = Call { caller: self.global.caller(), project: Some(self.global.project()?), request };
+        let call = self.global.call(request)?;
         let mut client = process::connect_or_start(&self.global.host_process()?).await?;
         let (output, _unread) = mpsc::channel(QUEUE);
         client.call(&call, CallIo { output, input: None }).await?;

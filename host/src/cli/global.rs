@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::api::types::{Authority, Call, Request};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::host::BackendChoice;
@@ -58,6 +59,12 @@ impl Global {
 
     pub(super) fn caller(&self) -> Caller {
         Caller { tenant: self.tenant.clone(), session: self.session.clone(), agent: self.agent.clone() }
+    }
+
+    /// A call of the owner's, whose program this is.
+    pub(super) fn call(&self, request: Request) -> Result<Call> {
+        let (caller, project) = (self.caller(), Some(self.project()?));
+        Ok(Call { caller, authority: Authority::Owner, project, request })
     }
 
     pub(super) fn project(&self) -> Result<PathBuf> {

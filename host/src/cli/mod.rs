@@ -3,7 +3,8 @@
 //! # Streams
 //!
 //! The result alone goes to standard output, everything else to standard error, progress only when that is a terminal.
-//! With `--output json` standard output holds the documented fields of the answer, or `{"error": {"kind", "message"}}`.
+//! With `--output json` standard output holds the documented fields of the answer, or `{"error": {"kind", "message"}}`,
+//! with an `approval` beside them where its owner can lift a denial.
 //!
 //! # Ends
 //!

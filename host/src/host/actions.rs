@@ -43,11 +43,13 @@ impl Host {
         problems.append(&mut catalog.collisions);
         let all = described(catalog.skills.into_values().collect(), &self.descriptors);
         let trust = self.trusts(all.iter().map(|(entry, _)| entry), project)?;
-        let states: Vec<_> = all.iter().map(|(entry, _)| trust.state(entry).0).collect();
         let mut found = Vec::with_capacity(all.len());
-        for ((entry, descriptor), state) in all.into_iter().zip(states) {
+        for (entry, descriptor) in all {
             match descriptor {
-                Ok(descriptor) => found.push(Described { entry, descriptor, state }),
+                Ok(descriptor) => {
+                    let state = trust.state(&entry, &descriptor).0;
+                    found.push(Described { entry, descriptor, state });
+                }
                 Err(error) => problems.push(error.message),
             }
         }

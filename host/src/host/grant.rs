@@ -1,53 +1,124 @@
-//! What a skill is granted: what its manifest asks for, and the operator's policy allows.
+//! What is granted: to a skill what its manifest asks for and the operator's policy allows, to an agent that acts itself what
+//! the operator lets agents do.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::api::types::Network;
-use crate::broker::{SandboxGrant, SkillGrant};
+use crate::broker::{Limited, Place, Reach, SandboxGrant};
 use crate::config::{Config, SkillPolicy};
-use crate::skills::manifest::Capabilities;
+use crate::skills::manifest::{Capabilities, Files};
 
 /// The host root that is the directory its caller works in.
 pub(super) const PROJECT_ROOT: &str = "project";
 
-/// The grant of the skill `name`, asked for from `project`.
-pub(super) fn grant(config: &Config, name: &str, asked: &Capabilities, project: Option<&Path>) -> SkillGrant {
-    let policy = &config.policy;
-    let none = SkillPolicy::default();
-    let own = policy.skills.get(name).unwrap_or(&none);
-    let sandbox = asked.sandbox.as_ref().map(|asked| {
-        let roles = own.roles.as_ref().or(policy.roles.as_ref());
-        let networks = own.network.as_ref().unwrap_or(&policy.network);
-        SandboxGrant {
-            roles: asked
-                .roles
-                .iter()
-                .filter(|role| roles.is_none_or(|allowed| allowed.contains(role)))
-                .cloned()
-                .collect(),
+/// What the policy says of one skill.
+struct Rules<'a> {
+    config: &'a Config,
+    own: Option<&'a SkillPolicy>,
+}
+
+impl<'a> Rules<'a> {
+    fn of(config: &'a Config, name: &str) -> Self {
+        Self { config, own: config.policy.skills.get(name) }
+    }
+
+    fn sandbox(&self, asked: &Capabilities) -> Option<SandboxGrant> {
+        let (asked, policy) = (asked.sandbox.as_ref()?, &self.config.policy);
+        let roles = self.own.and_then(|own| own.roles.as_ref()).or(policy.roles.as_ref());
+        let networks = self.own.and_then(|own| own.network.as_ref()).unwrap_or(&policy.network);
+        let allowed = |role: &&String| roles.is_none_or(|allowed| allowed.contains(role));
+        Some(SandboxGrant {
+            roles: Some(asked.roles.iter().filter(allowed).cloned().collect()),
             network: if networks.contains(&asked.network) { asked.network } else { Network::None },
             cpus: asked.cpus.min(policy.cpus),
             memory_mib: asked.memory_mib.min(policy.memory_mib),
-        }
-    });
+        })
+    }
+
+    /// The names of the roots that it may copy in from.
+    fn copy_in<'b>(&self, asked: &'b Files) -> impl Iterator<Item = &'b String> {
+        let allowed = self.own.and_then(|own| own.copy_in.as_ref());
+        asked.copy_in.iter().filter(move |root| allowed.is_none_or(|allowed| allowed.contains(root)))
+    }
+
+    /// The names of those that it may copy out to.
+    fn copy_out<'b>(&self, asked: &'b Files) -> impl Iterator<Item = &'b String> {
+        let allowed = self.own.and_then(|own| own.copy_out.as_ref()).unwrap_or(&self.config.policy.copy_out);
+        asked.copy_out.iter().filter(move |root| allowed.contains(root))
+    }
+}
+
+/// The grant of the skill `name`, asked for from `project`.
+pub(super) fn grant(config: &Config, name: &str, asked: &Capabilities, project: Option<&Path>) -> Limited {
+    let rules = Rules::of(config, name);
     let roots = roots(config, project);
     let files = asked.files.clone().unwrap_or_default();
-    let allowed = |asked: &[String], allowed: Option<&Vec<String>>| -> BTreeMap<String, PathBuf> {
-        asked
-            .iter()
-            .filter(|root| allowed.is_none_or(|allowed| allowed.contains(root)))
-            .filter_map(|root| Some((root.clone(), roots.get(root)?.clone())))
-            .collect()
-    };
     let board = asked.blackboard.clone().unwrap_or_default();
-    SkillGrant {
-        sandbox,
-        copy_in: allowed(&files.copy_in, own.copy_in.as_ref()),
-        copy_out: allowed(&files.copy_out, Some(own.copy_out.as_ref().unwrap_or(&policy.copy_out))),
+    Limited {
+        sandbox: rules.sandbox(asked),
+        copy_in: those(&roots, rules.copy_in(&files)),
+        copy_out: those(&roots, rules.copy_out(&files)),
         publish: board.publish,
         read: board.read,
     }
+}
+
+/// How far the skill `name` reaches with it, whoever calls from wherever.
+pub(super) fn reach(config: &Config, name: &str, asked: &Capabilities) -> Reach {
+    let rules = Rules::of(config, name);
+    let files = asked.files.clone().unwrap_or_default();
+    let board = asked.blackboard.clone().unwrap_or_default();
+    let place = |name: &String| {
+        let place = match config.roots.get(name) {
+            // One that is not there is where it would be.
+            Some(root) => Place::At(std::fs::canonicalize(&root.path).unwrap_or_else(|_| root.path.clone())),
+            None if name == PROJECT_ROOT => Place::Project,
+            None => return None,
+        };
+        Some((name.clone(), place))
+    };
+    let mut reach = Reach {
+        copy_in: rules.copy_in(&files).filter_map(place).collect(),
+        copy_out: rules.copy_out(&files).filter_map(place).collect(),
+        workspace: files.workspace,
+        publish: board.publish.into_iter().collect(),
+        read: board.read.into_iter().collect(),
+        ..Reach::default()
+    };
+    if let Some(sandbox) = rules.sandbox(asked) {
+        reach.network = sandbox.network;
+        reach.cpus = sandbox.cpus;
+        reach.memory_mib = sandbox.memory_mib;
+        reach.containers = asked.sandbox.as_ref().map_or(0, |asked| asked.containers);
+        reach.roles = sandbox.roles.unwrap_or_default().into_iter().collect();
+    }
+    reach
+}
+
+/// What an agent may do itself, that works in `project`.
+pub(super) fn agent(config: &Config, project: Option<&Path>) -> Limited {
+    let (policy, agents) = (&config.policy, &config.policy.agents);
+    let roots = roots(config, project);
+    let networks = agents.network.as_ref().unwrap_or(&policy.network);
+    let board = agents.blackboard.clone();
+    Limited {
+        sandbox: Some(SandboxGrant {
+            roles: agents.roles.as_ref().or(policy.roles.as_ref()).cloned(),
+            network: if networks.contains(&Network::Bridge) { Network::Bridge } else { Network::None },
+            cpus: agents.cpus.unwrap_or(policy.cpus),
+            memory_mib: agents.memory_mib.unwrap_or(policy.memory_mib),
+        }),
+        copy_in: those(&roots, agents.copy_in.iter()),
+        copy_out: those(&roots, agents.copy_out.iter()),
+        publish: board.publish,
+        read: board.read,
+    }
+}
+
+/// The roots of these names, as far as there are any.
+fn those<'a>(roots: &BTreeMap<String, PathBuf>, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, PathBuf> {
+    names.filter_map(|name| Some((name.clone(), roots.get(name)?.clone()))).collect()
 }
 
 fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
@@ -57,7 +128,7 @@ fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
 }
 
 /// The grant in words, by the interface that it is about.
-pub(super) fn in_words(grant: &SkillGrant, import: &str) -> String {
+pub(super) fn in_words(grant: &Limited, import: &str) -> String {
     let names = |names: Vec<&String>| {
         if names.is_empty() { "none".to_owned() } else { names.into_iter().cloned().collect::<Vec<_>>().join(", ") }
     };
@@ -65,7 +136,7 @@ pub(super) fn in_words(grant: &SkillGrant, import: &str) -> String {
         return match &grant.sandbox {
             Some(sandbox) => format!(
                 "roles {}; network {}; up to {} cores and {} MiB each",
-                names(sandbox.roles.iter().collect()),
+                names(sandbox.roles.iter().flatten().collect()),
                 match sandbox.network {
                     Network::None => "none",
                     Network::Bridge => "bridge",

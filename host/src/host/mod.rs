@@ -1,6 +1,7 @@
 //! The one door: opens state, config, catalogue, engine and broker, and answers calls.
 
 mod actions;
+mod authority;
 mod doctor;
 mod fit;
 mod grant;
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::apart::Bounds;
 use crate::api::types::{AuditList, BlackboardDeleted, Call, Event, HostStatus, Request, WatchRequest, Watched};
-use crate::broker::{Actor, Broker};
+use crate::broker::{Actor, Broker, Skills};
 use crate::config::{Config, Isolation};
 use crate::db::Db;
 use crate::engine::{Engine, compile};
@@ -167,7 +168,8 @@ impl Host {
         })
         .await?;
         let config = Arc::new(config);
-        let broker = Broker::new(config.clone(), sandboxes, &db);
+        let skills = Skills::open(db.clone()).await?;
+        let broker = Broker::new(config.clone(), sandboxes, skills, &db);
         broker.adopt()?;
         broker.end_streams_of_the_dead().await?;
         Ok(Arc::new(Self {
@@ -190,7 +192,7 @@ impl Host {
         call.caller.check()?;
         self.calls.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&self.calls);
-        let actor = Actor::owner(call.caller.clone());
+        let actor = self.actor(&call).await?;
         let broker = &self.broker;
         match call.request {
             Request::Run(request) => json(&self.run(&call.caller, call.project, request, &io).await?),
@@ -207,13 +209,18 @@ impl Host {
             Request::ReadSkillFile { skill, path } => {
                 json(&self.read_skill_file(call.project, &skill, &path, &io).await?)
             }
-            Request::Trust { project, trusted } => {
-                let done = self.trust.set(&project, trusted).await?;
-                self.watches.look_again();
-                json(&done)
-            }
+            Request::Trust { project, trusted } => json(&self.set_trust(&project, trusted).await?),
             Request::ListApprovals => json(&broker.list_approvals()),
-            Request::Approve { id } => json(&broker.approve(&actor, &id).await?),
+            Request::Approve { id } => {
+                let approved = broker.approve(&actor, &id).await?;
+                self.watches.look_again();
+                json(&approved)
+            }
+            Request::RevokeApproval { skill, directory } => {
+                let revoked = broker.revoke_approval(&actor, &skill, directory.as_deref()).await?;
+                self.watches.look_again();
+                json(&revoked)
+            }
             Request::ListImages(filter) => json(&broker.images(&actor, filter).await?),
             Request::ListScripts { image_role } => json(&broker.list_scripts(&actor, image_role.as_deref())?),
             Request::ExecuteScript(request) => json(&self.execute_script(&actor, request, io).await?),

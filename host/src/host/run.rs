@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::{CallIo, Host, Output, grant};
-use crate::api::types::{RunAnswer, RunRequest, SkillState};
-use crate::broker::{Actor, Effects, Grant, SKILL_WATCHES, with_background};
+use crate::api::types::{RunAnswer, RunRequest};
+use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_WATCHES, with_background};
 use crate::caller::Caller;
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
 use crate::error::{Error, Result};
 use crate::ids;
 use crate::skills::manifest::Workspace;
-use crate::skills::{Component, Target};
+use crate::skills::{Component, Source, Target};
 
 impl Host {
     pub(super) async fn run(
@@ -30,12 +30,20 @@ impl Host {
         let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
         let name = entry.name.clone();
         let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
-        let trust = self.trusts(std::iter::once(&entry), project.as_deref())?;
-        if let (SkillState::Untrusted, Some(why)) = trust.state(&entry) {
-            return self.broker.refuse(&actor, "skill.run", Error::denied(why)).await;
-        }
+        let trusted = self.trusts(std::iter::once(&entry), project.as_deref())?.lets(&entry);
         let descriptor = self.describe(&entry, known).await?;
         let loaded = entry.loaded?;
+        let asked = &loaded.manifest.capabilities;
+        let candidate = Candidate {
+            name: &name,
+            dir: &entry.dir,
+            component: &descriptor.digest,
+            manifest: &loaded.manifest_digest,
+            project: project.as_deref().filter(|_| entry.source == Source::Project),
+            trusted,
+        };
+        // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
+        self.broker.accept(&actor, &candidate, &loaded, || grant::reach(&self.config, &name, asked)).await?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
         let args = action.with_text(request.args, &request.text_args)?;
         let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
@@ -55,7 +63,6 @@ impl Host {
             .await
             .map_err(|error| error.context(&name))?;
 
-        let asked = &loaded.manifest.capabilities;
         let granted = grant::grant(&self.config, &name, asked, project.as_deref());
         let invocation_id = ids::invocation()?;
         let containers = asked.sandbox.as_ref().map_or(0, |sandbox| sandbox.containers);

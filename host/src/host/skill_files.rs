@@ -33,7 +33,8 @@ impl Host {
         let host = self.clone();
         blocking(move || {
             let trust = host.trusts(entries.iter(), project.as_deref())?;
-            let list = |entry: &Entry| listed(entry, trust.state(entry).0, &host.digests);
+            let state = |entry: &Entry| if trust.lets(entry) { SkillState::Ready } else { SkillState::Untrusted };
+            let list = |entry: &Entry| listed(entry, state(entry), &host.digests);
             let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
             Ok(SkillFileList { skills: cut(&entries, skills) })
         })

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::{Host, grant};
 use crate::api::types::{ActionDetail, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
+use crate::broker::Broker;
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
@@ -40,9 +41,9 @@ impl Host {
     }
 
     /// What the user has said of the project, which is asked for the sake of `entries`.
-    pub(super) fn trusts<'a>(
-        &self,
-        mut entries: impl Iterator<Item = &'a Entry>,
+    pub(super) fn trusts<'a, 'b>(
+        &'a self,
+        mut entries: impl Iterator<Item = &'b Entry>,
         project: Option<&'a Path>,
     ) -> Result<Trusts<'a>> {
         let matters = project.filter(|_| entries.any(|entry| entry.source == Source::Project));
@@ -50,7 +51,7 @@ impl Host {
             Some(project) if !self.trust.has(project)? => Some(project),
             _ => None,
         };
-        Ok(Trusts { untrusted })
+        Ok(Trusts { untrusted, broker: &self.broker })
     }
 
     pub(super) async fn list_skills(&self, project: Option<PathBuf>, query: Option<String>) -> Result<SkillList> {
@@ -111,17 +112,29 @@ impl Host {
 }
 
 /// What the user has said of a project.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) struct Trusts<'a> {
     /// The project, when its skills are listed and must not run.
     untrusted: Option<&'a Path>,
+    /// Has what was approved of single skills.
+    broker: &'a Broker,
 }
 
 impl Trusts<'_> {
-    /// Whether the skill may run, and why not. Whether its component is fit to run is not looked at.
-    pub(super) fn state(self, entry: &Entry) -> (SkillState, Option<String>) {
+    /// Whether whoever put the skill there is trusted.
+    pub(super) fn lets(self, entry: &Entry) -> bool {
+        self.untrusted.is_none() || entry.source != Source::Project
+    }
+
+    fn has_approved(self, entry: &Entry, descriptor: &Descriptor) -> bool {
+        let manifest = entry.loaded.as_ref().map_or("", |loaded| loaded.manifest_digest.as_str());
+        self.broker.has_approved(&entry.dir, &descriptor.digest, manifest)
+    }
+
+    /// Whether the skill may run, and why not.
+    pub(super) fn state(self, entry: &Entry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
         match self.untrusted {
-            Some(project) if entry.source == Source::Project => {
+            Some(project) if !self.lets(entry) && !self.has_approved(entry, descriptor) => {
                 let (name, project) = (&entry.name, project.display());
                 let why = format!(
                     "the skill {name} is of the project {project}, which is not trusted: look at it with \
@@ -146,7 +159,7 @@ pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Re
 fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
-        Ok(_) => trust.state(entry),
+        Ok(descriptor) => trust.state(entry, descriptor),
     };
     let loaded = entry.loaded.as_ref().ok();
     let actions = descriptor.iter().flat_map(|descriptor| &descriptor.actions);

@@ -5,10 +5,23 @@ use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
+use super::Host;
 use crate::api::types::Done;
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::units::now_ms;
+
+impl Host {
+    /// Gives trust or takes it. What is taken back is all of it: also what single skills of the project were let run with.
+    pub(super) async fn set_trust(&self, project: &Path, trusted: bool) -> Result<Done> {
+        let done = self.trust.set(project, trusted).await?;
+        if !trusted {
+            self.broker.forget_project(&real(project)?).await?;
+        }
+        self.watches.look_again();
+        Ok(done)
+    }
+}
 
 /// The user's word about projects.
 pub(super) struct Trust {

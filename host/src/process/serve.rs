@@ -16,7 +16,7 @@ use super::state_dir::Lock;
 use super::{StateDir, log};
 use crate::api::client::Client;
 use crate::api::server::{self, ServeOptions, Service};
-use crate::api::types::{Call, Done, Request};
+use crate::api::types::{Authority, Call, Done, Request};
 use crate::api::wire::Hello;
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Host, HostOptions};
@@ -153,7 +153,8 @@ struct HostService {
 
 impl Service for HostService {
     async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
-        if matches!(call.request, Request::HostStop) {
+        // An agent's is the host's to refuse.
+        if matches!(call.request, Request::HostStop) && call.authority == Authority::Owner {
             self.stop.send_replace(true);
             let done = Done { message: "the host process leaves".into() };
             return serde_json::to_value(done).map_err(|error| Error::other(error.to_string()));

@@ -14,7 +14,7 @@ use cap_std::fs::Dir;
 use sha2::{Digest as _, Sha256};
 
 use super::cache::{DescriptorCache, descriptor_of};
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, digest};
 use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
@@ -31,6 +31,8 @@ const MAX_KEPT: usize = 10_000;
 pub struct Loaded {
     /// `skill.toml`.
     pub manifest: Manifest,
+    /// The SHA-256 of the text that it was read from, `sha256:…`.
+    pub manifest_digest: String,
     /// `SKILL.md`.
     pub frontmatter: Frontmatter,
     /// SHA-256 of the texts of both.
@@ -166,6 +168,7 @@ fn has_manifest(skill: &Dir) -> bool {
 fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
     check_part("skill", directory)?;
     let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
+    let manifest_digest = digest(text.as_bytes());
     let mut texts = Sha256::new();
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
@@ -181,6 +184,7 @@ fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
     texts.update(&text);
     Ok(Loaded {
         manifest,
+        manifest_digest,
         frontmatter: Frontmatter::parse(&text)?,
         texts: texts.finalize().into(),
         described: Mutex::default(),
@@ -226,6 +230,7 @@ mod tests {
         let manifest = "[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"Cargo.toml\"\n";
         let loaded = Loaded {
             manifest: Manifest::parse(manifest, Path::new(manifest::FILE)).unwrap(),
+            manifest_digest: digest(manifest.as_bytes()),
             frontmatter: Frontmatter::parse("---\nname: a\ndescription: b\n---\n").unwrap(),
             texts: [0; 32],
             described: Mutex::default(),

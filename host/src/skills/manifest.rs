@@ -7,7 +7,7 @@
 use std::path::{Component as PathPart, Path, PathBuf};
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{name, toml_file};
 use crate::api::types::Network;
@@ -140,7 +140,7 @@ pub struct Files {
 }
 
 /// How a skill's own code sees the session's workspace.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workspace {
     /// Not at all.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use skillhost::api::types::{AuditList, Call, Event, Request, RunAnswer, RunRequest};
+use skillhost::api::types::{AuditList, Authority, Call, Event, Request, RunAnswer, RunRequest};
 use skillhost::caller::Caller;
 use skillhost::error::{Error, ErrorKind, Result};
 use skillhost::host::{CallIo, Held, Host, HostOptions, Output};
@@ -93,7 +93,8 @@ impl Machine {
     /// Makes any call.
     pub async fn call(&self, request: Request) -> (Result<Value>, Vec<Event>) {
         let (output, mut pieces) = mpsc::channel(16);
-        let call = Call { caller: Caller::default(), project: Some(self.project.path().to_owned()), request };
+        let (caller, project) = (Caller::default(), Some(self.project.path().to_owned()));
+        let call = Call { caller, authority: Authority::Owner, project, request };
         let answer = self.host.call(call, CallIo { output, input: None });
         let events = async {
             let mut events = Vec::new();

@@ -271,6 +271,14 @@ impl User {
         self.run(["run", action, "--json", &args.to_string(), "--output", "json"])
     }
 
+    /// Approves what a refusal asks for.
+    #[track_caller]
+    pub fn approve(&self, refused: &Value) {
+        let id =
+            refused["error"]["approval"]["id"].as_str().unwrap_or_else(|| panic!("it asks for nothing: {refused}"));
+        self.run(["approve", id]).ok();
+    }
+
     /// Launches a sandbox and gives its id.
     pub fn launch<const N: usize>(&self, more: [&str; N]) -> String {
         let mut args = vec!["sandbox", "launch", "--role", "default", "--output", "json"];

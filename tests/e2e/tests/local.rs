@@ -212,6 +212,16 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     let exec = |line: &str| user.run(["sandbox", "exec", &id, "--output", "json", "--shell", line]);
     let denied = exec(&line).code(3).json();
     let approval = asked(&denied);
+    let carried = &denied["error"]["approval"];
+    assert_eq!((&carried["id"], &carried["kind"]), (&json!(approval), &json!("effect")), "{denied}");
+    assert!(carried["what"].as_str().unwrap().contains(&line), "{denied}");
+    // A skill is told that somebody must, and not by which id.
+    user.add_skill("probe");
+    user.run(["trust"]).ok();
+    let run = json!({"role": "default", "network": null, "line": "true"});
+    let failure = user.call("probe.run", &run).code(1).json()["failure"].as_str().unwrap().to_owned();
+    assert!(failure.starts_with("denied: ") && failure.contains("skillhost approve"), "{failure}");
+    assert!(!failure.contains("ap_"), "{failure}");
     // Another agent's call, another command, and files wait each for their own.
     exec("true").code(3);
     user.run_with(["sandbox", "write", &id, "x"], b"x").code(3);

@@ -307,6 +307,8 @@ fn a_skill_streams_what_it_is_granted_to_publish_and_is_refused_before_the_comma
     let asked = std::fs::read_to_string(&manifest).unwrap();
     let asked = asked.replace("publish = [\"probe:*\"]", "publish = [\"shell:**\"]");
     skillhost_e2e::write(&manifest, asked);
+    // More than it ran with before.
+    user.approve(&user.call("probe.publish-output", &args).code(3).json());
     let mut follower = Follower::start(&user);
     let answer = user.call("probe.publish-output", &args).ok().json();
     let (chunks, end) = follower.command();

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::approval::{Approval, ApprovalKind};
 use crate::caller::Caller;
 pub use board::{
     BlackboardChange, BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest,
@@ -26,7 +27,7 @@ pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary
 pub use processes::{
     ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary, ProcessWriteAnswer, ResizeAnswer,
 };
-pub use records::{Approval, ApprovalList, AuditList, AuditRecord};
+pub use records::{ApprovalList, AuditList, AuditRecord, KeptSkill};
 pub use sandboxes::{
     AttachAnswer, Command, CopyAnswer, CopyRequest, DetachAnswer, ExecAnswer, ExecRequest, FileAnswer, FileChange,
     FileEntry, FileList, HostPath, LaunchAnswer, LaunchRequest, Network, Outcome, RestartAnswer, SandboxList,
@@ -45,11 +46,26 @@ pub use skills::{ActionDetail, Permission, RunAnswer, RunRequest, SkillDetail, S
 pub struct Call {
     /// Who asks.
     pub caller: Caller,
+    /// With whose authority; absent is the owner's.
+    #[serde(default)]
+    pub authority: Authority,
     /// The directory the caller works in: its skills are found there, and the host root `project` is this directory.
     #[serde(default)]
     pub project: Option<PathBuf>,
     /// What is asked.
     pub request: Request,
+}
+
+/// With whose authority a call is made. Whoever may speak to the host is its owner, so the owner's program says this, and
+/// says `agent` for what an agent asks of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authority {
+    /// The state directory's owner: what the operator's policy and the quotas allow.
+    #[default]
+    Owner,
+    /// An agent: what `[policy.agents]` allows, and nothing that would change what it may.
+    Agent,
 }
 
 /// What can be asked of the host.
@@ -102,12 +118,20 @@ pub enum Request {
         /// False takes the trust back.
         trusted: bool,
     },
-    /// What waits for the owner's approval. Answer: [`ApprovalList`].
+    /// What waits for the owner's approval, and what was approved. Answer: [`ApprovalList`].
     ListApprovals,
-    /// Approve one of these; it may then happen once. Answer: [`Approval`].
+    /// Approve what waits: an effect may then happen once, a skill runs until it changes. Answer: [`Approval`].
     Approve {
         /// Which.
         id: String,
+    },
+    /// Forget what skills were let run with. Answer: [`Done`], or a `not-found` error.
+    RevokeApproval {
+        /// Those of this name, wherever they are.
+        skill: String,
+        /// And the one in this directory, absolute.
+        #[serde(default)]
+        directory: Option<PathBuf>,
     },
     /// The roles and whether their images are present. Answer: [`ImageList`].
     ListImages(ImageFilter),

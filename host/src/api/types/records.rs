@@ -3,31 +3,35 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What waits for the machine's owner to approve it, or was approved and has not happened yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Approval {
-    /// `ap_` and 12 hexadecimal digits.
-    pub id: String,
-    /// The agent that asks.
-    pub agent: String,
-    /// Its session.
-    pub session: String,
-    /// The skill that asks, when one does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub skill: Option<String>,
-    /// What kind of effect, as in the audit log.
-    pub effect: String,
-    /// What is to happen, cut after 4096 characters.
-    pub what: String,
-    /// Whether the owner has said yes.
-    pub approved: bool,
-}
+use crate::approval::Approval;
 
-/// What waits for approval, oldest first.
+/// What waits for approval, and what was approved for good.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ApprovalList {
-    /// Each.
+    /// What waits, oldest first, with what was approved and has not happened yet.
     pub approvals: Vec<Approval>,
+    /// What skills were let run with, oldest first.
+    #[serde(default)]
+    pub kept: Vec<KeptSkill>,
+}
+
+/// A skill, and what it was last let run with. More than that is asked about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptSkill {
+    /// Its name, `plugin/skill` when of a plugin.
+    pub skill: String,
+    /// Its directory, through no link.
+    pub directory: String,
+    /// Whether the owner approved it by itself; otherwise it ran from a trusted root, and this is what it had first.
+    pub approved: bool,
+    /// The component's digest, `sha256:…`.
+    pub component: String,
+    /// That of its `skill.toml`.
+    pub manifest: String,
+    /// What it may do, in words, cut after 1024 characters.
+    pub may: String,
+    /// Since when, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// One brokered effect, or its denial.

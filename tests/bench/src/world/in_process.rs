@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skillhost::api::types::{
-    Call, Command, Event, ExecAnswer, ExecRequest, HostStatus, LaunchAnswer, LaunchRequest, Request, RunRequest,
-    StopAnswer,
+    Authority, Call, Command, Event, ExecAnswer, ExecRequest, HostStatus, LaunchAnswer, LaunchRequest, Request,
+    RunRequest, StopAnswer,
 };
 use skillhost::caller::Caller;
 use skillhost::error::ErrorKind;
@@ -94,7 +94,7 @@ impl<'a> InProcess<'a> {
     /// A call of the project's.
     pub(crate) fn request(&self, request: Request) -> Call {
         let caller = Caller { session: self.session.get().to_string(), ..Caller::default() };
-        Call { caller, project: Some(self.project.clone()), request }
+        Call { caller, authority: Authority::Owner, project: Some(self.project.clone()), request }
     }
 
     /// A call whose output nobody reads: it must be little.

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use skillhost::api::client::Client;
-use skillhost::api::types::{Call, Request};
+use skillhost::api::types::{Authority, Call, Request};
 use skillhost::caller::Caller;
 use skillhost::host::CallIo;
 use skillhost::process::{self, HostProcess};
@@ -54,7 +54,8 @@ impl<'a> Program<'a> {
     /// A call of the project's, whose output nobody reads: it must be little.
     pub(crate) async fn call(&self, client: &mut Client, request: Request) -> Result<Value> {
         let (output, _unread) = mpsc::channel(64);
-        let call = Call { caller: Caller::default(), project: Some(self.project.clone()), request };
+        let (caller, project) = (Caller::default(), Some(self.project.clone()));
+        let call = Call { caller, authority: Authority::Owner, project, request };
         Ok(client.call(&call, CallIo { output, input: None }).await?)
     }
 

@@ -1,0 +1,58 @@
+//! What the machine's owner is asked, as it travels: in a refusal ([`crate::error::Error`]), in a listing, to a shell.
+//!
+//! Beneath the errors, since a refusal carries the question whose answer would lift it.
+
+use serde::{Deserialize, Serialize};
+
+/// What waits for the machine's owner to approve it, or was approved and has not happened yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// `ap_` and 12 hexadecimal digits, which nobody who asks can choose.
+    pub id: String,
+    /// What is asked, and how long the answer holds.
+    pub kind: ApprovalKind,
+    /// The agent that asks.
+    pub agent: String,
+    /// Its session.
+    pub session: String,
+    /// The skill that asks, or that is asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skill: Option<String>,
+    /// What kind of effect, as in the audit log.
+    pub effect: String,
+    /// What is to happen, in words, cut after 4096 characters.
+    pub what: String,
+    /// Whether the owner has said yes.
+    pub approved: bool,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalKind {
+    /// One effect, which may then happen once.
+    Effect,
+    /// The first use of a skill whose root is not trusted. The answer lasts until its component or `skill.toml` changes.
+    FirstUse,
+    /// The same, of a skill that has changed since it was approved.
+    Changed,
+    /// More for a skill than it had before. The answer lasts.
+    WiderGrant,
+}
+
+impl ApprovalKind {
+    /// The kebab-case name, as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Effect => "effect",
+            Self::FirstUse => "first-use",
+            Self::Changed => "changed",
+            Self::WiderGrant => "wider-grant",
+        }
+    }
+
+    /// Whether the answer lasts, rather than being used up by the next call.
+    pub fn lasts(self) -> bool {
+        self != Self::Effect
+    }
+}

@@ -1,0 +1,151 @@
+//! The rule itself: what becomes of a skill that is about to run, given what is kept of it.
+
+use std::path::Path;
+
+use super::super::approvals::shortened;
+use super::super::reach::Reach;
+use super::{Candidate, Kept, MAX_LISTED};
+use crate::api::types::ApprovalKind;
+
+/// What becomes of a candidate.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Runs,
+    /// It is the first time, and the baseline is to be kept.
+    First,
+    /// The owner is asked: the question, and why.
+    Asks {
+        kind: ApprovalKind,
+        why: String,
+        what: String,
+    },
+}
+
+/// The rule.
+pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, reach: &Reach) -> Verdict {
+    let Candidate { name, component, manifest, .. } = candidate;
+    let project = || candidate.project.unwrap_or(dir).display();
+    let files = format!("its component {component}, its skill.toml {manifest}");
+    let first = || Verdict::Asks {
+        kind: ApprovalKind::FirstUse,
+        why: format!(
+            "the skill {name} is of the project {}, which is not trusted, so its owner must approve its first use",
+            project()
+        ),
+        what: format!("run the skill {name} of {}, which may: {} ({files})", dir.display(), reach.in_words()),
+    };
+    let kept = match (candidate.trusted, kept) {
+        (true, None) => return Verdict::First,
+        (true, Some(kept)) => kept,
+        (false, Some(kept)) if kept.approved => kept,
+        (false, _) => return first(),
+    };
+    let new = reach.beyond(&kept.reach).join("; ");
+    if !candidate.trusted {
+        let changed = match (kept.component != *component, kept.manifest != *manifest) {
+            (true, true) => Some("component and skill.toml"),
+            (true, false) => Some("component"),
+            (false, true) => Some("skill.toml"),
+            (false, false) => None,
+        };
+        if let Some(changed) = changed {
+            let also = if new.is_empty() { String::new() } else { format!("; new: {new}") };
+            return Verdict::Asks {
+                kind: ApprovalKind::Changed,
+                why: format!(
+                    "the skill {name} changed since its owner approved it (its {changed}), and its project {} is not \
+                     trusted, so they must approve it again{}",
+                    project(),
+                    shortened(&also, MAX_LISTED)
+                ),
+                what: format!(
+                    "run the skill {name} of {}, which changed (its {changed}){also}; it may: {} ({files})",
+                    dir.display(),
+                    reach.in_words()
+                ),
+            };
+        }
+    }
+    if new.is_empty() {
+        return Verdict::Runs;
+    }
+    Verdict::Asks {
+        kind: ApprovalKind::WiderGrant,
+        why: format!(
+            "the skill {name} would have more than it was let run with, so its owner must approve that: {}",
+            shortened(&new, MAX_LISTED)
+        ),
+        what: format!("let the skill {name} of {} have more than before: {new} ({files})", dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: &str = "/p/skills/one";
+
+    fn candidate(trusted: bool) -> Candidate<'static> {
+        let (dir, project) = (Path::new(DIR), Some(Path::new("/p")));
+        Candidate { name: "one", dir, component: "sha256:c1", manifest: "sha256:m1", project, trusted }
+    }
+
+    fn reach(roles: &[&str]) -> Reach {
+        Reach { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..Reach::default() }
+    }
+
+    fn kept(approved: bool, roles: &[&str]) -> Kept {
+        Kept {
+            skill: "one".into(),
+            project: Some("/p".into()),
+            component: "sha256:c1".into(),
+            manifest: "sha256:m1".into(),
+            approved,
+            reach: reach(roles),
+            at_ms: 1,
+        }
+    }
+
+    fn asks(candidate: &Candidate<'_>, kept: Option<&Kept>, roles: &[&str]) -> (ApprovalKind, String) {
+        match judge(candidate, Path::new(DIR), kept, &reach(roles)) {
+            Verdict::Asks { kind, why, what } => (kind, format!("{why} / {what}")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn runs(candidate: &Candidate<'_>, kept: &Kept, roles: &[&str]) -> bool {
+        judge(candidate, Path::new(DIR), Some(kept), &reach(roles)) == Verdict::Runs
+    }
+
+    #[test]
+    fn where_the_root_is_not_trusted_the_files_must_be_those_that_were_approved() {
+        let candidate = candidate(false);
+        assert_eq!(asks(&candidate, None, &["a"]).0, ApprovalKind::FirstUse);
+        // A baseline of when it was trusted is no approval.
+        assert_eq!(asks(&candidate, Some(&kept(false, &["a"])), &["a"]).0, ApprovalKind::FirstUse);
+        assert!(runs(&candidate, &kept(true, &["a"]), &["a"]));
+        assert!(runs(&candidate, &kept(true, &["a", "b"]), &["a"]));
+        let component = Candidate { component: "sha256:c2", ..candidate };
+        let manifest = Candidate { manifest: "sha256:m2", ..candidate };
+        for (changed, said) in [(component, "(its component)"), (manifest, "(its skill.toml)")] {
+            let (kind, words) = asks(&changed, Some(&kept(true, &["a"])), &["a"]);
+            assert!(kind == ApprovalKind::Changed && words.contains(said) && !words.contains("new:"), "{words}");
+        }
+        let (kind, words) = asks(&manifest, Some(&kept(true, &["a"])), &["a", "b"]);
+        assert!(kind == ApprovalKind::Changed && words.contains("new: role b"), "{words}");
+        // The same files, and an operator who allows more than before.
+        let (kind, words) = asks(&candidate, Some(&kept(true, &["a"])), &["a", "b"]);
+        assert!(kind == ApprovalKind::WiderGrant && words.contains("role b"), "{words}");
+    }
+
+    #[test]
+    fn where_it_is_they_may_change_and_their_grant_may_not_widen() {
+        let candidate = Candidate { component: "sha256:c2", manifest: "sha256:m2", ..candidate(true) };
+        assert_eq!(judge(&candidate, Path::new(DIR), None, &reach(&["a"])), Verdict::First);
+        for approved in [false, true] {
+            assert!(runs(&candidate, &kept(approved, &["a", "b"]), &["a"]));
+            let (kind, words) = asks(&candidate, Some(&kept(approved, &["a"])), &["a", "b"]);
+            assert!(kind == ApprovalKind::WiderGrant && words.contains(": role b") && !words.contains("role a"));
+        }
+    }
+}

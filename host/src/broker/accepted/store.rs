@@ -1,0 +1,339 @@
+//! What is kept of skills: in the database, and in memory beside it.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rusqlite::{Row, Transaction, params};
+
+use super::super::approvals::{Lasting, shortened};
+use super::super::reach::Reach;
+use super::rule::{Verdict, judge};
+use super::{Candidate, Keeps, Kept, MAX_LISTED, real, text};
+use crate::api::types::KeptSkill;
+use crate::db::Db;
+use crate::error::Result;
+use crate::skills::Loaded;
+use crate::units::now_ms;
+
+/// The most skills that are kept; the oldest baselines go first, then the oldest approvals.
+const MAX_KEPT: usize = 10_000;
+
+/// Files that were accepted last.
+#[derive(Debug)]
+struct Accepted {
+    name: String,
+    component: String,
+    /// It is read anew when its file is another one, though it says the same: a way that leads elsewhere is seen.
+    loaded: Arc<Loaded>,
+    trusted: bool,
+}
+
+/// What skills were let run with.
+#[derive(Debug)]
+pub(crate) struct Skills {
+    db: Db,
+    state: RwLock<State>,
+    /// Held over a change of both the database and `state`.
+    changes: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the database has, by real directory: this process is the only one that writes there.
+    kept: HashMap<PathBuf, Kept>,
+    /// By directory as it was found.
+    accepted: HashMap<PathBuf, Accepted>,
+}
+
+impl Skills {
+    pub(crate) async fn open(db: Db) -> Result<Self> {
+        let kept = db
+            .run(|transaction| {
+                let mut query = transaction.prepare(
+                    "SELECT directory, project, skill, component, manifest, approved, reach, at_ms FROM kept_skills",
+                )?;
+                query.query_map([], read)?.collect::<rusqlite::Result<_>>()
+            })
+            .await?;
+        let state = State { kept, accepted: HashMap::new() };
+        Ok(Self { db, state: RwLock::new(state), changes: tokio::sync::Mutex::default() })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether just these files were accepted last. Each call of a skill comes by here.
+    pub(super) fn has_accepted(&self, candidate: &Candidate<'_>, loaded: &Arc<Loaded>) -> bool {
+        self.read().accepted.get(candidate.dir).is_some_and(|last| {
+            last.trusted == candidate.trusted
+                && Arc::ptr_eq(&last.loaded, loaded)
+                && last.component == candidate.component
+                && last.name == candidate.name
+        })
+    }
+
+    /// Looks at a candidate that was not accepted last. None when it runs, else the question and why it is asked.
+    pub(super) async fn look_at(
+        &self,
+        candidate: &Candidate<'_>,
+        loaded: &Arc<Loaded>,
+        reach: impl FnOnce() -> Reach,
+    ) -> Result<Option<(String, Lasting)>> {
+        let dir = real(candidate.dir)?;
+        let _change = self.changes.lock().await;
+        let reach = reach();
+        let verdict = judge(candidate, &dir, self.read().kept.get(&dir), &reach);
+        let lasts = !reach.has_places();
+        let keeps = |approved| -> Result<Keeps> {
+            let kept = Kept {
+                skill: candidate.name.to_owned(),
+                project: candidate.project.map(real).transpose()?,
+                component: candidate.component.to_owned(),
+                manifest: candidate.manifest.to_owned(),
+                approved,
+                reach,
+                at_ms: now_ms(),
+            };
+            Ok(Keeps { dir, kept })
+        };
+        match verdict {
+            Verdict::Runs => {}
+            Verdict::First => self.insert(keeps(false)?).await?,
+            Verdict::Asks { kind, why, what } => {
+                return Ok(Some((why, Lasting { kind, what, keeps: keeps(true)? })));
+            }
+        }
+        if lasts {
+            let mut state = self.write();
+            if state.accepted.len() >= MAX_KEPT {
+                state.accepted.clear();
+            }
+            let accepted = Accepted {
+                name: candidate.name.to_owned(),
+                component: candidate.component.to_owned(),
+                loaded: loaded.clone(),
+                trusted: candidate.trusted,
+            };
+            state.accepted.insert(candidate.dir.to_owned(), accepted);
+        }
+        Ok(None)
+    }
+
+    /// Keeps what the owner approved.
+    pub(in super::super) async fn keep(&self, keeps: Keeps) -> Result<()> {
+        let _change = self.changes.lock().await;
+        self.insert(keeps).await?;
+        // What was accepted before may be more than this.
+        self.write().accepted.clear();
+        Ok(())
+    }
+
+    async fn insert(&self, keeps: Keeps) -> Result<()> {
+        let Keeps { dir, kept } = keeps;
+        let reach = text(&kept.reach)?;
+        let oldest = {
+            let state = self.read();
+            match state.kept.len() >= MAX_KEPT && !state.kept.contains_key(&dir) {
+                true => state.kept.iter().min_by_key(|(_, kept)| (kept.approved, kept.at_ms)),
+                false => None,
+            }
+            .map(|(dir, _)| dir.clone())
+        };
+        let (row, gone) = ((dir.clone(), kept.clone()), oldest.clone());
+        self.db
+            .run(move |transaction| {
+                if let Some(gone) = gone {
+                    delete(transaction, &gone)?;
+                }
+                let (dir, kept) = row;
+                transaction.execute(
+                    "INSERT OR REPLACE INTO kept_skills VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    params![
+                        dir.as_os_str().as_bytes(),
+                        kept.project.as_deref().map(|project| project.as_os_str().as_bytes()),
+                        kept.skill,
+                        kept.component,
+                        kept.manifest,
+                        kept.approved,
+                        reach,
+                        kept.at_ms,
+                    ],
+                )
+            })
+            .await?;
+        let mut state = self.write();
+        if let Some(oldest) = oldest {
+            state.kept.remove(&oldest);
+        }
+        state.kept.insert(dir, kept);
+        Ok(())
+    }
+
+    /// Forgets those that `which` picks, and says where they were.
+    pub(super) async fn forget(&self, which: impl Fn(&Path, &Kept) -> bool) -> Result<Vec<PathBuf>> {
+        let _change = self.changes.lock().await;
+        let gone: Vec<PathBuf> = {
+            let mut state = self.write();
+            let gone = state.kept.extract_if(|dir, kept| which(dir, kept)).map(|(dir, _)| dir).collect();
+            state.accepted.clear();
+            gone
+        };
+        let rows = gone.clone();
+        self.db.run(move |transaction| rows.iter().try_for_each(|dir| delete(transaction, dir))).await?;
+        Ok(gone)
+    }
+
+    /// Whether the owner approved just these files in this directory, through no link.
+    pub(super) fn has_approved(&self, dir: &Path, component: &str, manifest: &str) -> bool {
+        let state = self.read();
+        let kept = state.kept.get(dir).filter(|kept| kept.approved);
+        kept.is_some_and(|kept| kept.component == component && kept.manifest == manifest)
+    }
+
+    /// All that is kept, oldest first.
+    pub(in super::super) fn list(&self) -> Vec<KeptSkill> {
+        let state = self.read();
+        let mut list: Vec<_> = state.kept.iter().map(|(dir, kept)| listed(dir, kept)).collect();
+        list.sort_by(|one, other| (one.at_ms, &one.directory).cmp(&(other.at_ms, &other.directory)));
+        list
+    }
+}
+
+fn listed(dir: &Path, kept: &Kept) -> KeptSkill {
+    KeptSkill {
+        skill: kept.skill.clone(),
+        directory: dir.display().to_string(),
+        approved: kept.approved,
+        component: kept.component.clone(),
+        manifest: kept.manifest.clone(),
+        may: shortened(&kept.reach.in_words(), MAX_LISTED),
+        at_ms: kept.at_ms,
+    }
+}
+
+fn delete(transaction: &Transaction<'_>, dir: &Path) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM kept_skills WHERE directory = ?1", [dir.as_os_str().as_bytes()]).map(drop)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<(PathBuf, Kept)> {
+    let path = |bytes: Vec<u8>| PathBuf::from(OsString::from_vec(bytes));
+    let reach: String = row.get(6)?;
+    let kept = Kept {
+        project: row.get::<_, Option<Vec<u8>>>(1)?.map(path),
+        skill: row.get(2)?,
+        component: row.get(3)?,
+        manifest: row.get(4)?,
+        approved: row.get(5)?,
+        // What cannot be read allows nothing, so all of it is asked about again.
+        reach: serde_json::from_str(&reach).unwrap_or_default(),
+        at_ms: row.get(7)?,
+    };
+    Ok((path(row.get(0)?), kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::reach::Place;
+    use super::*;
+    use crate::api::types::Network;
+    use crate::db::Durability;
+    use crate::skills::{Catalog, Roots, Shelf};
+
+    struct World {
+        temp: tempfile::TempDir,
+        skills: Skills,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let skills = Skills::open(Self::db(&temp)).await.unwrap();
+            Self { temp, skills }
+        }
+
+        fn db(temp: &tempfile::TempDir) -> Db {
+            Db::open(&temp.path().join("state.db"), Durability::Process).unwrap()
+        }
+
+        /// A skill of the project of this name, read anew.
+        fn skill(&self, project: &str) -> (PathBuf, Arc<Loaded>) {
+            let project = self.temp.path().join(project);
+            let dir = project.join("skills/one");
+            std::fs::create_dir_all(&dir).unwrap();
+            let manifest = "[skill]\nname = \"one\"\nversion = \"0.1.0\"\ncomponent = \"one.wasm\"\n";
+            std::fs::write(dir.join("skill.toml"), manifest).unwrap();
+            std::fs::write(dir.join("SKILL.md"), "---\nname: one\ndescription: One.\n---\n").unwrap();
+            let found = Catalog::discover(&Roots::standard(Some(&project), None, None), &Shelf::default());
+            (dir, found.skills["one"].loaded.clone().unwrap())
+        }
+    }
+
+    fn candidate(dir: &Path) -> Candidate<'_> {
+        Candidate { name: "one", dir, component: "c", manifest: "m", project: None, trusted: true }
+    }
+
+    fn bridged() -> Reach {
+        Reach { network: Network::Bridge, ..Reach::default() }
+    }
+
+    #[tokio::test]
+    async fn only_what_was_just_looked_at_is_let_through_without_looking() {
+        let world = World::new().await;
+        let (temp, skills) = (&world.temp, &world.skills);
+        let (dir, loaded) = world.skill("p");
+        let one = candidate(&dir);
+        assert!(!skills.has_accepted(&one, &loaded));
+        assert!(skills.look_at(&one, &loaded, Reach::default).await.unwrap().is_none());
+        assert!(skills.has_accepted(&one, &loaded));
+        // The same words in another file, as where a link leads elsewhere now.
+        assert!(!skills.has_accepted(&one, &world.skill("p").1));
+        for other in [
+            Candidate { component: "d", ..one },
+            Candidate { trusted: false, ..one },
+            Candidate { name: "two", ..one },
+            Candidate { dir: temp.path(), ..one },
+        ] {
+            assert!(!skills.has_accepted(&other, &loaded), "{other:?}");
+        }
+        // A question lets nothing through, and forgetting closes at once.
+        assert!(skills.look_at(&one, &world.skill("p").1, bridged).await.unwrap().is_some());
+        assert_eq!(skills.forget(|_, kept| kept.skill == "one").await.unwrap().len(), 1);
+        assert!(!skills.has_accepted(&one, &loaded));
+    }
+
+    #[tokio::test]
+    async fn what_reaches_a_place_that_may_move_is_looked_at_each_time() {
+        let world = World::new().await;
+        let (dir, loaded) = world.skill("p");
+        let at = |path: &str| Reach { copy_in: [("d".into(), Place::At(path.into()))].into(), ..Reach::default() };
+        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
+        assert!(!world.skills.has_accepted(&candidate(&dir), &loaded));
+        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
+        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/b")).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn an_approval_closes_what_was_wider_and_is_there_after_a_reopen() {
+        let world = World::new().await;
+        let (dir, loaded) = world.skill("p");
+        let one = candidate(&dir);
+        assert!(world.skills.look_at(&one, &loaded, bridged).await.unwrap().is_none());
+        let role = || Reach { roles: ["build".to_owned()].into(), ..Reach::default() };
+        let (_, asked) = world.skills.look_at(&one, &loaded, role).await.unwrap().unwrap();
+        world.skills.keep(asked.keeps).await.unwrap();
+        assert!(!world.skills.has_accepted(&one, &loaded), "it had the network");
+        let again = Skills::open(World::db(&world.temp)).await.unwrap();
+        assert_eq!(again.list(), world.skills.list());
+        assert!(again.list()[0].approved);
+        assert!(again.look_at(&one, &loaded, bridged).await.unwrap().is_some());
+        assert!(again.look_at(&one, &loaded, role).await.unwrap().is_none());
+    }
+}
