@@ -4,6 +4,7 @@
 //! default, so an absent file is a complete configuration.
 
 mod agents;
+mod mcp;
 mod script_env;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
 use crate::units;
 pub use agents::{AgentBlackboard, AgentPolicy};
+pub use mcp::{Group, McpConfig, Separator};
 pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.
@@ -51,6 +53,8 @@ pub struct Config {
     pub pool: BTreeMap<String, usize>,
     /// Local sandboxes, those of this machine's own kernel.
     pub local: LocalConfig,
+    /// What clients of the Model Context Protocol are offered.
+    pub mcp: McpConfig,
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.

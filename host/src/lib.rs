@@ -17,6 +17,7 @@ pub mod engine;
 pub mod error;
 pub mod host;
 mod ids;
+mod mcp;
 pub mod process;
 pub mod sandbox;
 pub mod skills;

@@ -195,7 +195,7 @@ async fn a_run_prints_its_result_alone() {
     let host = Host::with(|call, io| async move {
         let Request::Run(run) = call.request else { panic!("{:?}", call.request) };
         assert_eq!((run.skill.as_str(), run.deadline_ms), ("hello.greet", Some(1_500)));
-        assert_eq!(run.args, serde_json::from_str("{\"a\": 1}").unwrap());
+        assert_eq!(run.args, serde_json::from_str::<serde_json::Map<_, _>>("{\"a\": 1}").unwrap());
         assert_eq!(run.text_args, [("name".to_owned(), "A=B".to_owned())]);
         assert_eq!((call.caller.tenant.as_str(), call.caller.agent.as_str()), ("t", "default"));
         let progress = Event::Progress { done: 1, total: Some(2), message: "half".into() };

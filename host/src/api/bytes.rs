@@ -39,21 +39,30 @@ fn deserialize<'de, D: Deserializer<'de>>(field: &str, encoding: &str, from: D) 
 }
 
 macro_rules! stream {
-    ($name:ident) => {
+    ($name:ident, $encoding:ident) => {
         pub(crate) mod $name {
+            /// The fields that stand for it.
+            #[derive(schemars::JsonSchema)]
+            #[allow(dead_code, reason = "only described")]
+            pub(crate) struct Text {
+                $name: String,
+                /// `base64` where the bytes are no UTF-8.
+                #[serde(default)]
+                $encoding: Option<String>,
+            }
             pub(crate) fn serialize<S: serde::Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-                super::serialize(stringify!($name), concat!(stringify!($name), "_encoding"), bytes, to)
+                super::serialize(stringify!($name), stringify!($encoding), bytes, to)
             }
             pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-                super::deserialize(stringify!($name), concat!(stringify!($name), "_encoding"), from)
+                super::deserialize(stringify!($name), stringify!($encoding), from)
             }
         }
     };
 }
 
-stream!(name);
-stream!(stdout);
-stream!(stderr);
+stream!(name, name_encoding);
+stream!(stdout, stdout_encoding);
+stream!(stderr, stderr_encoding);
 
 #[cfg(test)]
 mod tests {

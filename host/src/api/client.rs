@@ -70,6 +70,19 @@ impl Client {
         self.pid
     }
 
+    /// Whether another call can be made: the last one had its answer.
+    pub fn is_ready(&self) -> bool {
+        !self.under_way
+    }
+
+    /// Whether the host has neither left nor said anything since the last call, as far as that is known here.
+    pub fn is_open(&self) -> bool {
+        use rustix::net::RecvFlags;
+        let mut byte = [0];
+        let peeked = rustix::net::recv(self.reader.get_ref().as_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        self.is_ready() && matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
     /// One call; see [`crate::host::Host::call`].
     pub async fn call(&mut self, call: &Call, io: CallIo) -> Result<Value> {
         if std::mem::replace(&mut self.under_way, true) {

@@ -184,6 +184,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { io, buffer: BytesMut::new() }
     }
 
+    /// What it reads from.
+    pub fn get_ref(&self) -> &R {
+        &self.io
+    }
+
     /// Reads the hello; `None` when the other side left before it said one.
     pub async fn hello(&mut self) -> Result<Option<Hello>> {
         loop {

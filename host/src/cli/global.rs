@@ -72,6 +72,11 @@ impl Global {
         absolute(&said)
     }
 
+    /// Whether the project was said, rather than being where the program was started.
+    pub(super) fn names_project(&self) -> bool {
+        self.project.is_some()
+    }
+
     pub(super) fn state_dir(&self) -> Result<PathBuf> {
         StateDir::locate(self.state_dir.as_deref())
     }

@@ -25,6 +25,7 @@ mod files;
 mod global;
 mod host;
 mod images;
+mod mcp;
 mod print;
 mod processes;
 mod sandbox;
@@ -71,6 +72,7 @@ enum Verb {
     Blackboard(blackboard::Blackboard),
     Audit(audit::Audit),
     Doctor(doctor::Doctor),
+    Mcp(mcp::Mcp),
     Serve(host::Serve),
     Host(host::Host),
 }
@@ -152,6 +154,7 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Blackboard(verb) => verb.run(app).await,
         Verb::Audit(verb) => verb.run(app).await,
         Verb::Doctor(verb) => verb.run(app).await,
+        Verb::Mcp(verb) => verb.run(app).await,
         Verb::Serve(verb) => verb.run(app).await,
         Verb::Host(verb) => verb.run(app).await,
     }

@@ -15,11 +15,13 @@
 //! close without a hello, and goes on as one that found nobody.
 
 mod log;
+mod remote;
 mod serve;
 mod start;
 mod state_dir;
 
 pub use log::LOG_FILE;
+pub use remote::Remote;
 pub use serve::{ServeMode, serve};
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
 pub use state_dir::StateDir;

@@ -203,10 +203,15 @@ impl User {
 
     /// Copies a skill into the project. Its component must have been built.
     pub fn add_skill(&self, name: &str) -> PathBuf {
+        self.add_skill_to(&self.project(), name)
+    }
+
+    /// The same to another project.
+    pub fn add_skill_to(&self, project: &Path, name: &str) -> PathBuf {
         let root = skillhost_test_support::workspace();
         let from = [root.join("skills").join(name), root.join("tests/guests").join(name)];
         let from = from.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("no skill {name}"));
-        let to = self.project().join("skills").join(name);
+        let to = project.join("skills").join(name);
         fs::create_dir_all(&to).unwrap();
         let mut component = false;
         for entry in fs::read_dir(from).unwrap() {
@@ -219,6 +224,16 @@ impl User {
         }
         assert!(component, "the component of {name} is not built: run the tests with `cargo xtask test`");
         to
+    }
+
+    /// The environment that makes the program this user's.
+    pub fn env(&self) -> std::collections::BTreeMap<&'static str, PathBuf> {
+        [
+            ("SKILLHOST_STATE_DIR", self.state()),
+            ("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml")),
+            ("HOME", self.home()),
+        ]
+        .into()
     }
 
     /// A command of this user's.
@@ -236,9 +251,8 @@ impl User {
             command.uid(uid).gid(uid);
         }
         command
-            .env("SKILLHOST_STATE_DIR", self.state())
-            .env("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml"));
-        command.env("HOME", self.home.path()).env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+            .envs(self.env());
+        command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null());
         command
     }

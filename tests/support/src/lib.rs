@@ -21,6 +21,8 @@ pub const GUEST_TARGET: &str = "wasm32-wasip2";
 const GUEST_PROFILE: &str = "guest";
 /// The version that makes components of Python programs.
 const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
+/// The official client of the Model Context Protocol.
+const MCP_SDK: &str = "mcp==2.3.0";
 
 /// The workspace's root.
 pub fn workspace() -> PathBuf {
@@ -73,6 +75,23 @@ pub fn try_python_guest() -> Result<PathBuf, String> {
     try_run(&mut command, remedy)?;
     at(fs::write(&made_from, sources), &made_from)?;
     Ok(component)
+}
+
+/// A Python that has the official SDK of the Model Context Protocol, installed once for each version.
+pub fn mcp_python() -> PathBuf {
+    let dir = workspace().join("target/guests/mcp-python");
+    must(fs::create_dir_all(&dir), &dir);
+    // Several test processes may want it at once.
+    let lock = must(File::create(dir.join("lock")), &dir);
+    must(lock.lock(), &dir);
+    let (venv, made_from) = (dir.join("venv"), dir.join("made-from"));
+    if !fs::read_to_string(&made_from).is_ok_and(|from| from == MCP_SDK) {
+        let remedy = "Python 3.10 or newer with `venv`, and a package index for pip, are needed";
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy);
+        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", MCP_SDK]), remedy);
+        must(fs::write(&made_from, MCP_SDK), &made_from);
+    }
+    venv.join("bin/python")
 }
 
 fn at<T>(result: std::io::Result<T>, path: &Path) -> Result<T, String> {

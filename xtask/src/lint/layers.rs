@@ -33,7 +33,9 @@ const LAYERS: &[&[&str]] = &[
     &["api"],
     &["process"],
     // What turns what arrives into a call.
-    &["cli", "mcp", "web"],
+    &["mcp"],
+    &["web"],
+    &["cli"],
 ];
 
 pub(super) fn check() -> Result<()> {

@@ -1,10 +1,11 @@
 //! The blackboard.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// A blackboard value.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlackboardEntry {
     /// The key.
     pub key: String,
@@ -32,7 +33,7 @@ pub struct BlackboardEntry {
 }
 
 /// Publish a blackboard value. It replaces what stands under the key, with its tags, metadata and time to live.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PublishRequest {
     /// The key: 1 to 256 bytes of parts separated by `:`.
@@ -50,7 +51,7 @@ pub struct PublishRequest {
 }
 
 /// List blackboard values.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListRequest {
     /// `*` matches within a `:`-separated part, `**` across parts; empty lists all.
@@ -62,7 +63,7 @@ pub struct ListRequest {
 }
 
 /// Blackboard values.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct BlackboardList {
     /// By key; at most 1,000, of 16 MiB in all.
     pub entries: Vec<BlackboardEntry>,
@@ -74,7 +75,7 @@ pub struct BlackboardList {
 }
 
 /// Delete a blackboard value.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeleteRequest {
     /// The key.
@@ -84,7 +85,7 @@ pub struct DeleteRequest {
 }
 
 /// A value that was deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BlackboardDeleted {
     /// The key.
     pub key: String,
@@ -93,7 +94,7 @@ pub struct BlackboardDeleted {
 }
 
 /// Watch keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchRequest {
     /// As in a listing.
@@ -105,7 +106,7 @@ pub struct WatchRequest {
 }
 
 /// What a watch saw.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Watched {
     /// Events that were given.
     pub events: u64,
@@ -114,7 +115,7 @@ pub struct Watched {
 }
 
 /// What happened to a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlackboardChange {
     /// It was written.
@@ -128,7 +129,7 @@ pub enum BlackboardChange {
 }
 
 /// A change of a key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlackboardEvent {
     /// What happened.
     pub event_type: BlackboardChange,

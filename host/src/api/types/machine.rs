@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One role.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ImageSummary {
     /// The role.
     pub role: String,
@@ -42,7 +43,7 @@ pub struct ImageSummary {
 }
 
 /// The roles.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ImageList {
     /// By role.
     pub images: Vec<ImageSummary>,
@@ -55,7 +56,7 @@ pub struct ImageList {
 }
 
 /// One thing that `doctor` looked at.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// What.
     pub name: String,
@@ -69,7 +70,7 @@ pub struct Check {
 }
 
 /// What `doctor` saw.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorReport {
     /// In order.
     pub checks: Vec<Check>,
@@ -78,7 +79,7 @@ pub struct DoctorReport {
 }
 
 /// The host process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct HostStatus {
     /// Its process id.
     pub pid: u32,
@@ -100,7 +101,7 @@ pub struct HostStatus {
 }
 
 /// Done, with nothing more to say than this.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Done {
     /// In words.
     pub message: String,

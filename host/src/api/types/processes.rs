@@ -1,11 +1,12 @@
 //! Background processes: commands that outlive the call that started them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, TerminalSize};
 
 /// Read what a background process wrote.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProcessReadRequest {
     /// Which sandbox.
@@ -23,7 +24,7 @@ pub struct ProcessReadRequest {
 }
 
 /// A background process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessSummary {
     /// The exec's id, `exec_…`.
     pub exec_id: String,
@@ -54,7 +55,7 @@ pub struct ProcessSummary {
 }
 
 /// What is known of a background process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -66,7 +67,7 @@ pub struct ProcessAnswer {
 }
 
 /// The background processes of a sandbox, oldest first.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessList {
     /// The sandbox.
     pub container_id: String,
@@ -79,7 +80,7 @@ pub struct ProcessList {
 }
 
 /// A piece of what a background process wrote.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessOutput {
     /// The sandbox.
     pub container_id: String,
@@ -87,9 +88,11 @@ pub struct ProcessOutput {
     pub exec_id: String,
     /// A piece of standard output.
     #[serde(flatten, with = "crate::api::bytes::stdout")]
+    #[schemars(with = "crate::api::bytes::stdout::Text")]
     pub stdout: Vec<u8>,
     /// A piece of standard error.
     #[serde(flatten, with = "crate::api::bytes::stderr")]
+    #[schemars(with = "crate::api::bytes::stderr::Text")]
     pub stderr: Vec<u8>,
     /// Where the next piece of standard output begins.
     pub stdout_next: u64,
@@ -114,7 +117,7 @@ pub struct ProcessOutput {
 }
 
 /// A terminal that has another size now.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ResizeAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -127,7 +130,7 @@ pub struct ResizeAnswer {
 }
 
 /// What was written to a background process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessWriteAnswer {
     /// The sandbox.
     pub container_id: String,

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The network of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
     /// Only `lo`.
@@ -17,7 +18,7 @@ pub enum Network {
 }
 
 /// Launch a sandbox.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LaunchRequest {
     /// The role.
@@ -37,7 +38,7 @@ pub struct LaunchRequest {
 }
 
 /// A sandbox that was launched.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct LaunchAnswer {
     /// Its id, the handle for everything else.
     pub container_id: String,
@@ -71,7 +72,7 @@ pub struct LaunchAnswer {
 }
 
 /// A command: a list is passed verbatim, a string is a line for the shell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
     /// Verbatim.
@@ -87,7 +88,7 @@ impl Default for Command {
 }
 
 /// A terminal's size, in characters, 1 to 65,535 each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalSize {
     /// Lines.
@@ -97,7 +98,7 @@ pub struct TerminalSize {
 }
 
 /// Run a command in a sandbox.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecRequest {
     /// Which sandbox.
@@ -125,7 +126,7 @@ pub struct ExecRequest {
 }
 
 /// How an exec ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The leader exited with this code.
@@ -157,7 +158,7 @@ impl Outcome {
 }
 
 /// What a command did.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ExecAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -171,9 +172,11 @@ pub struct ExecAnswer {
     pub outcome: Outcome,
     /// What was kept of standard output.
     #[serde(flatten, with = "crate::api::bytes::stdout")]
+    #[schemars(with = "crate::api::bytes::stdout::Text")]
     pub stdout: Vec<u8>,
     /// What was kept of standard error.
     #[serde(flatten, with = "crate::api::bytes::stderr")]
+    #[schemars(with = "crate::api::bytes::stderr::Text")]
     pub stderr: Vec<u8>,
     /// All bytes that standard output had.
     pub stdout_bytes: u64,
@@ -194,7 +197,7 @@ pub struct ExecAnswer {
 }
 
 /// One sandbox in a listing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxSummary {
     /// Its id.
     pub container_id: String,
@@ -237,7 +240,7 @@ pub struct SandboxSummary {
 }
 
 /// Which of a session's sandboxes are listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// Those that the caller launched.
@@ -250,7 +253,7 @@ pub enum Scope {
 }
 
 /// Sandboxes.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxList {
     /// They.
     pub containers: Vec<SandboxSummary>,
@@ -259,7 +262,7 @@ pub struct SandboxList {
 }
 
 /// One sandbox's state.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxStatus {
     /// Its id.
     pub container_id: String,
@@ -279,7 +282,7 @@ pub struct SandboxStatus {
 }
 
 /// A sandbox that was stopped.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct StopAnswer {
     /// Its id.
     pub container_id: String,
@@ -290,7 +293,7 @@ pub struct StopAnswer {
 }
 
 /// A sandbox that was started again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RestartAnswer {
     /// Its id, the same as before.
     pub container_id: String,
@@ -301,7 +304,7 @@ pub struct RestartAnswer {
 }
 
 /// A sandbox that another agent's commands may run in.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct AttachAnswer {
     /// Its id.
     pub container_id: String,
@@ -312,7 +315,7 @@ pub struct AttachAnswer {
 }
 
 /// A sandbox that an agent has left.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct DetachAnswer {
     /// Its id.
     pub container_id: String,
@@ -323,7 +326,7 @@ pub struct DetachAnswer {
 }
 
 /// A file that was read or written.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -338,7 +341,7 @@ pub struct FileAnswer {
 }
 
 /// What is in a directory of a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileList {
     /// The sandbox.
     pub container_id: String,
@@ -355,10 +358,11 @@ pub struct FileList {
 }
 
 /// One file in a listing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileEntry {
     /// Its name; base64 where it is not UTF-8 (then `name_encoding` says so).
     #[serde(flatten, with = "crate::api::bytes::name")]
+    #[schemars(with = "crate::api::bytes::name::Text")]
     pub name: Vec<u8>,
     /// `file`, `dir`, `symlink` or `other`.
     pub kind: String,
@@ -375,7 +379,7 @@ pub struct FileEntry {
 }
 
 /// A change at a watched path.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileChange {
     /// `watching` (from now on, changes are told), `created`, `written`, `attributes`, `removed`, or `overflow` (more changed
     /// than was kept: look at the directory anew).
@@ -383,11 +387,12 @@ pub struct FileChange {
     /// The name in the watched directory, empty for the watched path itself; base64 where it is not UTF-8 (then
     /// `name_encoding` says so).
     #[serde(flatten, with = "crate::api::bytes::name")]
+    #[schemars(with = "crate::api::bytes::name::Text")]
     pub name: Vec<u8>,
 }
 
 /// Copy between host and sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CopyRequest {
     /// The sandbox.
@@ -399,7 +404,7 @@ pub struct CopyRequest {
 }
 
 /// A path on the host, always beneath something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostPath {
     /// Beneath a root that the operator named (or `project`).
@@ -414,7 +419,7 @@ pub enum HostPath {
 }
 
 /// What was copied.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CopyAnswer {
     /// The sandbox.
     pub container_id: String,

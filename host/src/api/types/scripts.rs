@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ExecAnswer;
 
 /// Which roles [`super::Request::ListImages`] shows; absent is no restriction, and all that are given must hold.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageFilter {
     /// Only these roles.
@@ -18,7 +19,7 @@ pub struct ImageFilter {
 }
 
 /// A parameter of a script or template.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParamSummary {
     /// `string`, `integer`, `number` or `boolean`.
     #[serde(rename = "type")]
@@ -47,7 +48,7 @@ pub struct ParamSummary {
 }
 
 /// A script of a role.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptSummary {
     /// Its name.
     pub name: String,
@@ -62,7 +63,7 @@ pub struct ScriptSummary {
 }
 
 /// Scripts, by role and name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptList {
     /// They.
     pub scripts: Vec<ScriptSummary>,
@@ -73,7 +74,7 @@ pub struct ScriptList {
 }
 
 /// A template of a role.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TemplateSummary {
     /// Its name.
     pub name: String,
@@ -88,7 +89,7 @@ pub struct TemplateSummary {
 }
 
 /// The templates of a role, by name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TemplateList {
     /// The role.
     pub image_role: String,
@@ -101,7 +102,7 @@ pub struct TemplateList {
 }
 
 /// A template with its source.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TemplateDetail {
     /// What it is.
     #[serde(flatten)]
@@ -113,7 +114,7 @@ pub struct TemplateDetail {
 }
 
 /// Run a script of a sandbox's role.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecuteScriptRequest {
     /// Which sandbox.
@@ -137,7 +138,7 @@ pub struct ExecuteScriptRequest {
 }
 
 /// Run Python source in a sandbox: a template of its role, or the caller's own. Exactly one of the two.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunScriptRequest {
     /// Which sandbox.
@@ -165,7 +166,7 @@ pub struct RunScriptRequest {
 }
 
 /// What a script or template did: the answer of an exec, and which it was.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptAnswer {
     /// What the command did.
     #[serde(flatten)]

@@ -1,11 +1,12 @@
 //! Persistent shells: what a line changes, the next one finds.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ExecAnswer;
 
 /// Run a line in a persistent shell of the caller's own; the shell is started when there is none of that name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellRequest {
     /// Which sandbox.
@@ -21,7 +22,7 @@ pub struct ShellRequest {
 }
 
 /// What a line did. In `exec`, `command` is the shell and the line, and `cwd` is where the shell is after it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ShellAnswer {
     /// As of an exec.
     #[serde(flatten)]
@@ -37,7 +38,7 @@ pub struct ShellAnswer {
 }
 
 /// A persistent shell.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ShellSummary {
     /// Its name.
     pub name: String,
@@ -58,7 +59,7 @@ pub struct ShellSummary {
 }
 
 /// The persistent shells of a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ShellList {
     /// The sandbox.
     pub container_id: String,
@@ -71,7 +72,7 @@ pub struct ShellList {
 }
 
 /// A persistent shell that was ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ShellStopAnswer {
     /// The sandbox.
     pub container_id: String,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A call of one action.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
     /// `skill`, `skill.action`, `plugin/skill` or `plugin/skill.action`. Without an action the skill must have just one.
@@ -21,7 +22,7 @@ pub struct RunRequest {
 }
 
 /// What an action gave.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RunAnswer {
     /// The skill.
     pub skill: String,
@@ -44,7 +45,7 @@ pub struct RunAnswer {
 }
 
 /// One line of a listing of skills.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SkillSummary {
     /// Its name, `plugin/skill` when of a plugin.
     pub name: String,
@@ -66,7 +67,7 @@ pub struct SkillSummary {
 }
 
 /// Whether a skill can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkillState {
     /// It can run.
@@ -78,7 +79,7 @@ pub enum SkillState {
 }
 
 /// The skills.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SkillList {
     /// Every skill found, by name.
     pub skills: Vec<SkillSummary>,
@@ -90,7 +91,7 @@ pub struct SkillList {
 }
 
 /// One skill, whole.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SkillDetail {
     /// Its line in the listing.
     #[serde(flatten)]
@@ -110,7 +111,7 @@ pub struct SkillDetail {
 }
 
 /// One action, described.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ActionDetail {
     /// Its name.
     pub name: String,
@@ -126,7 +127,7 @@ pub struct ActionDetail {
 }
 
 /// An import as the permission that it is.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Permission {
     /// The import, `skillhost:skill/sandbox@0.1.0`.
     pub import: String,

@@ -7,6 +7,7 @@ mod copy;
 mod exec;
 mod launch;
 mod load;
+mod mcp;
 mod memory;
 mod metering;
 mod processes;
@@ -57,6 +58,12 @@ pub(crate) const ALL: &[Row] = &[
     catalog::LIST,
     catalog::ACTIONS,
     catalog::UNCHANGED,
+    mcp::STDIO,
+    mcp::HTTP,
+    mcp::RATE,
+    mcp::CROWD,
+    mcp::LIST,
+    mcp::START,
     python::CALL,
     python::COMPILE,
     runaway::OVERRUN,

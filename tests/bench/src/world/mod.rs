@@ -2,6 +2,7 @@
 
 mod container;
 mod in_process;
+mod mcp;
 mod program;
 mod scratch;
 
@@ -14,6 +15,7 @@ use tokio::runtime::Runtime;
 use crate::sample::Pace;
 pub(crate) use container::{Container, docker, image};
 pub(crate) use in_process::{InProcess, ROLE, Sandbox, exec, is_first_line, run};
+pub(crate) use mcp::{OverHttp, OverStdio, Serving, call};
 pub(crate) use program::Program;
 pub(crate) use scratch::{Scratch, component};
 

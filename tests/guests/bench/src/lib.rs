@@ -21,4 +21,10 @@ impl component::Guest for Bench {
             n = std::hint::black_box(n.wrapping_add(1));
         }
     }
+
+    fn flood() {
+        loop {
+            println!("{}", "x".repeat(1_000));
+        }
+    }
 }

@@ -309,6 +309,14 @@ impl Guest for Probe {
         }
     }
 
+    fn count(steps: u32) -> u32 {
+        for step in 1..=steps {
+            log::progress(u64::from(step), Some(u64::from(steps)), &format!("step {step}"));
+            std::thread::sleep(std::time::Duration::from_millis(60));
+        }
+        steps
+    }
+
     fn spin() {
         forever()
     }

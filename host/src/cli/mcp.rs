@@ -1,0 +1,132 @@
+//! `mcp`: the Model Context Protocol over standard input and output.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use rmcp::ServiceExt as _;
+use serde_json::json;
+
+use super::app::App;
+use super::failure::Ended;
+use crate::config::{Config, Group, Separator};
+use crate::error::{Error, Result};
+use crate::mcp::{Identity, Server, Whose};
+use crate::process::Remote;
+
+/// Serves agents over standard input and output, with the Model Context Protocol
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A client starts this by itself; --print-config shows what to write into its configuration. --tenant, --session, --agent and
+--project are the client's for as long as it runs, and nothing that it says can change them.
+
+Example:
+  skillhost mcp --print-config claude-code")]
+pub(super) struct Mcp {
+    /// Which tools there are [default: as configured, else all]
+    #[arg(long, value_enum, value_name = "GROUP", value_delimiter = ',')]
+    tools: Option<Vec<Group>>,
+    /// What stands between the names of plugin, skill and action [default: as configured, else .]
+    #[arg(long, value_enum)]
+    separator: Option<Separator>,
+    /// Whether this client's user may approve what waits for the owner
+    #[arg(long, value_enum, default_value_t = Approvals::Ask)]
+    approvals: Approvals,
+    /// Print what a client's configuration needs, and end
+    #[arg(long, value_enum, value_name = "CLIENT")]
+    print_config: Option<Client>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Approvals {
+    /// The client shows its user the question, where it can
+    Ask,
+    /// Only `skillhost approve` can
+    Refuse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Client {
+    ClaudeCode,
+    ClaudeDesktop,
+    Vscode,
+    Cursor,
+    Codex,
+    Gemini,
+}
+
+impl Mcp {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        if let Some(client) = self.print_config {
+            let (place, text) = configuration(client)?;
+            app.note(&format!("for {place}:")).await?;
+            app.print_text(text).await?;
+            return Ok(0);
+        }
+        let mut config = Config::find(app.global.config()?.as_deref())?.mcp;
+        if let Some(tools) = self.tools {
+            config.tools = tools;
+        }
+        if let Some(separator) = self.separator {
+            config.separator = separator;
+        }
+        let caller = app.global.caller();
+        caller.check()?;
+        let project = project(app)?;
+        if project.is_none() {
+            app.note("there is no project: name one with --project, or start this in its directory").await?;
+        }
+        let identity = Identity { caller, project, may_approve: self.approvals == Approvals::Ask };
+        let host = Remote::new(app.global.host_process()?);
+        let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
+        let serving = server.serve(rmcp::transport::stdio()).await.map_err(|error| {
+            Error::invalid_argument(format!("what came over standard input is no beginning of the protocol: {error}"))
+        })?;
+        serving.waiting().await.map_err(|error| Error::other(format!("serving ended: {error}")))?;
+        Ok(0)
+    }
+}
+
+/// The project: what was said, or the working directory. A client that starts its servers in the root or in a home directory
+/// means no project by it, and the whole of it must not become one.
+fn project(app: &App) -> Result<Option<PathBuf>> {
+    let project = app.global.project()?;
+    if app.global.names_project() {
+        return Ok(Some(project));
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let is_none = project == Path::new("/") || home.is_some_and(|home| home == project);
+    Ok((!is_none).then_some(project))
+}
+
+/// What to write, and where.
+fn configuration(client: Client) -> Result<(&'static str, String)> {
+    let program = std::env::current_exe()?;
+    let program = program.to_str().ok_or_else(|| Error::invalid_argument("the path of this program is not UTF-8"))?;
+    let server = json!({"command": program, "args": ["mcp"]});
+    let (place, text) = match client {
+        Client::ClaudeCode => (".mcp.json in the project", object("mcpServers", server)),
+        Client::ClaudeDesktop => {
+            let server = json!({"command": program, "args": ["mcp", "--project", "/path/to/your/project"]});
+            ("claude_desktop_config.json (Settings, Developer, Edit Config)", object("mcpServers", server))
+        }
+        Client::Vscode => {
+            let server = json!({"type": "stdio", "command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
+            (".vscode/mcp.json in the project", object("servers", server))
+        }
+        Client::Cursor => {
+            let server = json!({"command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
+            (".cursor/mcp.json in the project", object("mcpServers", server))
+        }
+        Client::Codex => (
+            "~/.codex/config.toml",
+            format!("[mcp_servers.skillhost]\ncommand = {program:?}\nargs = [\"mcp\", \"--separator\", \"__\"]\n"),
+        ),
+        Client::Gemini => (".gemini/settings.json in the project", object("mcpServers", server)),
+    };
+    Ok((place, text))
+}
+
+fn object(key: &str, server: serde_json::Value) -> String {
+    format!("{:#}\n", json!({key: {"skillhost": server}}))
+}

@@ -1,0 +1,91 @@
+//! Asking the person behind a client, where what is to happen waits for the machine's owner.
+//!
+//! Only the client's user can answer, through the client's own window; there is no tool for it. The answer counts for just
+//! what was refused: the call is made again first, and the question that stands then must be the one that was answered.
+
+use rmcp::model::{
+    ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, InputRequest,
+    InputRequests, InputRequiredResult, InputResponses,
+};
+use serde_json::Value;
+
+use crate::api::types::Approval;
+
+/// The name of the one question.
+const QUESTION: &str = "approval";
+/// The field of its form.
+const FIELD: &str = "approve";
+
+/// What a person said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    Yes,
+    No,
+}
+
+/// The question, as a client shows it.
+pub(super) fn question(approval: &Approval) -> ElicitRequestParams {
+    let mut who = format!("The agent {:?} of the session {:?}", approval.agent, approval.session);
+    if let Some(skill) = &approval.skill {
+        who = format!("{who}, by the skill {skill:?},");
+    }
+    let schema = ElicitationSchema::builder()
+        .required_bool_with(FIELD, |field| field.title("Let this happen").with_default(false))
+        .build_unchecked();
+    ElicitRequestParams::FormElicitationParams {
+        meta: None,
+        message: format!("{who} asks for your approval of {}: {}", approval.effect, approval.what),
+        requested_schema: schema,
+    }
+}
+
+/// The question for a client that is asked by a result.
+pub(super) fn required(approval: &Approval) -> InputRequiredResult {
+    let mut requests = InputRequests::new();
+    requests.insert(QUESTION.into(), InputRequest::Elicitation(ElicitRequest::new(question(approval))));
+    InputRequiredResult::new(Some(requests), Some(approval.id.clone()))
+}
+
+/// What the answer to the question `id` was, when this is one.
+pub(super) fn answered(id: &str, state: Option<&str>, responses: Option<&InputResponses>) -> Option<Said> {
+    if state != Some(id) {
+        return None;
+    }
+    let answer: ElicitResult = serde_json::from_value(responses?.get(QUESTION)?.clone()).ok()?;
+    Some(said(&answer))
+}
+
+/// What a person's answer means: yes is said twice, by sending the form and in it.
+pub(super) fn said(answer: &ElicitResult) -> Said {
+    let approves = answer.content.as_ref().and_then(|content| content.get(FIELD)).and_then(Value::as_bool);
+    match (&answer.action, approves) {
+        (ElicitationAction::Accept, Some(true)) => Said::Yes,
+        _ => Said::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_plain_yes_to_just_this_question_is_one() {
+        let responses = |answer: Value| InputResponses::from([(QUESTION.to_owned(), answer)]);
+        let yes = responses(json!({"action": "accept", "content": {"approve": true}}));
+        assert_eq!(answered("ap_1", Some("ap_1"), Some(&yes)), Some(Said::Yes));
+        assert_eq!(answered("ap_1", Some("ap_2"), Some(&yes)), None);
+        assert_eq!(answered("ap_1", None, Some(&yes)), None);
+        for no in [
+            json!({"action": "accept"}),
+            json!({"action": "accept", "content": {"approve": "true"}}),
+            json!({"action": "accept", "content": {"approve": false}}),
+            json!({"action": "decline", "content": {"approve": true}}),
+            json!({"action": "cancel"}),
+        ] {
+            assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(no.clone()))), Some(Said::No), "{no}");
+        }
+        assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(json!("yes")))), None);
+    }
+}

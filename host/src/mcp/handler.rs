@@ -1,0 +1,341 @@
+//! The protocol's requests, each turned into what it asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities,
+    GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, Implementation, ListResourcesResult,
+    ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequestParams,
+    ReadResourceDirectoryResult, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
+    ServerCapabilities, ServerConfig, SubscriptionFilter, UpdateTaskParams,
+};
+use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use tokio::sync::mpsc;
+
+use super::approvals::{self, Said};
+use super::progress::Progress;
+use super::tools::Ask;
+use super::{Identity, Server, Shared, Whose, call, resources};
+use crate::api::server::Service;
+use crate::api::types::{Approval, Event, Request};
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::{CallIo, Output};
+
+/// What a model is told of this server first.
+const INSTRUCTIONS: &str = "\
+Skills are small programs with typed actions; each action is a tool. A sandbox is an isolated machine for commands: launch one \
+with launch_container, run commands with execute_command or shell_execute, and stop it when it is not needed any more. Files in \
+/workspace belong to the session and stay. What is refused says why and what can be done.";
+
+impl<S: Service> ServerHandler for Server<S> {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_tool_list_changed()
+            .enable_resources()
+            .enable_resources_list_changed()
+            .enable_tasks()
+            .enable_skills_with_directory_read()
+            .build();
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new("skillhost", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        let offer = self.shared.offer(&identity).await.map_err(unserved)?;
+        Ok(ListToolsResult::with_all_items(offer.tools.clone()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        let arguments = request.arguments.clone().unwrap_or_default();
+        let ask = match self.shared.asked(&identity, &request.name, &arguments).await {
+            Ok(Some(ask)) => ask,
+            Ok(None) => {
+                return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+            }
+            Err(error) => return Ok(call::failed(&error).into()),
+        };
+        let doing = Doing { shared: self.shared.clone(), identity, ask };
+        tokio::select! {
+            response = doing.respond(&request, &context) => response,
+            () = context.ct.cancelled() => Ok(call::failed(&Error::cancelled("the client cancelled the call")).into()),
+        }
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let skills = self.skills(&context).await?;
+        let (page, next) = page(skills.iter().map(resources::resource).collect(), request.as_ref())?;
+        Ok(ListResourcesResult { next_cursor: next, ..ListResourcesResult::with_all_items(page) })
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        let uri = request.uri;
+        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        let (skill, path) = resources::file(&all, &uri).ok_or_else(|| unknown(&uri))?;
+        let bytes = self.shared.skill_file(&identity, skill, path).await.map_err(unserved)?;
+        Ok(ReadResourceResult::new(vec![resources::contents(&uri, path, bytes)]).into())
+    }
+
+    async fn read_resource_directory(
+        &self,
+        request: ReadResourceDirectoryRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceDirectoryResult, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        let children = resources::directory(&all, &request.uri).ok_or_else(|| unknown(&request.uri))?;
+        let (page, next) = resources::page(children, request.cursor.as_deref()).map_err(unserved)?;
+        Ok(ListResourcesResult { next_cursor: next, ..ListResourcesResult::with_all_items(page) })
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        let (page, next) = page(self.skills(&context).await?, request.as_ref())?;
+        Ok(ListSkillsResult { next_cursor: next, ..ListSkillsResult::with_all_items(page) })
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        let found = self.skills(&context).await?.into_iter().find(|skill| skill.uri == request.uri);
+        found.map(GetSkillResult::new).ok_or_else(|| unknown(&request.uri))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        self.shared.tasks.get(&identity.caller, &request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        // No task asks anything: what waits for approval is refused before there is one.
+        let identity = self.identity(&context.extensions)?;
+        self.shared.tasks.check(&identity.caller, &request.task_id)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        self.shared.tasks.cancel(&identity.caller, &request.task_id)
+    }
+
+    fn accepted_subscription_filter(&self, _requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(SubscriptionFilter::builder().tools_list_changed().resources_list_changed().build())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let identity = self.identity(&context.request_context().extensions)?;
+        let listener = Listener::Subscription(context.sink().clone());
+        tokio::select! {
+            () = self.shared.watching(&identity, &listener) => {}
+            () = context.cancelled() => {}
+        }
+        Ok(())
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        // Clients of before `subscriptions/listen` are told anyhow. Over HTTP they are not there between two requests.
+        let Whose::Fixed(identity) = &self.shared.whose else { return };
+        let (shared, identity, listener) = (self.shared.clone(), identity.clone(), Listener::Peer(context.peer));
+        tokio::spawn(async move { shared.watching(&identity, &listener).await });
+    }
+}
+
+impl<S: Service> Server<S> {
+    async fn skills(&self, context: &RequestContext<RoleServer>) -> Result<Vec<rmcp::model::Skill>, ErrorData> {
+        let identity = self.identity(&context.extensions)?;
+        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        Ok(all.iter().filter_map(resources::skill).collect())
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// Tells of each change of the catalogue, until nobody listens.
+    async fn watching(&self, identity: &Identity, listener: &Listener) {
+        let (output, mut pieces) = mpsc::channel(16);
+        let call = self.service.call(self.call(identity, Request::WatchSkills), CallIo { output, input: None });
+        let telling = async {
+            while let Some(piece) = pieces.recv().await {
+                if matches!(piece, Output::Event(Event::Skills { .. })) && !listener.told().await {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            ended = call => {
+                if let Err(error) = ended {
+                    tracing::warn!("changes of the skills are not told any more: {error}");
+                }
+            }
+            () = telling => {}
+        }
+    }
+}
+
+/// Who wants to know when the catalogue changes.
+enum Listener {
+    Subscription(SubscriptionSink),
+    Peer(Peer<RoleServer>),
+}
+
+impl Listener {
+    /// Tells it; false when it listens no more.
+    async fn told(&self) -> bool {
+        match self {
+            Self::Subscription(sink) => {
+                let wants = sink.accepted();
+                let (tools, resources) = (wants.tools_list_changed, wants.resources_list_changed);
+                (tools != Some(true) || sink.notify_tool_list_changed().await.is_ok())
+                    && (resources != Some(true) || sink.notify_resource_list_changed().await.is_ok())
+            }
+            Self::Peer(peer) => {
+                peer.notify_tool_list_changed().await.is_ok() && peer.notify_resource_list_changed().await.is_ok()
+            }
+        }
+    }
+}
+
+/// One call of a tool.
+struct Doing<S> {
+    shared: Arc<Shared<S>>,
+    identity: Identity,
+    ask: Ask,
+}
+
+impl<S: Service> Doing<S> {
+    async fn respond(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let mut asked = false;
+        loop {
+            let error = match self.attempt(context).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            let Some(approval) = error.approval.as_deref().filter(|_| self.identity.may_approve && !asked) else {
+                return Ok(call::failed(&error).into());
+            };
+            asked = true;
+            let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
+            let said = match approvals::answered(&approval.id, state, responses) {
+                Some(said) => said,
+                None => match self.put_to_user(approval, context).await {
+                    Asked::Answered(said) => said,
+                    Asked::Later(required) => return Ok(required),
+                    Asked::Nobody => return Ok(call::failed(&error).into()),
+                },
+            };
+            if said == Said::No {
+                let refused = Error::denied(format!("the user did not approve it: {}", error.message));
+                return Ok(call::failed(&refused).into());
+            }
+            if let Err(error) = self.shared.approve(&self.identity, &approval.id).await {
+                return Ok(call::failed(&error).into());
+            }
+        }
+    }
+
+    /// Asks the client's user, in the way that the client knows.
+    async fn put_to_user(&self, approval: &Approval, context: &RequestContext<RoleServer>) -> Asked {
+        let can = context.client_capabilities().as_ref().is_some_and(takes_forms);
+        if !can {
+            return Asked::Nobody;
+        }
+        if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str()) {
+            return Asked::Later(approvals::required(approval).into());
+        }
+        // Over HTTP there is no way back to a client of before.
+        if matches!(self.shared.whose, Whose::OfRequest) {
+            return Asked::Nobody;
+        }
+        match context.peer.create_elicitation(approvals::question(approval)).await {
+            Ok(answer) => Asked::Answered(approvals::said(&answer)),
+            Err(error) => {
+                tracing::warn!("the client's user could not be asked: {error}");
+                Asked::Nobody
+            }
+        }
+    }
+
+    /// Makes the call; one that takes long goes on as a task, where the client knows those.
+    async fn attempt(&self, context: &RequestContext<RoleServer>) -> Result<CallToolResponse> {
+        let progress = context.meta.get_progress_token().map(|token| Progress::new(context.peer.clone(), token));
+        let tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
+        if !tasks {
+            let mut progress = progress;
+            return Ok(self.shared.perform(&self.identity, self.ask.clone(), progress.as_mut()).await?.into());
+        }
+        let (shared, identity, ask) = (self.shared.clone(), self.identity.clone(), self.ask.clone());
+        let mut work = Box::pin(async move {
+            let mut progress = progress;
+            shared.perform(&identity, ask, progress.as_mut()).await
+        });
+        let patience = Duration::from_millis(self.shared.config.task_after_ms);
+        tokio::select! {
+            done = &mut work => Ok(done?.into()),
+            () = tokio::time::sleep(patience), if self.shared.tasks.has_room(&self.identity.caller) => {
+                let work = async move { work.await.unwrap_or_else(|error| call::failed(&error)) };
+                Ok(CallToolResponse::Task(self.shared.tasks.go_on(&self.identity.caller, work)))
+            }
+        }
+    }
+}
+
+/// What became of a question.
+enum Asked {
+    Answered(Said),
+    Later(CallToolResponse),
+    Nobody,
+}
+
+/// Whether a client can show its user a form. One that declares elicitation and says no more means forms.
+fn takes_forms(client: &ClientCapabilities) -> bool {
+    client.elicitation.as_ref().is_some_and(|can| can.form.is_some() || can.url.is_none())
+}
+
+fn page<T>(all: Vec<T>, request: Option<&PaginatedRequestParams>) -> Result<(Vec<T>, Option<String>), ErrorData> {
+    resources::page(all, request.and_then(|request| request.cursor.as_deref())).map_err(unserved)
+}
+
+fn unknown(uri: &str) -> ErrorData {
+    ErrorData::resource_not_found(format!("nothing is served at {uri:?}"), None)
+}
+
+/// An error where there is no result that could carry it.
+fn unserved(error: Error) -> ErrorData {
+    match error.kind {
+        ErrorKind::InvalidArgument | ErrorKind::NotFound => ErrorData::invalid_params(error.message, None),
+        _ => ErrorData::internal_error(error.message, None),
+    }
+}

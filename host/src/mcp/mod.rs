@@ -1,0 +1,189 @@
+//! The Model Context Protocol: what a client asks becomes a call of the host, and its answer a result. No logic, no check.
+//!
+//! # Invariants
+//!
+//! - Who calls is the transport's word ([`Whose`]). No argument of any tool names a caller, and what a client sends is never
+//!   asked for one.
+//! - Every call is made with an agent's authority. The one exception is the answer of the client's user to a question of
+//!   [`approvals`], which only counts where the operator let this client's user answer.
+//! - What went wrong in a call is a result with `isError`, so that a model can correct itself; a protocol error is for what
+//!   is no call at all: an unknown tool, a malformed request.
+//! - A request that is cancelled, or whose client has left, drops its call, and the host ends all that the call started.
+
+mod approvals;
+mod call;
+mod catalog;
+mod handler;
+mod progress;
+mod resources;
+mod tasks;
+mod tools;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rmcp::model::{Extensions, JsonObject};
+use rmcp::ErrorData;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use self::catalog::{Offer, Offers};
+use self::progress::Progress;
+use self::tasks::Tasks;
+use self::tools::Ask;
+use crate::api::server::Service;
+use crate::api::types::{ActionList, Authority, Call, Request, SkillFiles};
+use crate::caller::Caller;
+use crate::config::McpConfig;
+use crate::error::{Error, Result};
+use crate::host::{CallIo, Output};
+
+/// Who calls, as the transport knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Tenant, session and agent.
+    pub(crate) caller: Caller,
+    /// The directory whose skills are found, and that is the root `project`.
+    pub(crate) project: Option<PathBuf>,
+    /// Whether this client's user may answer for the machine's owner.
+    pub(crate) may_approve: bool,
+}
+
+/// Where the identity of a request comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Whose {
+    /// It is the same for all: the process at the other end of a pipe.
+    Fixed(Identity),
+    /// It lies among the extensions of the HTTP request, where only the server puts it.
+    OfRequest,
+}
+
+/// A server over one host.
+pub(crate) struct Server<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Server<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<S> {
+    service: Arc<S>,
+    whose: Whose,
+    config: Arc<McpConfig>,
+    offers: Offers,
+    tasks: Tasks,
+}
+
+impl<S: Service> Server<S> {
+    /// A server; clones share what they know of the catalogue and of tasks.
+    pub(crate) fn new(service: Arc<S>, whose: Whose, config: Arc<McpConfig>) -> Self {
+        let shared = Shared { service, whose, config, offers: Offers::default(), tasks: Tasks::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn identity(&self, extensions: &Extensions) -> Result<Identity, ErrorData> {
+        self.shared.identity(extensions)
+    }
+}
+
+impl<S: Service> Shared<S> {
+    fn identity(&self, extensions: &Extensions) -> Result<Identity, ErrorData> {
+        match &self.whose {
+            Whose::Fixed(identity) => Ok(identity.clone()),
+            Whose::OfRequest => extensions
+                .get::<http::request::Parts>()
+                .and_then(|parts| parts.extensions.get::<Identity>())
+                .cloned()
+                // The server that let the request in has said nothing of it: a bug, and no reason to let it pass.
+                .ok_or_else(|| ErrorData::internal_error("nobody said who calls", None)),
+        }
+    }
+
+    /// A call on an agent's behalf.
+    fn call(&self, identity: &Identity, request: Request) -> Call {
+        Call {
+            caller: identity.caller.clone(),
+            project: identity.project.clone(),
+            authority: Authority::Agent,
+            request,
+        }
+    }
+
+    /// A call whose answer is all that is wanted.
+    async fn ask(&self, identity: &Identity, request: Request) -> Result<Value> {
+        let (output, mut pieces) = mpsc::channel(16);
+        let call = self.service.call(self.call(identity, request), CallIo { output, input: None });
+        let (answer, ()) = tokio::join!(call, async { while pieces.recv().await.is_some() {} });
+        answer
+    }
+
+    /// The tools as they are now.
+    async fn offer(&self, identity: &Identity) -> Result<Arc<Offer>> {
+        let project = identity.project.as_ref();
+        let kept = self.offers.kept(project);
+        let unless = kept.as_ref().map(|offer| offer.revision.clone());
+        let listed = self.ask(identity, Request::ListActions { unless }).await?;
+        let listed: ActionList = serde_json::from_value(listed)
+            .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
+        match (listed.actions.is_none(), kept) {
+            (true, Some(kept)) => Ok(kept),
+            _ => self.offers.renewed(&self.config, project, listed),
+        }
+    }
+
+    /// What a call of a tool asks; none when there is no such tool.
+    async fn asked(&self, identity: &Identity, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
+        let kept = self.offers.kept(identity.project.as_ref());
+        if let Some(ask) = catalog::ask(&self.config, kept.as_deref(), name, arguments) {
+            return ask.map(Some);
+        }
+        // It may be new.
+        let offer = self.offer(identity).await?;
+        catalog::ask(&self.config, Some(&offer), name, arguments).transpose()
+    }
+
+    /// Does what a tool asks.
+    async fn perform(
+        &self,
+        identity: &Identity,
+        ask: Ask,
+        progress: Option<&mut Progress>,
+    ) -> Result<rmcp::model::CallToolResult> {
+        let ask = if progress.is_some() { call::streamed(ask) } else { ask };
+        call::call(&*self.service, self.call(identity, ask.request), ask.input, ask.tell, progress).await
+    }
+
+    /// Passes on the yes of the client's user.
+    async fn approve(&self, identity: &Identity, id: &str) -> Result<()> {
+        let call = Call {
+            authority: Authority::Owner,
+            ..self.call(identity, Request::Approve { id: id.to_owned() })
+        };
+        let (output, _unread) = mpsc::channel(1);
+        self.service.call(call, CallIo { output, input: None }).await.map(drop)
+    }
+
+    /// The files of one skill, or of all.
+    async fn skill_files(&self, identity: &Identity, skill: Option<String>) -> Result<Vec<SkillFiles>> {
+        resources::listed(self.ask(identity, Request::SkillFiles { skill }).await?)
+    }
+
+    /// The bytes of a skill's file.
+    async fn skill_file(&self, identity: &Identity, skill: &str, path: &str) -> Result<Vec<u8>> {
+        let request = Request::ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
+        let (output, mut pieces) = mpsc::channel(16);
+        let mut bytes = Vec::new();
+        let call = self.service.call(self.call(identity, request), CallIo { output, input: None });
+        let (answer, ()) = tokio::join!(call, async {
+            while let Some(piece) = pieces.recv().await {
+                if let Output::Stdout(piece) = piece {
+                    bytes.extend_from_slice(&piece);
+                }
+            }
+        });
+        answer.map(|_| bytes)
+    }
+}

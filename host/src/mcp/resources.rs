@@ -1,0 +1,236 @@
+//! Skills' files as resources, and the skills extension (`io.modelcontextprotocol/skills`, SEP-2640).
+//!
+//! A resource's URI is `skill://` and the skill's name, then the file's path with what a URI takes no part of escaped. A URI
+//! that is asked for is compared with those that are listed and never taken apart, so that there is no path in it to play
+//! tricks with.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::model::{
+    DIRECTORY_MIME_TYPE, Resource, ResourceContents, SKILL_MD, Skill, SkillFrontmatter, SkillResource, SkillResources,
+};
+use serde_json::Value;
+
+use crate::api::types::SkillFiles;
+use crate::error::{Error, Result};
+
+/// How many entries a page has.
+pub(super) const PAGE: usize = 100;
+const SCHEME: &str = "skill://";
+
+/// Where a skill's files are.
+fn base(name: &str) -> String {
+    format!("{SCHEME}{name}/")
+}
+
+/// The URI of a skill's file.
+fn uri(name: &str, path: &str) -> String {
+    let mut uri = base(name);
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
+            _ => {
+                let _ = write!(uri, "%{byte:02X}");
+            }
+        }
+    }
+    uri
+}
+
+/// The URI of a skill.
+pub(super) fn skill_uri(name: &str) -> String {
+    uri(name, SKILL_MD)
+}
+
+/// The entry of a skill; none for one whose files cannot be served.
+pub(super) fn skill(files: &SkillFiles) -> Option<Skill> {
+    if files.problem.is_some() {
+        return None;
+    }
+    let mut fields = files.frontmatter.as_object()?.clone();
+    let (name, description) = (fields.remove("name")?, fields.remove("description")?);
+    let mut frontmatter = SkillFrontmatter::new(name.as_str()?, description.as_str()?);
+    frontmatter.extra = fields;
+    let resources = files
+        .files
+        .iter()
+        .map(|file| SkillResource::new(uri(&files.name, &file.path), format!("sha256:{}", plain(&file.sha256)), file.size))
+        .collect();
+    let skill = Skill::new(skill_uri(&files.name), frontmatter, SkillResources::Files(resources));
+    // What a client could not make sense of must not take the others with it.
+    skill.validate().is_ok().then_some(skill)
+}
+
+fn plain(digest: &str) -> &str {
+    digest.strip_prefix("sha256:").unwrap_or(digest)
+}
+
+/// Which file of a skill a URI is, by its listing.
+pub(super) fn file<'a>(all: &'a [SkillFiles], wanted: &str) -> Option<(&'a str, &'a str)> {
+    all.iter().filter(|skill| wanted.starts_with(&base(&skill.name))).find_map(|skill| {
+        let file = skill.files.iter().find(|file| uri(&skill.name, &file.path) == wanted)?;
+        Some((&*skill.name, &*file.path))
+    })
+}
+
+/// What is in a directory; none when it is no directory.
+pub(super) fn directory(all: &[SkillFiles], wanted: &str) -> Option<Vec<Resource>> {
+    let wanted = wanted.strip_suffix('/').unwrap_or(wanted);
+    let mut children: BTreeSet<(String, String, Option<u64>)> = BTreeSet::new();
+    for skill in all {
+        for file in &skill.files {
+            let uri = uri(&skill.name, &file.path);
+            let Some(rest) = uri.strip_prefix(wanted).and_then(|rest| rest.strip_prefix('/')) else { continue };
+            match rest.split_once('/') {
+                Some((name, _)) => children.insert((format!("{wanted}/{name}"), name.to_owned(), None)),
+                None => {
+                    let name = rest.to_owned();
+                    children.insert((uri, name, Some(file.size)))
+                }
+            };
+        }
+    }
+    if children.is_empty() {
+        return None;
+    }
+    let resource = |(uri, name, size): (String, String, Option<u64>)| {
+        let mut resource = Resource::new(uri, &*name);
+        resource.mime_type = Some(size.map_or(DIRECTORY_MIME_TYPE, |_| mime_type(&name)).to_owned());
+        resource.size = size;
+        resource
+    };
+    Some(children.into_iter().map(resource).collect())
+}
+
+/// A skill's SKILL.md, for clients that know resources alone.
+pub(super) fn resource(skill: &Skill) -> Resource {
+    let mut resource = Resource::new(&skill.uri, &skill.frontmatter.name);
+    resource.description = Some(skill.frontmatter.description.clone());
+    resource.mime_type = Some(mime_type(SKILL_MD).to_owned());
+    resource
+}
+
+/// What a file is, by its name's ending.
+fn mime_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map_or("", |(_, ending)| ending) {
+        "md" => "text/markdown",
+        "toml" => "application/toml",
+        "json" => "application/json",
+        "wasm" => "application/wasm",
+        "py" => "text/x-python",
+        "txt" | "wit" | "rs" | "sh" => "text/plain",
+        _ => "application/octet-stream",
+    }
+}
+
+/// A file's bytes as they travel.
+pub(super) fn contents(uri: &str, path: &str, bytes: Vec<u8>) -> ResourceContents {
+    match String::from_utf8(bytes) {
+        Ok(text) => ResourceContents::text(text, uri),
+        Err(error) => ResourceContents::blob(STANDARD.encode(error.as_bytes()), uri),
+    }
+    .with_mime_type(mime_type(path))
+}
+
+/// The page that a cursor names, and the cursor of the next.
+pub(super) fn page<T>(all: Vec<T>, cursor: Option<&str>) -> Result<(Vec<T>, Option<String>)> {
+    let start: usize = match cursor {
+        None => 0,
+        Some(cursor) => cursor
+            .parse()
+            .ok()
+            .filter(|start| *start < all.len() && start % PAGE == 0)
+            .ok_or_else(|| Error::invalid_argument(format!("the cursor {cursor:?} is none that was given")))?,
+    };
+    let more = all.len() > start + PAGE;
+    let page = all.into_iter().skip(start).take(PAGE).collect();
+    Ok((page, more.then(|| (start + PAGE).to_string())))
+}
+
+/// A list of what skills have.
+pub(super) fn listed(answer: Value) -> Result<Vec<SkillFiles>> {
+    let list: crate::api::types::SkillFileList = serde_json::from_value(answer)
+        .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
+    Ok(list.skills)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::types::{SkillFile, SkillState};
+
+    fn skills() -> Vec<SkillFiles> {
+        let file = |path: &str| SkillFile { path: path.into(), sha256: "0".repeat(64), size: 3 };
+        let of = |name: &str, own: &str| SkillFiles {
+            name: name.into(),
+            state: SkillState::Ready,
+            frontmatter: json!({"name": own, "description": "d", "license": "MIT"}),
+            files: ["SKILL.md", "a b.md", "refs/x.md", "refs/deep/y%2e.md"].map(file).to_vec(),
+            problem: None,
+        };
+        vec![of("stats", "stats"), of("plugin/stats", "stats")]
+    }
+
+    #[test]
+    fn a_uri_is_a_listed_file_or_nothing() {
+        let all = skills();
+        assert_eq!(file(&all, "skill://stats/a%20b.md"), Some(("stats", "a b.md")));
+        assert_eq!(file(&all, "skill://plugin/stats/refs/x.md"), Some(("plugin/stats", "refs/x.md")));
+        assert_eq!(file(&all, "skill://stats/refs/deep/y%252e.md"), Some(("stats", "refs/deep/y%2e.md")));
+        for odd in [
+            "skill://stats/../stats/SKILL.md",
+            "skill://stats/%2e%2e/plugin/stats/SKILL.md",
+            "skill://stats/a b.md",
+            "skill://stats//SKILL.md",
+            "skill://stats/SKILL.md?x",
+            "skill://stats/SKILL.md#x",
+            "SKILL://stats/SKILL.md",
+            "skill:/stats/SKILL.md",
+            "file://stats/SKILL.md",
+            "file:///etc/passwd",
+            "skill://stats",
+            "",
+        ] {
+            assert_eq!(file(&all, odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn an_entry_has_all_fields_and_all_files() {
+        let entry = skill(&skills()[1]).unwrap();
+        assert_eq!(entry.uri, "skill://plugin/stats/SKILL.md");
+        let json = serde_json::to_value(&entry).unwrap();
+        assert_eq!(json["frontmatter"], json!({"name": "stats", "description": "d", "license": "MIT"}));
+        assert_eq!(json["resources"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_directory_has_its_children_alone() {
+        let all = skills();
+        let names = |uri: &str| {
+            directory(&all, uri).map(|found| found.into_iter().map(|resource| resource.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names("skill://stats/").unwrap(), ["SKILL.md", "a%20b.md", "refs"]);
+        assert_eq!(names("skill://stats/refs").unwrap(), ["deep", "x.md"]);
+        assert_eq!(names("skill://stats/SKILL.md"), None);
+        assert_eq!(names("skill://stat"), None);
+        assert!(directory(&all, "skill://stats/refs").unwrap()[0].is_directory());
+    }
+
+    #[test]
+    fn pages_end_and_a_made_up_cursor_is_refused() {
+        let all: Vec<usize> = (0..250).collect();
+        let (first, next) = page(all.clone(), None).unwrap();
+        assert_eq!((first.len(), next.as_deref()), (100, Some("100")));
+        let (last, next) = page(all.clone(), Some("200")).unwrap();
+        assert_eq!((last.len(), next), (50, None));
+        for odd in ["-1", "300", "x", "1", "99999999999999999999"] {
+            page(all.clone(), Some(odd)).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Files of sandboxes, and copies between them and the host.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Builtin, Effect, Tell, builtin, watched_for};
+use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileChange, FileList, HostPath, Request};
+use crate::config::Group::Sandbox;
+use crate::error::{Error, Result};
+
+/// How much of a file a model is given when it does not say.
+const READ_DEFAULT: u64 = 1_000_000;
+/// The most of a file that one answer can have.
+const READ_MAX: u64 = 8 * 1024 * 1024;
+/// The most changes that one watch tells.
+const CHANGES: usize = 256;
+
+/// A file of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Read {
+    /// Which sandbox.
+    container_id: String,
+    /// Its path in the sandbox; relative ones start at `/workspace`.
+    path: String,
+    /// At most so many bytes, from its beginning; default 1,000,000, at most 8 MiB.
+    max_bytes: Option<u64>,
+}
+
+/// A file to write.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Write {
+    /// Which sandbox.
+    container_id: String,
+    /// Its path in the sandbox; relative ones start at `/workspace`. Directories on the way are made.
+    path: String,
+    /// All that is to be in it.
+    content: String,
+    /// What `content` is: `text` (default) or `base64`.
+    #[serde(default)]
+    encoding: Encoding,
+}
+
+/// How bytes are written in JSON.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Encoding {
+    #[default]
+    Text,
+    Base64,
+}
+
+/// A path of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Place {
+    /// Which sandbox.
+    container_id: String,
+    /// A path in the sandbox; relative ones start at `/workspace`.
+    path: String,
+}
+
+/// What to remove.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Remove {
+    /// Which sandbox.
+    container_id: String,
+    /// A path in the sandbox; relative ones start at `/workspace`.
+    path: String,
+    /// A directory with all that is in it.
+    #[serde(default)]
+    recursive: bool,
+}
+
+/// What to watch.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Watch {
+    /// Which sandbox.
+    container_id: String,
+    /// A file, or a directory for what is in it; relative ones start at `/workspace`.
+    path: String,
+    /// Come back after so many seconds; default 30, at most 300.
+    timeout_seconds: Option<f64>,
+    /// Come back after so many changes; default 1, at most 256.
+    changes: Option<usize>,
+}
+
+/// A file, with what is in it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[allow(dead_code, reason = "only described")]
+struct ReadAnswer {
+    #[serde(flatten)]
+    file: FileAnswer,
+    /// What was read; base64 where it is no UTF-8.
+    content: String,
+    /// `base64` where `content` is that.
+    content_encoding: Option<String>,
+    /// Whether there is more.
+    truncated: bool,
+}
+
+/// What a watch saw.
+#[derive(Debug, Serialize, JsonSchema)]
+#[allow(dead_code, reason = "only described")]
+struct WatchAnswer {
+    /// The changes in their order.
+    events: Vec<FileChange>,
+    /// How many.
+    count: usize,
+}
+
+/// What to copy in.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CopyIn {
+    /// Which sandbox.
+    container_id: String,
+    /// A root that the operator named; default `project`, the directory that this client works in.
+    root: Option<String>,
+    /// The path beneath that root; `.` is the root itself.
+    src_host_path: String,
+    /// The path in the sandbox; relative ones start at `/workspace`.
+    dst_container_path: String,
+}
+
+/// What to copy out.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CopyOut {
+    /// Which sandbox.
+    container_id: String,
+    /// The path in the sandbox; relative ones start at `/workspace`.
+    src_container_path: String,
+    /// A root that the operator lets agents copy to.
+    root: Option<String>,
+    /// The path beneath that root.
+    dst_host_path: String,
+}
+
+fn read(asked: Read) -> Result<Ask> {
+    let max = asked.max_bytes.unwrap_or(READ_DEFAULT);
+    if max > READ_MAX {
+        let message = format!("max_bytes is at most {READ_MAX}: read a part with `tail -c` or copy the file out");
+        return Err(Error::too_large(message));
+    }
+    let request = Request::ReadFile { container_id: asked.container_id, path: asked.path };
+    Ok(Ask { request, input: None, tell: Tell::File { max: usize::try_from(max).unwrap_or(usize::MAX) } })
+}
+
+fn write(asked: Write) -> Result<Ask> {
+    let bytes = match asked.encoding {
+        Encoding::Text => asked.content.into_bytes(),
+        Encoding::Base64 => STANDARD
+            .decode(asked.content)
+            .map_err(|error| Error::invalid_argument(format!("`content` is no base64: {error}")))?,
+    };
+    let request = Request::WriteFile { container_id: asked.container_id, path: asked.path };
+    Ok(Ask { input: Some(bytes.into()), ..request.into() })
+}
+
+fn watch(asked: Watch) -> Result<Ask> {
+    let max = asked.changes.unwrap_or(1);
+    if !(1..=CHANGES).contains(&max) {
+        return Err(Error::invalid_argument(format!("changes is 1 to {CHANGES}, and this is {max}")));
+    }
+    let patience = watched_for(asked.timeout_seconds)?;
+    let request = Request::WatchFiles { container_id: asked.container_id, path: asked.path };
+    Ok(Ask { request, input: None, tell: Tell::Events { max, patience } })
+}
+
+fn host(root: Option<String>, path: String) -> HostPath {
+    HostPath::Root { root: root.unwrap_or_else(|| "project".into()), path }
+}
+
+pub(super) fn add(all: &mut Vec<Builtin>) {
+    all.push(builtin::<Read, ReadAnswer>(
+        Sandbox,
+        "read_file",
+        Effect::Reads,
+        "Read a file",
+        "Gives a file of a sandbox.",
+        read,
+    ));
+    all.push(builtin::<Write, FileAnswer>(
+        Sandbox,
+        "write_file",
+        Effect::Sets,
+        "Write a file",
+        "Writes a file of a sandbox whole; what was in it is gone.",
+        write,
+    ));
+    all.push(builtin::<Place, FileList>(
+        Sandbox,
+        "list_files",
+        Effect::Reads,
+        "List files",
+        "Lists what is in a directory of a sandbox.",
+        |asked: Place| Ok(Request::ListFiles { container_id: asked.container_id, path: asked.path }.into()),
+    ));
+    all.push(builtin::<Remove, FileAnswer>(
+        Sandbox,
+        "remove_file",
+        Effect::Sets,
+        "Remove a file",
+        "Removes a file of a sandbox, or a directory.",
+        |asked: Remove| {
+            let Remove { container_id, path, recursive } = asked;
+            Ok(Request::RemoveFile { container_id, path, recursive }.into())
+        },
+    ));
+    all.push(builtin::<Watch, WatchAnswer>(
+        Sandbox,
+        "watch_files",
+        Effect::Reads,
+        "Watch files",
+        "Waits for changes of a file of a sandbox, or of what is in a directory.",
+        watch,
+    ));
+    all.push(builtin::<CopyIn, CopyAnswer>(
+        Sandbox,
+        "copy_file_in",
+        Effect::Sets,
+        "Copy into a sandbox",
+        "Copies a file or directory of the project, or of another root that the operator named, into a sandbox.",
+        |asked: CopyIn| {
+            let (host, sandbox) = (host(asked.root, asked.src_host_path), asked.dst_container_path);
+            Ok(Request::CopyIn(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
+        },
+    ));
+    all.push(builtin::<CopyOut, CopyAnswer>(
+        Sandbox,
+        "copy_file_out",
+        Effect::Sets,
+        "Copy out of a sandbox",
+        "Copies a file or directory of a sandbox to a place on the host that the operator allows.",
+        |asked: CopyOut| {
+            let (host, sandbox) = (host(asked.root, asked.dst_host_path), asked.src_container_path);
+            Ok(Request::CopyOut(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
+        },
+    ));
+}

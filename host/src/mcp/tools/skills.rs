@@ -1,0 +1,95 @@
+//! All skills with five tools, for clients that can show a model only so many.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Ask, Builtin, Effect, Shape, Tell, builtin};
+use crate::api::types::{Request, RunAnswer, RunRequest, SkillDetail, SkillList};
+use crate::config::Group::Skills;
+
+/// Call an action of a skill.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Run {
+    /// `skill`, `skill.action`, `plugin/skill` or `plugin/skill.action`; without an action the skill has just one.
+    skill: String,
+    /// Its arguments by name, as `get_skill` describes them.
+    #[serde(default)]
+    arguments: Map<String, Value>,
+    /// Give up after so many milliseconds; never longer than the skill's own deadline.
+    #[serde(default)]
+    deadline_ms: Option<u64>,
+}
+
+/// Nothing is needed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// One skill.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct One {
+    /// Its name, `plugin/skill` when of a plugin.
+    skill: String,
+}
+
+/// Words.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    /// Words that must all occur in the name or the description.
+    query: String,
+}
+
+pub(super) fn add(all: &mut Vec<Builtin>) {
+    all.push(builtin::<Run, RunAnswer>(
+        Skills,
+        "run_skill",
+        Effect::Runs,
+        "Run a skill",
+        "Runs an action of a skill and gives its result. `get_skill` says which actions a skill has and what they take.",
+        |run: Run| {
+            let request = RunRequest {
+                skill: run.skill,
+                args: run.arguments,
+                deadline_ms: run.deadline_ms,
+                ..RunRequest::default()
+            };
+            Ok(Ask { request: Request::Run(request), input: None, tell: Tell::Action(Shape::Whole) })
+        },
+    ));
+    all.push(builtin::<Nothing, SkillList>(
+        Skills,
+        "list_skills",
+        Effect::Reads,
+        "List skills",
+        "Lists the skills that can be run, with what each is for and the names of its actions.",
+        |_| Ok(Request::ListSkills.into()),
+    ));
+    all.push(builtin::<One, SkillDetail>(
+        Skills,
+        "get_skill",
+        Effect::Reads,
+        "Describe a skill",
+        "Describes a skill whole: its instructions, its actions with the schemas of what they take and give, what it may do, and its limits.",
+        |one: One| Ok(Request::InspectSkill { skill: one.skill }.into()),
+    ));
+    all.push(builtin::<Search, SkillList>(
+        Skills,
+        "search_skills",
+        Effect::Reads,
+        "Search skills",
+        "Lists the skills whose name or description has all of these words.",
+        |search: Search| Ok(Request::SearchSkills { query: search.query }.into()),
+    ));
+    all.push(builtin::<Nothing, SkillList>(
+        Skills,
+        "reload_skills",
+        Effect::Sets,
+        "Reload skills",
+        "Reads all skills anew and lists them. Changes are noticed without it, too; this says what is wrong with one that does not appear.",
+        |_| Ok(Request::ReloadSkills.into()),
+    ));
+}

@@ -1,0 +1,216 @@
+//! What the Model Context Protocol costs, over pipes and over HTTP.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::row::{Control, Goal, Own, Row, Unit};
+use crate::sample::{Sampled, Side, interleave};
+use crate::world::{Bench, InProcess, OverHttp, OverStdio, Program, Scratch, Serving, call, run};
+
+/// Calls in a sample of the rate.
+const CALLS: u64 = 2_000;
+/// Connections that make them.
+const CONNECTIONS: u64 = 8;
+/// Calls at once.
+const AT_ONCE: usize = 200;
+/// Skills in the large catalogue.
+const SKILLS: usize = 1_000;
+
+pub(super) const STDIO: Row = Row {
+    name: "mcp/stdio",
+    what: "a warm call of `hello` over the standard input and output of `skillhost mcp`",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the call in process", goal: Some(Goal::More(0.000_3)) }],
+    run: stdio,
+};
+
+pub(super) const HTTP: Row = Row {
+    name: "mcp/http",
+    what: "the same over one HTTP connection to `skillhost serve`",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the call in process", goal: Some(Goal::More(0.000_3)) }],
+    run: http,
+};
+
+pub(super) const RATE: Row = Row {
+    name: "mcp/http-rate",
+    what: "2,000 of these calls by 8 connections at once; the client takes its share of the cores",
+    unit: Unit::Done(CALLS),
+    // 5,000 a second.
+    goal: Some(Own::AtMost(0.4)),
+    controls: &[Control { what: "the same calls in process, 8 at once", goal: None }],
+    run: rate,
+};
+
+pub(super) const CROWD: Row = Row {
+    name: "mcp/http-200",
+    what: "200 calls at once over as many connections while one skill computes for ever and one floods its log, until the last has its answer",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the same while nothing else runs", goal: None }],
+    run: crowd,
+};
+
+pub(super) const LIST: Row = Row {
+    name: "mcp/list-1000",
+    what: "`tools/list` of 1,000 skills over HTTP; descriptors are cached",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.010)),
+    controls: &[Control { what: "the same with one skill", goal: None }],
+    run: list,
+};
+
+pub(super) const START: Row = Row {
+    name: "mcp/start-1000",
+    what: "start of `skillhost mcp`, and of its host process, until 1,000 skills are listed; descriptors are cached",
+    unit: Unit::Time,
+    goal: Some(Own::AtMost(0.100)),
+    controls: &[Control { what: "the same with one skill", goal: None }],
+    run: start,
+};
+
+fn hello() -> Value {
+    call("hello", &json!({"name": "Ada"}))
+}
+
+fn greeted(result: &Value) -> Result<()> {
+    ensure!(result["structuredContent"]["result"] == "Hello, Ada!", "the result was {result}");
+    Ok(())
+}
+
+fn in_process<'a>(host: &'a InProcess<'_>) -> Side<'a> {
+    Side::timed(|| {
+        let answer = host.run("hello", r#"{"name":"Ada"}"#)?;
+        ensure!(answer.contains("Hello, Ada!"), "the answer was {answer}");
+        Ok(())
+    })
+}
+
+fn stdio(bench: &Bench) -> Result<Sampled> {
+    let (scratch, own) = (Scratch::new(&["hello"])?, Scratch::new(&["hello"])?);
+    let host = InProcess::open(bench, &own)?;
+    let program = Program::new(bench, &scratch)?;
+    let mut client = OverStdio::start(&program)?;
+    let subject = Side::timed(|| greeted(&client.ask("tools/call", hello())?));
+    interleave(bench.pace, subject, vec![Ok(in_process(&host))])
+}
+
+fn http(bench: &Bench) -> Result<Sampled> {
+    let (scratch, own) = (Scratch::new(&["hello"])?, Scratch::new(&["hello"])?);
+    let host = InProcess::open(bench, &own)?;
+    let program = Program::new(bench, &scratch)?;
+    let serving = Serving::start(&program)?;
+    let mut client = OverHttp::connect(serving.address)?;
+    let subject = Side::timed(|| greeted(&client.ask("tools/call", hello())?));
+    interleave(bench.pace, subject, vec![Ok(in_process(&host))])
+}
+
+/// So many calls by each of these connections at once.
+fn together(clients: &mut [OverHttp], calls: u64) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = clients
+            .iter_mut()
+            .map(|client| {
+                scope.spawn(move || {
+                    for _ in 0..calls {
+                        greeted(&client.ask("tools/call", hello())?)?;
+                    }
+                    Ok::<(), anyhow::Error>(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().ok().context("a client panicked")?)
+    })
+}
+
+fn connections(address: SocketAddr, count: usize) -> Result<Vec<OverHttp>> {
+    (0..count).map(|_| OverHttp::connect(address)).collect()
+}
+
+fn rate(bench: &Bench) -> Result<Sampled> {
+    let (scratch, own) = (Scratch::new(&["hello"])?, Scratch::new(&["hello"])?);
+    let host = InProcess::open(bench, &own)?;
+    let program = Program::new(bench, &scratch)?;
+    let serving = Serving::start(&program)?;
+    let mut clients = connections(serving.address, usize::try_from(CONNECTIONS)?)?;
+    let subject = Side::timed(|| together(&mut clients, CALLS / CONNECTIONS));
+    let control = Side::timed(|| {
+        let callers = (0..CONNECTIONS).map(|_| async {
+            for _ in 0..CALLS / CONNECTIONS {
+                host.call(run("hello", r#"{"name":"Ada"}"#)?).await?;
+            }
+            anyhow::Ok(())
+        });
+        host.wait(futures_util::future::try_join_all(callers)).map(drop)
+    });
+    interleave(bench.pace, subject, vec![Ok(control)])
+}
+
+fn crowd(bench: &Bench) -> Result<Sampled> {
+    let (scratch, quiet) = (Scratch::new(&["hello", "bench"])?, Scratch::new(&["hello"])?);
+    let (program, other) = (Program::new(bench, &scratch)?, Program::new(bench, &quiet)?);
+    let (serving, idle) = (Serving::start(&program)?, Serving::start(&other)?);
+    let mut clients = connections(serving.address, AT_ONCE)?;
+    let mut others = connections(idle.address, AT_ONCE)?;
+    let address = serving.address;
+    let subject = Side::new(move || {
+        // A client that leaves ends its call.
+        let noise = [("bench.spin", json!({})), ("bench.flood", json!({}))].map(|(tool, arguments)| {
+            OverHttp::connect(address).and_then(|mut client| client.begin("tools/call", call(tool, &arguments)).map(|()| client))
+        });
+        let start = Instant::now();
+        together(&mut clients, 1)?;
+        let took = start.elapsed();
+        for client in noise {
+            drop(client?);
+        }
+        Ok(took.into())
+    });
+    interleave(bench.pace, subject, vec![Ok(Side::timed(move || together(&mut others, 1)))])
+}
+
+fn listed(result: &Value, count: usize) -> Result<()> {
+    let tools = result["tools"].as_array().context("tools")?;
+    let skills = tools.iter().filter(|tool| tool["name"].as_str().is_some_and(|name| !name.contains('_'))).count();
+    ensure!(skills == count, "{skills} of {count} skills are listed");
+    Ok(())
+}
+
+/// A program that knows so many skills and has described them.
+fn warm<'a>(bench: &'a Bench, scratch: &Scratch, count: usize) -> Result<Program<'a>> {
+    scratch.many_skills("skill", count)?;
+    let program = Program::new(bench, scratch)?;
+    listed(&OverStdio::start(&program)?.ask("tools/list", json!({}))?, count)?;
+    Ok(program)
+}
+
+fn list(bench: &Bench) -> Result<Sampled> {
+    let (thousand, single) = (Scratch::new(&[])?, Scratch::new(&[])?);
+    let (many, one) = (warm(bench, &thousand, SKILLS)?, warm(bench, &single, 1)?);
+    let (of_many, of_one) = (Serving::start(&many)?, Serving::start(&one)?);
+    let (mut client, mut other) = (OverHttp::connect(of_many.address)?, OverHttp::connect(of_one.address)?);
+    let subject = Side::timed(|| listed(&client.ask("tools/list", json!({}))?, SKILLS));
+    let control = Side::timed(|| listed(&other.ask("tools/list", json!({}))?, 1));
+    interleave(bench.pace, subject, vec![Ok(control)])
+}
+
+fn started<'p>(program: &'p Program<'_>, count: usize) -> Side<'p> {
+    Side::new(move || {
+        program.stop()?;
+        let start = Instant::now();
+        let mut client = OverStdio::start(program)?;
+        listed(&client.ask("tools/list", json!({}))?, count)?;
+        Ok(start.elapsed().into())
+    })
+}
+
+fn start(bench: &Bench) -> Result<Sampled> {
+    let (thousand, single) = (Scratch::new(&[])?, Scratch::new(&[])?);
+    let (many, one) = (warm(bench, &thousand, SKILLS)?, warm(bench, &single, 1)?);
+    interleave(bench.pace, started(&many, SKILLS), vec![Ok(started(&one, 1))])
+}

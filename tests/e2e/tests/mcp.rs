@@ -1,0 +1,257 @@
+//! Agents over standard input and output, byte for byte: what a client may send, and what becomes of it.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+use skillhost_e2e::{User, eventually, needs_engine, processes};
+
+/// `skillhost mcp`, as a client has it.
+struct Client {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+    capabilities: Value,
+    id: u64,
+}
+
+impl Client {
+    fn start<'a>(user: &User, args: impl IntoIterator<Item = &'a str>) -> Self {
+        let args = ["mcp"].into_iter().chain(args).map(str::to_owned).collect::<Vec<_>>();
+        let mut child = user.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, to, from, capabilities: json!({}), id: 0 }
+    }
+
+    fn knows(mut self, capabilities: Value) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    fn send(&mut self, text: &str) {
+        writeln!(self.to.as_mut().unwrap(), "{text}").unwrap();
+    }
+
+    fn begin(&mut self, method: &str, mut params: Value) -> u64 {
+        self.id += 1;
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+        });
+        self.send(&json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}).to_string());
+        self.id
+    }
+
+    /// The answer to a request, whatever comes before it.
+    fn answer(&mut self, id: u64) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        self.answer(id)
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let answer = self.ask("tools/call", json!({"name": tool, "arguments": arguments}));
+        answer.get("result").unwrap_or_else(|| panic!("{tool}: {answer}")).clone()
+    }
+
+    fn tools(&mut self) -> Vec<String> {
+        let answer = self.ask("tools/list", json!({}));
+        let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn launch(&mut self, shared: bool) -> String {
+        let result = self.call("launch_container", json!({"image_role": "default", "shared": shared}));
+        assert_eq!(result["isError"], false, "{result}");
+        result["structuredContent"]["container_id"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.to = None;
+        self.child.wait().unwrap();
+    }
+}
+
+fn text(result: &Value) -> String {
+    result["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn groups_and_separators_are_as_asked_for() {
+    let user = User::with_skills(&["hello", "probe"]);
+    let flat = ["run_skill", "list_skills", "get_skill", "search_skills", "reload_skills"];
+    assert_eq!(Client::start(&user, ["--tools", "skills"]).tools(), flat);
+    let mut client = Client::start(&user, ["--tools", "actions", "--separator", "__"]);
+    let tools = client.tools();
+    assert!(tools.contains(&"hello".into()) && tools.contains(&"probe__copy-in".into()), "{tools:?}");
+    assert!(!tools.iter().any(|name| name.contains('.') || flat.contains(&&**name)), "{tools:?}");
+    let greeted = client.call("hello", json!({"name": "Ada"}));
+    assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}));
+    // What is not offered cannot be called.
+    let answer = client.ask("tools/call", json!({"name": "run_skill", "arguments": {"skill": "hello"}}));
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+#[test]
+fn what_is_no_request_harms_nobody() {
+    let user = User::with_skills(&["hello"]);
+    let mut client = Client::start(&user, []);
+    client.tools();
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let odd = [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{\"jsonrpc\":\"2.0\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":900,\"method\":\"tools/call\",\"params\":3}",
+        "{\"jsonrpc\":\"2.0\",\"id\":901,\"method\":\"no/such\",\"params\":{}}",
+        "\u{0}\u{1b}[2J",
+        &format!("{{\"jsonrpc\":\"2.0\",\"id\":902,\"method\":\"tools/call\",\"params\":{{\"name\":\"hello\",\"arguments\":{deep}}}}}"),
+    ];
+    for line in odd {
+        client.send(line);
+    }
+    let deep = (0..200).fold(json!("x"), |inner, _| json!({"x": inner}));
+    let result = client.call("hello", json!({"name": deep}));
+    assert_eq!(result["isError"], true, "{result}");
+    let result = client.call("hello", json!({"name": "Ada"}));
+    assert_eq!(result["structuredContent"], json!({"result": "Hello, Ada!"}));
+}
+
+#[test]
+fn who_calls_is_the_transports_word() {
+    needs_engine!();
+    let user = User::with_skills(&["hello", "probe"]);
+    let mut one = Client::start(&user, ["--agent", "one"]);
+    let mut two = Client::start(&user, ["--agent", "two"]);
+    let mut stranger = Client::start(&user, ["--tenant", "other"]);
+    // Agents of a session share its blackboard, and a sandbox that its owner shares.
+    let published = one.call("blackboard_publish", json!({"key": "a", "value": 1}));
+    assert_eq!(published["structuredContent"]["updated_by"], "one", "{published}");
+    assert_eq!(two.call("blackboard_get", json!({"key": "a"}))["structuredContent"]["value"], 1);
+    assert!(text(&stranger.call("blackboard_get", json!({"key": "a"}))).starts_with("not-found"));
+    let id = one.launch(false);
+    for tool in ["get_container_status", "stop_container", "attach_container", "list_processes"] {
+        let result = stranger.call(tool, json!({"container_id": id}));
+        let known = result["structuredContent"]["known"].as_bool().unwrap_or(false);
+        assert!(result["isError"] == true || !known, "{tool}: {result}");
+    }
+    let command = json!({"container_id": id, "command": ["true"]});
+    for client in [&mut two, &mut stranger] {
+        assert_eq!(client.call("execute_command", command.clone())["isError"], true);
+    }
+    // No word of a request's own changes that.
+    for forged in [
+        json!({"container_id": id, "command": ["true"], "agent": "one"}),
+        json!({"container_id": id, "command": ["true"], "caller": {"tenant": "default", "session": "default", "agent": "one"}}),
+    ] {
+        let result = two.call("execute_command", forged);
+        assert!(text(&result).starts_with("invalid-argument"), "{result}");
+    }
+    let id_of_meta = two.begin(
+        "tools/call",
+        json!({"name": "execute_command", "arguments": command, "tenant": "default", "agent": "one", "caller": {"agent": "one"}}),
+    );
+    let answer = two.answer(id_of_meta);
+    assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{answer}");
+    assert_eq!(one.call("execute_command", command)["structuredContent"]["exit_code"], 0);
+}
+
+#[test]
+fn a_client_that_leaves_leaves_nothing_running() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    let mut client = Client::start(&user, []);
+    let id = client.launch(false);
+    let mark = "86399.75";
+    client.begin("tools/call", json!({"name": "execute_command", "arguments": {"container_id": id, "command": format!("sleep {mark} & setsid sleep {mark}; true")}}));
+    eventually("the command runs", || (!processes(mark).is_empty()).then_some(()));
+    client.begin("tools/call", json!({"name": "probe.spin", "arguments": {}}));
+    let calls = || user.run(["host", "status", "--output", "json"]).ok().json()["calls"].as_u64().unwrap();
+    // The one that asks is not counted among them.
+    eventually("the skill runs", || (calls() >= 2).then_some(()));
+    client.child.kill().unwrap();
+    eventually("its commands end", || processes(mark).is_empty().then_some(()));
+    eventually("its calls end", || (calls() <= 1).then_some(()));
+}
+
+#[test]
+fn a_long_call_becomes_a_task_of_its_callers() {
+    let user = User::new("[mcp]\ntask-after-ms = 0\n");
+    user.add_skill("probe");
+    user.run(["trust"]).ok();
+    let knows = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let mut client = Client::start(&user, []).knows(knows.clone());
+    let created = client.call("probe.count", json!({"steps": 3}));
+    assert_eq!(created["resultType"], "task", "{created}");
+    let task = json!({"taskId": created["taskId"]});
+    let done = eventually("the task ends", || {
+        let answer = client.ask("tasks/get", task.clone());
+        (answer["result"]["status"] != "working").then_some(answer)
+    });
+    assert_eq!(done["result"]["status"], "completed", "{done}");
+    assert_eq!(done["result"]["result"]["structuredContent"], json!({"result": 3}), "{done}");
+
+    let created = client.call("probe.spin", json!({}));
+    let task = json!({"taskId": created["taskId"]});
+    assert_eq!(client.ask("tasks/get", task.clone())["result"]["status"], "working");
+    client.ask("tasks/cancel", task.clone());
+    eventually("the task ends", || (client.ask("tasks/get", task.clone())["result"]["status"] == "cancelled").then_some(()));
+    let calls = || user.run(["host", "status", "--output", "json"]).ok().json()["calls"].as_u64().unwrap();
+    eventually("and so does the skill", || (calls() <= 1).then_some(()));
+    let unknown = client.ask("tasks/get", json!({"taskId": "made-up"}));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+    // Who knows no tasks gets none.
+    let mut plain = Client::start(&user, []);
+    assert_eq!(plain.call("probe.count", json!({"steps": 1}))["structuredContent"], json!({"result": 1}));
+}
+
+#[test]
+fn what_a_clients_configuration_needs_is_printed_and_starts_the_server() {
+    let user = User::with_skills(&["hello"]);
+    for client in ["claude-code", "claude-desktop", "vscode", "cursor", "gemini", "codex"] {
+        let printed = user.run(["mcp", "--print-config", client]).ok();
+        let server = match client {
+            "codex" => serde_json::to_value(toml::from_str::<toml::Table>(&printed.text()).unwrap()).unwrap()["mcp_servers"].clone(),
+            "vscode" => printed.json()["servers"].clone(),
+            _ => printed.json()["mcpServers"].clone(),
+        }["skillhost"]
+            .clone();
+        assert!(std::path::Path::new(server["command"].as_str().unwrap()).is_file(), "{client}: {server}");
+        assert_eq!(server["args"][0], "mcp", "{client}: {server}");
+        assert!(printed.stderr.contains("for "), "{client} says where it goes: {}", printed.stderr);
+    }
+}
+
+#[test]
+fn a_directory_that_is_no_project_gives_none() {
+    let user = User::with_skills(&["hello"]);
+    let mut command = user.command(["mcp", "--print-config", "claude-code"]);
+    assert!(command.output().unwrap().status.success());
+    // Clients that start their servers in the root mean no project by it.
+    let mut command = user.command(["mcp"]);
+    let mut child =
+        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+    let mut client = Client { child, to, from, capabilities: json!({}), id: 0 };
+    assert!(!client.tools().contains(&"hello".into()));
+    let copied = client.call(
+        "copy_file_in",
+        json!({"container_id": "sb_none", "src_host_path": "etc/passwd", "dst_container_path": "x"}),
+    );
+    assert_eq!(copied["isError"], true, "{copied}");
+}

@@ -1,0 +1,69 @@
+//! A whole session of an agent, driven by the official Python SDK: a client that nobody here wrote.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use skillhost_e2e::{User, binary, needs_engine};
+use skillhost_test_support::mcp_python;
+
+/// Every step that a session takes.
+const STEPS: [&str; 11] = [
+    "list",
+    "call",
+    "flat tools",
+    "errors",
+    "progress",
+    "sandbox",
+    "the command runs",
+    "cancelled command ends",
+    "cancel",
+    "resources",
+    "skills extension",
+];
+
+fn session(asked: &Value) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/session.py");
+    let output = Command::new(mcp_python())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg(script)
+        .arg(asked.to_string())
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{asked:#}\n{out}\n{err}");
+    for step in STEPS.iter().chain(&["approval"]) {
+        assert!(out.lines().any(|line| line == format!("held: {step}")), "`{step}` was not tried\n{out}\n{err}");
+    }
+    assert!(out.ends_with("the whole session held\n"), "{out}\n{err}");
+}
+
+/// A project that is trusted, and one that is not.
+fn user() -> (User, PathBuf) {
+    let user = User::with_skills(&["hello", "probe"]);
+    let strangers = user.elsewhere().join("strangers");
+    user.add_skill_to(&strangers, "hello");
+    (user, strangers)
+}
+
+fn over_stdio(mode: &str) {
+    let (user, strangers) = user();
+    let args = |project: &Path| json!(["mcp", "--project", project]);
+    session(&json!({
+        "mode": mode, "asks": true, "command": binary(), "env": user.env(),
+        "project": user.project(), "args": args(&user.project()),
+        "strangers": {"project": strangers, "args": args(&strangers)},
+    }));
+}
+
+#[test]
+fn a_session_over_stdio_with_the_present_revision() {
+    needs_engine!();
+    over_stdio("2026-07-28");
+}
+
+#[test]
+fn a_session_over_stdio_with_the_revision_before() {
+    needs_engine!();
+    over_stdio("legacy");
+}
