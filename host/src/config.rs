@@ -4,6 +4,8 @@
 //! default, so an absent file is a complete configuration.
 
 mod agents;
+mod authority;
+pub(crate) mod http;
 mod mcp;
 mod script_env;
 
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+pub use self::http::{HttpConfig, Token};
 use crate::api::types::Network;
 use crate::blackboard::{self, Eviction};
 use crate::broker::quota::QuotaLimits;
@@ -22,6 +25,7 @@ use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
 use crate::units;
 pub use agents::{AgentBlackboard, AgentPolicy};
+pub use authority::{HostName, Origin};
 pub use mcp::{Group, McpConfig, Separator};
 pub use script_env::EnvProvider;
 
@@ -48,6 +52,8 @@ pub struct Config {
     pub blackboard: BlackboardConfig,
     /// The container engine that `DOCKER_HOST` names.
     pub engine: EngineConfig,
+    /// The door for clients that come over HTTP.
+    pub http: HttpConfig,
     /// How many sandboxes of each role are made in advance, with the default limits and no network (default: none). They use
     /// memory while they wait, and serve sessions that have no workspace yet.
     pub pool: BTreeMap<String, usize>,
@@ -343,6 +349,9 @@ impl Config {
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
+        if let Some(range) = config.http.odd() {
+            return Err(Error::invalid_argument(format!("{}: [http] {range}", path.display())));
+        }
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
@@ -353,6 +362,7 @@ impl Config {
         for provider in &mut config.script_env {
             provider.start_at(base);
         }
+        config.http.start_at(base);
         Ok(config)
     }
 }

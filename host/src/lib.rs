@@ -23,3 +23,4 @@ pub mod sandbox;
 pub mod skills;
 pub mod stamp;
 pub mod units;
+mod web;

@@ -79,7 +79,8 @@ impl Client {
     pub fn is_open(&self) -> bool {
         use rustix::net::RecvFlags;
         let mut byte = [0];
-        let peeked = rustix::net::recv(self.reader.get_ref().as_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let peeked =
+            rustix::net::recv(self.reader.get_ref().as_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         self.is_ready() && matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 

@@ -38,7 +38,7 @@ const MAX_CONNECTIONS: usize = 1_024;
 
 /// How long a new connection may take to say hello, a leaving one to take what is last said to it, and the first one to
 /// come at all.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How soon a service that was busy is looked at again at the earliest, however short the idle timeout is.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options:
 }
 
 /// Waits until it is time to leave; also when nobody is left who could say so.
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -224,7 +224,7 @@ impl Connection {
                 flushed = self.writer.flush(), if self.writer.pending() => flushed?,
                 () = stopped(stop), if future.is_some() => {
                     future = None;
-                    result = Some(Err(Error::unavailable("the host process was told to stop while the call was under way")));
+                    result = Some(Err(told_to_stop()));
                     pieces.close();
                 }
                 slot = reserve(input.as_ref()), if input.is_some() && !self.writer.pending() => match slot {
@@ -279,7 +279,13 @@ fn last_frame(result: Result<Value>) -> Result<Frame> {
     }
 }
 
-fn bug(panic: &(dyn Any + Send)) -> Error {
+/// What a call is told that a stop has ended.
+pub(crate) fn told_to_stop() -> Error {
+    Error::unavailable("the host process was told to stop while the call was under way")
+}
+
+/// What a call is told that has panicked.
+pub(crate) fn bug(panic: &(dyn Any + Send)) -> Error {
     let what = panic
         .downcast_ref::<&str>()
         .copied()

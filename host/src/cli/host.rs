@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -11,10 +13,13 @@ use serde_json::json;
 use super::app::App;
 use super::failure::Ended;
 use crate::api::types::{HostStatus, Request};
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::HostOptions;
+use crate::mcp::Identity;
 use crate::process::{self, LOG_FILE, ServeMode};
 use crate::units::{parse_duration, show_time};
+use crate::web::{DEFAULT_ADDRESS, Door};
 
 /// Is the host process, in the foreground
 #[derive(Debug, Args)]
@@ -22,12 +27,20 @@ use crate::units::{parse_duration, show_time};
 Every other verb starts one in the background when there is none; it leaves when it has been idle, with no sandbox. One that
 is started with this verb stays. SKILLHOST_LOG sets what is logged, as in SKILLHOST_LOG=debug.
 
-Example:
-  skillhost serve --backend docker")]
+With --http (or `listen` in [http] of the configuration) it serves MCP over HTTP as well, at http://ADDR/mcp. Who calls is what
+the configuration says of their token. Without tokens only this machine is served, and whoever connects is the caller whom
+--tenant, --session and --agent name, in the project that --project names.
+
+Examples:
+  skillhost serve --backend docker
+  skillhost serve --http 127.0.0.1:8931")]
 pub(super) struct Serve {
     /// Leave after this long with nothing to do
     #[arg(long, value_name = "TIME", env = "SKILLHOST_IDLE_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
     idle_timeout: Option<Duration>,
+    /// Serve MCP over HTTP as well, at this address; port 0 is any that is free [default: as configured, else 127.0.0.1:8931]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1)]
+    http: Option<Option<SocketAddr>>,
     /// As other verbs start it
     #[arg(long, hide = true)]
     background: bool,
@@ -44,9 +57,25 @@ impl Serve {
             describer: Some("/proc/self/exe".into()),
             compile_bounds: None,
         };
-        let mode = if self.background { ServeMode::Background } else { ServeMode::Foreground };
-        process::serve(options, mode).await?;
+        // One that leaves when it is idle is no server that anybody could rely on.
+        let (mode, door) = match self.background {
+            true => (ServeMode::Background, None),
+            false => (ServeMode::Foreground, self.door(app)?),
+        };
+        process::serve(options, mode, door).await?;
         Ok(0)
+    }
+
+    fn door(&self, app: &App) -> Result<Option<Door>> {
+        let Config { http: config, mcp, .. } = Config::find(app.global.config()?.as_deref())?;
+        let listen = match self.http {
+            Some(said) => said.or(config.listen).or(Some(DEFAULT_ADDRESS)),
+            None => config.listen,
+        };
+        let Some(listen) = listen else { return Ok(None) };
+        let anybody =
+            Identity { caller: app.global.caller(), project: Some(app.global.project()?), may_approve: false };
+        Door::new(config, Arc::new(mcp), listen, anybody).map(Some)
     }
 }
 
@@ -94,7 +123,7 @@ async fn status(app: &App) -> Ended {
     let answer = app.call::<HostStatus>(Request::HostStatus).await?;
     app.answer(&answer, |status| {
         format!(
-            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\n",
+            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\nhttp       {}\n",
             status.pid,
             status.version,
             status.state_dir.display(),
@@ -102,7 +131,8 @@ async fn status(app: &App) -> Ended {
             status.backend,
             status.calls,
             status.sandboxes,
-            warm(status)
+            warm(status),
+            status.http.as_deref().unwrap_or("no")
         )
     })
     .await?;

@@ -111,7 +111,8 @@ fn configuration(client: Client) -> Result<(&'static str, String)> {
             ("claude_desktop_config.json (Settings, Developer, Edit Config)", object("mcpServers", server))
         }
         Client::Vscode => {
-            let server = json!({"type": "stdio", "command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
+            let server =
+                json!({"type": "stdio", "command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
             (".vscode/mcp.json in the project", object("servers", server))
         }
         Client::Cursor => {

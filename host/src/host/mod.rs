@@ -320,7 +320,8 @@ impl Host {
         Ok(watching.seen())
     }
 
-    fn status(&self) -> HostStatus {
+    /// What answers [`Request::HostStatus`], without being a call.
+    pub(crate) fn status(&self) -> HostStatus {
         HostStatus {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -330,7 +331,13 @@ impl Host {
             sandboxes: self.broker.sandboxes().list().len(),
             warm: self.broker.sandboxes().warm(),
             backend: self.broker.sandboxes().backend().into(),
+            http: None,
         }
+    }
+
+    /// Whether it can do its work: everything that lasts goes through the database, whose thread must answer.
+    pub(crate) async fn ready(&self) -> Result<()> {
+        self.broker.audit().tail(0).await.map(drop)
     }
 
     /// Whether it has calls under way or sandboxes: then it must not leave for idleness.

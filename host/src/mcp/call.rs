@@ -173,7 +173,8 @@ fn no_answer() -> Error {
 /// An answer as a result: whole for programs, and as a text that a model can bear.
 fn told(answer: Value) -> CallToolResult {
     let mut result = CallToolResult::structured(Value::Null);
-    result.content = vec![ContentBlock::text(shortened(&answer).map_or_else(|| answer.to_string(), |short| short.to_string()))];
+    result.content =
+        vec![ContentBlock::text(shortened(&answer).map_or_else(|| answer.to_string(), |short| short.to_string()))];
     result.structured_content = Some(answer);
     result
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities,
-    GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, Implementation, ListResourcesResult,
-    ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequestParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, GetSkillRequestParams,
+    GetSkillResult, GetTaskParams, GetTaskResult, Implementation, ListResourcesResult, ListSkillsResult,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequestParams,
     ReadResourceDirectoryResult, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
     ServerCapabilities, ServerConfig, SubscriptionFilter, UpdateTaskParams,
 };
@@ -137,13 +137,21 @@ impl<S: Service> ServerHandler for Server<S> {
         self.shared.tasks.get(&identity.caller, &request.task_id).map(GetTaskResult::new)
     }
 
-    async fn update_task(&self, request: UpdateTaskParams, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
         // No task asks anything: what waits for approval is refused before there is one.
         let identity = self.identity(&context.extensions)?;
         self.shared.tasks.check(&identity.caller, &request.task_id)
     }
 
-    async fn cancel_task(&self, request: CancelTaskParams, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
         let identity = self.identity(&context.extensions)?;
         self.shared.tasks.cancel(&identity.caller, &request.task_id)
     }
@@ -272,7 +280,8 @@ impl<S: Service> Doing<S> {
         if !can {
             return Asked::Nobody;
         }
-        if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str()) {
+        if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+        {
             return Asked::Later(approvals::required(approval).into());
         }
         // Over HTTP there is no way back to a client of before.

@@ -22,8 +22,8 @@ mod tools;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rmcp::model::{Extensions, JsonObject};
 use rmcp::ErrorData;
+use rmcp::model::{Extensions, JsonObject};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -158,10 +158,7 @@ impl<S: Service> Shared<S> {
 
     /// Passes on the yes of the client's user.
     async fn approve(&self, identity: &Identity, id: &str) -> Result<()> {
-        let call = Call {
-            authority: Authority::Owner,
-            ..self.call(identity, Request::Approve { id: id.to_owned() })
-        };
+        let call = Call { authority: Authority::Owner, ..self.call(identity, Request::Approve { id: id.to_owned() }) };
         let (output, _unread) = mpsc::channel(1);
         self.service.call(call, CallIo { output, input: None }).await.map(drop)
     }

@@ -57,7 +57,9 @@ pub(super) fn skill(files: &SkillFiles) -> Option<Skill> {
     let resources = files
         .files
         .iter()
-        .map(|file| SkillResource::new(uri(&files.name, &file.path), format!("sha256:{}", plain(&file.sha256)), file.size))
+        .map(|file| {
+            SkillResource::new(uri(&files.name, &file.path), format!("sha256:{}", plain(&file.sha256)), file.size)
+        })
         .collect();
     let skill = Skill::new(skill_uri(&files.name), frontmatter, SkillResources::Files(resources));
     // What a client could not make sense of must not take the others with it.

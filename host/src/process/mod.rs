@@ -14,14 +14,16 @@
 //! A host that leaves closes its socket first. A client that got into the socket's queue just before sees the connection
 //! close without a hello, and goes on as one that found nobody.
 
+mod door;
 mod log;
 mod remote;
 mod serve;
 mod start;
 mod state_dir;
 
+pub use door::Door;
 pub use log::LOG_FILE;
 pub use remote::Remote;
-pub use serve::{ServeMode, serve};
+pub use serve::{HostService, ServeMode, serve};
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
 pub use state_dir::StateDir;

@@ -13,10 +13,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::state_dir::Lock;
-use super::{StateDir, log};
+use super::{Door, StateDir, log};
 use crate::api::client::Client;
 use crate::api::server::{self, ServeOptions, Service};
-use crate::api::types::{Authority, Call, Done, Request};
+use crate::api::types::{Authority, Call, Done, HostStatus, Request};
 use crate::api::wire::Hello;
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Host, HostOptions};
@@ -47,9 +47,10 @@ pub(super) enum Started {
     Failed(Error),
 }
 
-/// Is the host process of `options.state_dir` until it is told to stop or has been idle.
-pub async fn serve(options: HostOptions, mode: ServeMode) -> Result<()> {
-    let up = come_up(options, mode).await;
+/// Is the host process of `options.state_dir` until it is told to stop or has been idle. Clients come by the state
+/// directory's socket, and by `door` where there is one.
+pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
+    let up = come_up(options, mode, door).await;
     if mode == ServeMode::Background {
         let message = match &up {
             Ok(_) => Started::Ready,
@@ -65,22 +66,26 @@ pub async fn serve(options: HostOptions, mode: ServeMode) -> Result<()> {
             up.state.path().display(),
             std::process::id()
         );
+        if let Some(door) = &up.door {
+            eprintln!("{}", door.says());
+        }
     }
     up.run().await
 }
 
 /// A host that listens.
-struct Up {
+struct Up<D> {
     state: StateDir,
     // Held until the process has let go of everything else.
     _lock: Lock,
     host: Arc<Host>,
     listener: tokio::net::UnixListener,
+    door: Option<D>,
     serve: ServeOptions,
     stop: watch::Sender<bool>,
 }
 
-async fn come_up(options: HostOptions, mode: ServeMode) -> Result<Up> {
+async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
     let start_lock = match mode {
@@ -113,12 +118,24 @@ async fn come_up(options: HostOptions, mode: ServeMode) -> Result<Up> {
     let (stop, stopped) = watch::channel(false);
     stop_on_signals(&stop)?;
     raise_descriptors();
+    // Before sandboxes of an earlier host are taken over: an address that is taken must not cost them their host.
+    if let Some(door) = &mut door {
+        door.bind().await?;
+    }
     let hello = Hello { config: options.config.clone(), backend: options.backend, ..Hello::new() };
     let host = Host::open(options).await?;
     let listener = state.listen()?;
     drop(start_lock);
     let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());
-    Ok(Up { state, _lock: lock, host, listener, serve: ServeOptions { hello, idle_timeout, stop: stopped }, stop })
+    Ok(Up {
+        state,
+        _lock: lock,
+        host,
+        listener,
+        door,
+        serve: ServeOptions { hello, idle_timeout, stop: stopped },
+        stop,
+    })
 }
 
 fn raise_descriptors() {
@@ -131,13 +148,25 @@ fn raise_descriptors() {
     }
 }
 
-impl Up {
+impl<D: Door> Up<D> {
     async fn run(self) -> Result<()> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
-        let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop });
-        // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new host,
-        // which waits for the lock, rather than join this one.
-        let served = server::serve(self.listener, service, self.serve).await;
+        let stopped = self.serve.stop.clone();
+        let http = self.door.as_ref().and_then(Door::url);
+        let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop, http });
+        let socket = async {
+            // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
+            // host, which waits for the lock, rather than join this one.
+            let served = server::serve(self.listener, Arc::clone(&service), self.serve).await;
+            service.stop.send_replace(true);
+            served
+        };
+        let door = async {
+            if let Some(door) = self.door {
+                door.serve(Arc::clone(&service), stopped).await;
+            }
+        };
+        let (served, ()) = tokio::join!(socket, door);
         self.state.remove_socket()?;
         self.host.shutdown().await;
         tracing::info!("left");
@@ -145,10 +174,23 @@ impl Up {
     }
 }
 
-/// The host, and the one request that is about its process.
-struct HostService {
+/// The host, and the requests that are about its process.
+pub struct HostService {
     host: Arc<Host>,
     stop: watch::Sender<bool>,
+    http: Option<String>,
+}
+
+impl HostService {
+    /// The host process as it is now.
+    pub fn status(&self) -> HostStatus {
+        HostStatus { http: self.http.clone(), ..self.host.status() }
+    }
+
+    /// Whether the host answers: a request that needs its database would be served.
+    pub async fn ready(&self) -> Result<()> {
+        self.host.ready().await
+    }
 }
 
 impl Service for HostService {
@@ -159,7 +201,13 @@ impl Service for HostService {
             let done = Done { message: "the host process leaves".into() };
             return serde_json::to_value(done).map_err(|error| Error::other(error.to_string()));
         }
-        self.host.call(call, io).await
+        let is_status = matches!(call.request, Request::HostStatus);
+        let mut answer = self.host.call(call, io).await?;
+        // The host does not know by which doors its process is reached.
+        if is_status && let (Some(fields), Some(http)) = (answer.as_object_mut(), &self.http) {
+            fields.insert("http".into(), http.clone().into());
+        }
+        Ok(answer)
     }
 
     fn busy(&self) -> bool {

@@ -8,6 +8,7 @@
 //! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`).
 
 pub mod api;
+pub mod http;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -250,8 +251,7 @@ impl User {
             std::os::unix::fs::lchown(self.home.path(), Some(uid), Some(uid)).unwrap();
             command.uid(uid).gid(uid);
         }
-        command
-            .envs(self.env());
+        command.envs(self.env());
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null());
         command

@@ -1,10 +1,13 @@
 //! A whole session of an agent, driven by the official Python SDK: a client that nobody here wrote.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use skillhost_e2e::{User, binary, needs_engine};
+use skillhost_e2e::http::Server;
+use skillhost_e2e::{User, binary, needs_engine, write};
 use skillhost_test_support::mcp_python;
 
 /// Every step that a session takes.
@@ -56,6 +59,30 @@ fn over_stdio(mode: &str) {
     }));
 }
 
+/// With a token for each of the two projects. Whether a client can be asked is its revision's to say: over HTTP there is no
+/// way back to one of before.
+fn over_http(mode: &str, asks: bool) {
+    let (user, strangers) = user();
+    user.run(["host", "stop"]).ok();
+    let path = user.home().join("skillhost.toml");
+    let mut config = fs::read_to_string(&path).unwrap();
+    for (token, project) in [("a-token-for-the-project", user.project()), ("a-token-for-strangers", strangers.clone())]
+    {
+        write(&user.home().join(token), token);
+        fs::set_permissions(user.home().join(token), fs::Permissions::from_mode(0o600)).unwrap();
+        config.push_str(&format!(
+            "[[http.token]]\nfile = {token:?}\ntenant = \"t\"\nsession = \"s\"\nproject = {project:?}\nmay-approve = true\n"
+        ));
+    }
+    write(&path, config);
+    let server = Server::start(&user);
+    session(&json!({
+        "mode": mode, "asks": asks, "url": format!("http://{}/mcp", server.host()),
+        "project": user.project(), "token": "a-token-for-the-project",
+        "strangers": {"project": strangers, "token": "a-token-for-strangers"},
+    }));
+}
+
 #[test]
 fn a_session_over_stdio_with_the_present_revision() {
     needs_engine!();
@@ -66,4 +93,16 @@ fn a_session_over_stdio_with_the_present_revision() {
 fn a_session_over_stdio_with_the_revision_before() {
     needs_engine!();
     over_stdio("legacy");
+}
+
+#[test]
+fn a_session_over_http_with_the_present_revision() {
+    needs_engine!();
+    over_http("2026-07-28", true);
+}
+
+#[test]
+fn a_session_over_http_with_the_revision_before() {
+    needs_engine!();
+    over_http("legacy", false);
 }

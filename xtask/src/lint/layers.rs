@@ -32,7 +32,7 @@ const LAYERS: &[&[&str]] = &[
     &["host"],
     &["api"],
     &["process"],
-    // What turns what arrives into a call.
+    // What turns what arrives into a call: the protocol, what carries it over HTTP, and the command line that starts both.
     &["mcp"],
     &["web"],
     &["cli"],

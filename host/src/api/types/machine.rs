@@ -98,6 +98,9 @@ pub struct HostStatus {
     pub warm: BTreeMap<String, usize>,
     /// The backend in use.
     pub backend: String,
+    /// Where it serves MCP over HTTP, when it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<String>,
 }
 
 /// Done, with nothing more to say than this.

@@ -201,7 +201,8 @@ mod tests {
                 assert!(!text.contains("$ref"), "{}: {text}", tool.name);
             }
             assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
-            for (name, property) in tool.input_schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            for (name, property) in tool.input_schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+            {
                 assert!(property.get("description").is_some(), "{}.{name} says nothing", tool.name);
             }
         }

@@ -161,7 +161,8 @@ fn crowd(bench: &Bench) -> Result<Sampled> {
     let subject = Side::new(move || {
         // A client that leaves ends its call.
         let noise = [("bench.spin", json!({})), ("bench.flood", json!({}))].map(|(tool, arguments)| {
-            OverHttp::connect(address).and_then(|mut client| client.begin("tools/call", call(tool, &arguments)).map(|()| client))
+            OverHttp::connect(address)
+                .and_then(|mut client| client.begin("tools/call", call(tool, &arguments)).map(|()| client))
         });
         let start = Instant::now();
         together(&mut clients, 1)?;

@@ -1,0 +1,25 @@
+//! A further door of the host process, beside its socket.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::HostService;
+use crate::error::Result;
+
+/// A door by which clients come that do not use the state directory's socket. It opens and closes with the host process.
+pub trait Door: Send {
+    /// Takes its place, an address say. Called once, by the process that holds the state directory's lock, before anything is
+    /// opened: a door that cannot be had ends the start.
+    fn bind(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Where it is, once it is bound.
+    fn url(&self) -> Option<String>;
+
+    /// The same for the person who started the host, with what they should know of who is let in.
+    fn says(&self) -> String;
+
+    /// Lets clients in until `stop` becomes true. When it returns, no connection and no call that came this way is left.
+    fn serve(self, service: Arc<HostService>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send;
+}

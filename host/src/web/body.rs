@@ -1,0 +1,114 @@
+//! The bodies of requests and of answers.
+//!
+//! A request's is read whole before anybody else sees the request: so its size and its slowness are bounded in one place, and
+//! no call begins whose arguments have not come.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::metrics::UnderWay;
+use super::refusal::{Reason, Refusal};
+
+/// Reads a body of at most `max` bytes that comes within `patience`.
+pub(super) async fn whole<B>(body: B, max: usize, patience: Duration) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let too_large = || {
+        let message =
+            format!("the request has a body of more than {max} bytes (`max-body` in [http] of the configuration)");
+        Refusal::new(Reason::BodySize, message)
+    };
+    // What says that it is too large is not read at all.
+    if body.size_hint().lower() > max as u64 {
+        return Err(too_large());
+    }
+    match timeout(patience, Limited::new(body, max).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => {
+            Err(Refusal::new(Reason::BodyBroken, format!("the body of the request cannot be read: {error}")))
+        }
+        Err(_) => Err(Refusal::new(
+            Reason::BodyTime,
+            format!(
+                "the body of the request did not come whole within {} ms (`body-timeout` in [http] of the configuration)",
+                patience.as_millis()
+            ),
+        )),
+    }
+}
+
+/// The body of an answer, and what its request holds until the last of it is on its way or nobody takes it any more.
+pub(super) struct Held {
+    body: BoxBody<Bytes, Infallible>,
+    _slot: Option<OwnedSemaphorePermit>,
+    _under_way: UnderWay,
+}
+
+impl Held {
+    pub(super) fn new(
+        body: BoxBody<Bytes, Infallible>,
+        slot: Option<OwnedSemaphorePermit>,
+        under_way: UnderWay,
+    ) -> Self {
+        Self { body, _slot: slot, _under_way: under_way }
+    }
+}
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn pieces(count: usize) -> impl Body<Data = Bytes, Error = std::io::Error> {
+        StreamBody::new(stream::iter((0..count).map(|_| Ok(Frame::data(Bytes::from_static(b"12345678"))))))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_whole_up_to_its_bound() {
+        assert_eq!(whole(pieces(4), 32, LONG).await.unwrap().len(), 32);
+        assert_eq!(whole(pieces(5), 32, LONG).await.unwrap_err().reason, Reason::BodySize);
+        assert_eq!(whole(Full::new(Bytes::from_static(b"1234")), 3, LONG).await.unwrap_err().reason, Reason::BodySize);
+        assert_eq!(whole(pieces(usize::MAX), 1 << 20, LONG).await.unwrap_err().reason, Reason::BodySize);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_ends_or_breaks_off_is_refused() {
+        let never = StreamBody::new(stream::pending::<Result<Frame<Bytes>, std::io::Error>>());
+        assert_eq!(whole(never, 32, Duration::from_millis(10)).await.unwrap_err().reason, Reason::BodyTime);
+        let broken = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(std::io::Error::other("it broke off"))]));
+        assert_eq!(whole(broken, 32, LONG).await.unwrap_err().reason, Reason::BodyBroken);
+    }
+}

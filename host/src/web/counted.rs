@@ -1,0 +1,177 @@
+//! The host as clients over HTTP reach it: each call is counted, ends when the host stops, and survives its own bugs.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use crate::api::server::{Service, bug, stopped, told_to_stop};
+use crate::api::types::{Call, Request};
+use crate::error::Result;
+use crate::host::CallIo;
+
+/// A service behind the door.
+pub(super) struct Counted<S> {
+    service: Arc<S>,
+    metrics: Arc<Metrics>,
+    stop: watch::Receiver<bool>,
+}
+
+impl<S> Counted<S> {
+    pub(super) fn new(service: Arc<S>, metrics: Arc<Metrics>, stop: watch::Receiver<bool>) -> Self {
+        Self { service, metrics, stop }
+    }
+}
+
+impl<S: Service> Service for Counted<S> {
+    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
+        let mut counting = Counting {
+            metrics: &self.metrics,
+            kind: kind(&call.request),
+            // Until we know better: a call that is dropped ends here.
+            outcome: "left",
+            since: Instant::now(),
+        };
+        let mut stop = self.stop.clone();
+        // A panic would end the task that the protocol's library runs the call in, and its client would wait for ever.
+        let calling = AssertUnwindSafe(self.service.call(call, io)).catch_unwind();
+        let result = tokio::select! {
+            biased;
+            result = calling => result.unwrap_or_else(|panic| Err(bug(&*panic))),
+            () = stopped(&mut stop) => Err(told_to_stop()),
+        };
+        counting.outcome = match &result {
+            Ok(answer) if answer.get("failed") == Some(&Value::Bool(true)) => "failed",
+            Ok(_) => "ok",
+            Err(error) => error.kind.name(),
+        };
+        result
+    }
+
+    fn busy(&self) -> bool {
+        self.service.busy()
+    }
+}
+
+struct Counting<'a> {
+    metrics: &'a Metrics,
+    kind: &'static str,
+    outcome: &'static str,
+    since: Instant,
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        self.metrics.called(self.kind, self.outcome, self.since.elapsed());
+    }
+}
+
+/// What a request is about, of a fixed set.
+fn kind(request: &Request) -> &'static str {
+    match request {
+        Request::Run(_) => "skill",
+        Request::ListSkills | Request::SearchSkills { .. } | Request::InspectSkill { .. } => "catalog",
+        Request::Launch(_)
+        | Request::ListSandboxes { .. }
+        | Request::SandboxStatus { .. }
+        | Request::StopSandbox { .. }
+        | Request::RestartSandbox { .. }
+        | Request::AttachSandbox { .. }
+        | Request::DetachSandbox { .. } => "sandbox",
+        Request::Exec(_) | Request::Shell(_) | Request::ExecuteScript(_) | Request::RunScript(_) => "command",
+        Request::ProcessStart(_)
+        | Request::ProcessList { .. }
+        | Request::ProcessRead(_)
+        | Request::ProcessWrite { .. }
+        | Request::ProcessWait { .. }
+        | Request::ProcessSignal { .. } => "process",
+        Request::ReadFile { .. }
+        | Request::WriteFile { .. }
+        | Request::ListFiles { .. }
+        | Request::RemoveFile { .. }
+        | Request::WatchFiles { .. }
+        | Request::CopyIn(_)
+        | Request::CopyOut(_) => "file",
+        Request::BlackboardPublish(_)
+        | Request::BlackboardGet { .. }
+        | Request::BlackboardList(_)
+        | Request::BlackboardDelete(_)
+        | Request::BlackboardWatch(_) => "blackboard",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::api::types::{Authority, HostStatus};
+    use crate::caller::Caller;
+    use crate::error::Error;
+
+    /// Does what the query of a search says.
+    struct Told;
+
+    impl Service for Told {
+        async fn call(&self, call: Call, _io: CallIo) -> Result<Value> {
+            match call.request {
+                Request::SearchSkills { query } if query == "panic" => panic!("as it was told"),
+                Request::SearchSkills { query } if query == "fail" => Err(Error::denied("as it was told")),
+                Request::SearchSkills { query } if query == "wait" => std::future::pending().await,
+                _ => Ok(json!({ "failed": false })),
+            }
+        }
+
+        fn busy(&self) -> bool {
+            false
+        }
+    }
+
+    fn call(query: &str) -> (Call, CallIo) {
+        let request = Request::SearchSkills { query: query.into() };
+        let (output, _) = mpsc::channel(1);
+        (
+            Call { caller: Caller::default(), authority: Authority::Agent, project: None, request },
+            CallIo { output, input: None },
+        )
+    }
+
+    fn count(metrics: &Metrics, outcome: &str) -> bool {
+        let status: HostStatus = serde_json::from_value(json!({
+            "pid": 1, "version": "", "state_dir": "", "started_at_ms": 0, "calls": 0, "sandboxes": 0, "backend": "",
+        }))
+        .unwrap();
+        let line = format!("skillhost_mcp_calls_total{{kind=\"catalog\",outcome=\"{outcome}\"}} 1\n");
+        metrics.text(&status).unwrap().contains(&line)
+    }
+
+    #[tokio::test]
+    async fn however_a_call_ends_it_is_counted_once() {
+        let (metrics, (stop, stopped)) = (Metrics::new(), watch::channel(false));
+        let counted = Counted::new(Arc::new(Told), Arc::clone(&metrics), stopped);
+        let ask = |query| {
+            let (call, io) = call(query);
+            counted.call(call, io)
+        };
+        ask("well").await.unwrap();
+        assert_eq!(ask("fail").await.unwrap_err().message, "as it was told");
+        assert!(ask("panic").await.unwrap_err().message.contains("bug in skillhost"));
+        let mut left = Box::pin(ask("wait"));
+        assert!(futures_util::poll!(&mut left).is_pending());
+        assert!(!count(&metrics, "left"), "it is under way");
+        drop(left);
+        let mut ended = Box::pin(ask("wait"));
+        assert!(futures_util::poll!(&mut ended).is_pending());
+        stop.send_replace(true);
+        assert!(ended.await.unwrap_err().message.contains("told to stop"));
+        for outcome in ["ok", "denied", "other", "left", "unavailable"] {
+            assert!(count(&metrics, outcome), "{outcome}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What an operator watches a server by, as Prometheus reads it.
+//!
+//! Every label has a value of a fixed set: a client that could write one could fill our memory and the operator's.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::refusal::Reason;
+use crate::api::types::HostStatus;
+
+/// The type of [`Metrics::text`].
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The status of a request whose client left before its answer began. No status of HTTP; servers commonly count it as this one.
+const CLIENT_LEFT: u32 = 499;
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Mcp,
+    Healthz,
+    Readyz,
+    Metrics,
+    /// Nothing.
+    Other,
+}
+
+impl Endpoint {
+    pub(super) fn at(path: &str) -> Self {
+        match path {
+            super::MCP_PATH => Self::Mcp,
+            "/healthz" => Self::Healthz,
+            "/readyz" => Self::Readyz,
+            "/metrics" => Self::Metrics,
+            _ => Self::Other,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Mcp => "mcp",
+            Self::Healthz => "healthz",
+            Self::Readyz => "readyz",
+            Self::Metrics => "metrics",
+            Self::Other => "other",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEndpoint {
+    endpoint: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRequest {
+    endpoint: &'static str,
+    status: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCall {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+/// The counts of one door.
+pub(super) struct Metrics {
+    registry: Registry,
+    requests: Family<OfRequest, Counter>,
+    request_seconds: Family<OfEndpoint, Histogram>,
+    in_flight: Family<OfEndpoint, Gauge>,
+    connections: Gauge,
+    refused: Family<OfReason, Counter>,
+    calls: Family<OfCall, Counter>,
+    call_seconds: Family<OfKind, Histogram>,
+    host: HostGauges,
+}
+
+/// What is read of the host when somebody asks.
+#[derive(Default)]
+struct HostGauges {
+    calls: Gauge,
+    sandboxes: Gauge,
+    warm: Gauge,
+    started: Gauge<f64, AtomicU64>,
+}
+
+/// From half a millisecond, which a call of a small skill takes, to ten minutes, the longest that a command may.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 3.0, 14))
+}
+
+impl Metrics {
+    pub(super) fn new() -> Arc<Self> {
+        let timed = seconds as fn() -> Histogram;
+        let mut metrics = Self {
+            registry: Registry::with_prefix("skillhost"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(timed),
+            in_flight: Family::default(),
+            connections: Gauge::default(),
+            refused: Family::default(),
+            calls: Family::default(),
+            call_seconds: Family::new_with_constructor(timed),
+            host: HostGauges::default(),
+        };
+        metrics.register();
+        Arc::new(metrics)
+    }
+
+    fn register(&mut self) {
+        let to = &mut self.registry;
+        let build = vec![("version", env!("CARGO_PKG_VERSION"))];
+        to.register("build", "The program that serves", Info::new(build));
+        to.register("http_requests", "Requests that were answered, or whose client left (499)", self.requests.clone());
+        let help = "From a request's head to the end of its answer, or to when its client left";
+        to.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
+        to.register("http_requests_in_flight", "Requests that are not answered to their end", self.in_flight.clone());
+        to.register("http_connections", "Open connections", self.connections.clone());
+        to.register("http_refused", "Requests that were turned away, by why", self.refused.clone());
+        let help = "What MCP clients had the host do, and how it ended; `left`: its client did not wait for that";
+        to.register("mcp_calls", help, self.calls.clone());
+        to.register_with_unit("mcp_call", "How long that took", Unit::Seconds, self.call_seconds.clone());
+        to.register("calls_under_way", "Calls under way in the host, whoever makes them", self.host.calls.clone());
+        to.register("sandboxes", "Sandboxes that run", self.host.sandboxes.clone());
+        to.register("warm_sandboxes", "Sandboxes that are ready and nobody's yet", self.host.warm.clone());
+        let help = "Since when the host process serves, in seconds since 1970";
+        to.register_with_unit("start_time", help, Unit::Seconds, self.host.started.clone());
+    }
+
+    /// A request has come.
+    pub(super) fn begin(self: &Arc<Self>, endpoint: Endpoint) -> UnderWay {
+        let label = OfEndpoint { endpoint: endpoint.label() };
+        self.in_flight.get_or_create(&label).inc();
+        UnderWay { metrics: Arc::clone(self), label, since: Instant::now(), status: CLIENT_LEFT }
+    }
+
+    pub(super) fn refused(&self, reason: Reason) {
+        if let Some(reason) = reason.label() {
+            self.refused.get_or_create(&OfReason { reason }).inc();
+        }
+    }
+
+    /// What a client asked of the host has ended.
+    pub(super) fn called(&self, kind: &'static str, outcome: &'static str, took: Duration) {
+        self.calls.get_or_create(&OfCall { kind, outcome }).inc();
+        self.call_seconds.get_or_create(&OfKind { kind }).observe(took.as_secs_f64());
+    }
+
+    /// A connection, until what this gives is dropped.
+    pub(super) fn connected(self: &Arc<Self>) -> Connected {
+        self.connections.inc();
+        Connected(Arc::clone(self))
+    }
+
+    /// All of it.
+    pub(super) fn text(&self, status: &HostStatus) -> Result<String, fmt::Error> {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        // Whoever asks makes no call of the host.
+        self.host.calls.set(count(status.calls));
+        self.host.sandboxes.set(count(status.sandboxes));
+        self.host.warm.set(count(status.warm.values().sum()));
+        self.host.started.set(Duration::from_millis(status.started_at_ms).as_secs_f64());
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// A request that is not answered to its end.
+pub(super) struct UnderWay {
+    metrics: Arc<Metrics>,
+    label: OfEndpoint,
+    since: Instant,
+    status: u32,
+}
+
+impl UnderWay {
+    /// Its answer begins.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        self.status = status.as_u16().into();
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Self { metrics, label, since, status } = self;
+        metrics.in_flight.get_or_create(label).dec();
+        metrics.request_seconds.get_or_create(label).observe(since.elapsed().as_secs_f64());
+        metrics.requests.get_or_create(&OfRequest { endpoint: label.endpoint, status: *status }).inc();
+    }
+}
+
+/// A connection that is open.
+pub(super) struct Connected(Arc<Metrics>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> HostStatus {
+        HostStatus {
+            pid: 1,
+            version: "0".into(),
+            state_dir: "/state".into(),
+            started_at_ms: 1_500,
+            calls: 3,
+            sandboxes: 2,
+            warm: [("a".to_owned(), 1), ("b".to_owned(), 4)].into(),
+            backend: "docker".into(),
+            http: None,
+        }
+    }
+
+    #[test]
+    fn every_count_is_shown_under_its_documented_name() {
+        let metrics = Metrics::new();
+        let mut answered = metrics.begin(Endpoint::Mcp);
+        answered.answered(StatusCode::OK);
+        drop(answered);
+        drop(metrics.begin(Endpoint::Healthz));
+        let _open = metrics.begin(Endpoint::Other);
+        let _connected = metrics.connected();
+        metrics.refused(Reason::WrongToken);
+        metrics.refused(Reason::NotFound);
+        metrics.called("skill", "timed-out", Duration::from_millis(2));
+        let text = metrics.text(&status()).unwrap();
+        for line in [
+            concat!("skillhost_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "skillhost_http_requests_total{endpoint=\"mcp\",status=\"200\"} 1",
+            "skillhost_http_requests_total{endpoint=\"healthz\",status=\"499\"} 1",
+            "skillhost_http_request_seconds_count{endpoint=\"mcp\"} 1",
+            "skillhost_http_requests_in_flight{endpoint=\"mcp\"} 0",
+            "skillhost_http_requests_in_flight{endpoint=\"other\"} 1",
+            "skillhost_http_connections 1",
+            "skillhost_http_refused_total{reason=\"auth\"} 1",
+            "skillhost_mcp_calls_total{kind=\"skill\",outcome=\"timed-out\"} 1",
+            "skillhost_mcp_call_seconds_count{kind=\"skill\"} 1",
+            "skillhost_calls_under_way 3",
+            "skillhost_sandboxes 2",
+            "skillhost_warm_sandboxes 5",
+            "skillhost_start_time_seconds 1.5",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "no line `{line}` in:\n{text}");
+        }
+        assert_eq!(text.matches("skillhost_http_refused_total").count(), 1, "what is not there was not turned away");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,149 @@
+//! The door for clients that come over HTTP: MCP at `/mcp`, and what an operator watches a server by.
+//!
+//! # What a request passes, in this order
+//!
+//! | | or else |
+//! | --- | --- |
+//! | one of `max-connections` connections | it waits to be accepted |
+//! | its head has come whole within `header-timeout`, and is of a bearable size | closed, 431 |
+//! | it is meant for us ([`doorplate`]): nobody's name for this address but ours | 403 |
+//! | no web page sent it, or one that is allowed | 403 |
+//! | it has a token ([`visitors`]), which says who calls | 401 |
+//! | its identity has a request free, and is not too fast | 429 |
+//! | its body has come whole ([`body`]), bounded in bytes and time | 413, 408 |
+//!
+//! So nothing that is written by somebody without a token is read beyond its head, and what one identity can hold (memory for
+//! bodies, calls, answers that nobody takes) is bounded before it is held.
+//!
+//! # What ends a call
+//!
+//! Its client leaving, as on the socket: the future of the request is dropped, which cancels the call. A stop: the call is
+//! answered that it was stopped ([`counted`]), and so is every other in its own words, before the connections close.
+//!
+//! There are no sessions in this protocol: each request stands for itself, and who calls comes from its token alone.
+
+mod body;
+mod counted;
+mod doorplate;
+mod front;
+mod listen;
+mod metrics;
+mod refusal;
+mod visitors;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use self::front::Front;
+use self::visitors::Visitors;
+use crate::config::HttpConfig;
+use crate::config::McpConfig;
+use crate::error::{Error, Result};
+use crate::mcp::Identity;
+use crate::process::{self, HostService};
+
+/// Where it listens when nobody says where.
+pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8931);
+
+/// Where MCP is spoken.
+const MCP_PATH: &str = "/mcp";
+
+/// The door, closed yet.
+pub(crate) struct Door {
+    config: HttpConfig,
+    options: Arc<McpConfig>,
+    listen: SocketAddr,
+    visitors: Visitors,
+    bound: Option<(TcpListener, SocketAddr)>,
+}
+
+impl Door {
+    /// A door at `listen`. Where the configuration has no tokens, whoever comes is `anybody`, and only this machine is served.
+    pub(crate) fn new(
+        config: HttpConfig,
+        options: Arc<McpConfig>,
+        listen: SocketAddr,
+        anybody: Identity,
+    ) -> Result<Self> {
+        let visitors = Visitors::new(&config, anybody)?;
+        if matches!(visitors, Visitors::Anybody(_)) && !listen.ip().to_canonical().is_loopback() {
+            return Err(Error::invalid_argument(format!(
+                "{listen} can be reached from other machines, and without a token everybody there would be let in: add an \
+                 [[http.token]] to the configuration for each client, or listen on {DEFAULT_ADDRESS}"
+            )));
+        }
+        Ok(Self { config, options, listen, visitors, bound: None })
+    }
+}
+
+impl process::Door for Door {
+    async fn bind(&mut self) -> Result<()> {
+        let bind = async {
+            let listener = TcpListener::bind(self.listen).await?;
+            let address = listener.local_addr()?;
+            Ok::<_, std::io::Error>((listener, address))
+        };
+        let bound = bind.await.map_err(|error| {
+            Error::unavailable(format!(
+                "cannot listen for HTTP on {}: {error}; name another address with --http (port 0 is any that is free)",
+                self.listen
+            ))
+        })?;
+        self.bound = Some(bound);
+        Ok(())
+    }
+
+    fn url(&self) -> Option<String> {
+        self.bound.as_ref().map(|(_, address)| format!("http://{address}{MCP_PATH}"))
+    }
+
+    fn says(&self) -> String {
+        let url = process::Door::url(self).unwrap_or_default();
+        match &self.visitors {
+            Visitors::Anybody(visitor) => {
+                let Identity { caller, project, .. } = visitor.identity();
+                let project = project.as_ref().map(|dir| format!(", in the project {}", dir.display()));
+                format!(
+                    "MCP over HTTP at {url}, without tokens: whoever on this machine connects calls as {caller}{}",
+                    project.unwrap_or_default()
+                )
+            }
+            Visitors::Known(visitors) => {
+                format!("MCP over HTTP at {url}, for those who have one of {} token(s)", visitors.len())
+            }
+        }
+    }
+
+    async fn serve(self, service: Arc<HostService>, stop: watch::Receiver<bool>) {
+        let Some((listener, address)) = self.bound else { return };
+        tracing::info!(%address, "serving MCP over HTTP");
+        let bounds = listen::Bounds::of(&self.config);
+        let front = Front::new(&self.config, self.options, self.visitors, service, stop.clone());
+        listen::serve(listener, Arc::new(front), bounds, stop).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Caller;
+
+    fn door(listen: &str) -> Result<Door> {
+        let anybody = Identity { caller: Caller::default(), project: None, may_approve: false };
+        Door::new(HttpConfig::default(), Arc::default(), listen.parse().unwrap(), anybody)
+    }
+
+    #[test]
+    fn without_a_token_only_this_machine_is_served() {
+        for here in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            assert!(door(here).is_ok(), "{here}");
+        }
+        for anywhere in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
+            let message = door(anywhere).err().unwrap().message;
+            assert!(message.contains("[[http.token]]") && message.contains("127.0.0.1"), "{anywhere}: {message}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a request is answered that does not get to the protocol.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full};
+use serde_json::json;
+
+/// An answer before anybody has wrapped it.
+pub(super) type Answer = Response<BoxBody<Bytes, std::convert::Infallible>>;
+
+/// The error code of JSON-RPC for what a server defines itself.
+const SERVER_ERROR: i32 = -32_000;
+
+/// Why. Each has its status, and most a name in the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It is meant for another host.
+    Host,
+    /// A web page that is not allowed sent it.
+    Origin,
+    /// It has no token.
+    NoToken,
+    /// Its token is nobody's.
+    WrongToken,
+    /// Its identity has asked for too much lately.
+    Rate,
+    /// Its identity has too many requests under way.
+    Concurrency,
+    /// Its body is too large.
+    BodySize,
+    /// Its body came too slowly.
+    BodyTime,
+    /// Its body broke off, or is no body.
+    BodyBroken,
+    /// There is nothing at its path.
+    NotFound,
+    /// What is at its path is only read.
+    Method,
+    /// The host leaves, or does not answer.
+    NotReady,
+}
+
+impl Reason {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Host | Self::Origin => StatusCode::FORBIDDEN,
+            Self::NoToken | Self::WrongToken => StatusCode::UNAUTHORIZED,
+            Self::Rate | Self::Concurrency => StatusCode::TOO_MANY_REQUESTS,
+            Self::BodySize => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTime => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Its name in the metrics, for what the door turns away.
+    pub(super) fn label(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+            Self::NoToken | Self::WrongToken => "auth",
+            Self::Rate => "rate",
+            Self::Concurrency => "concurrency",
+            Self::BodySize => "body-size",
+            Self::BodyTime => "body-time",
+            Self::BodyBroken => "body-broken",
+            Self::NotFound | Self::Method | Self::NotReady => return None,
+        })
+    }
+}
+
+/// A request that goes no further.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    message: Cow<'static, str>,
+    retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// What happened, why, and what to do.
+    pub(super) fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason, message: message.into(), retry_after: None }
+    }
+
+    /// The same, with when it is worth to try again.
+    pub(super) fn retry_after(self, time: Duration) -> Self {
+        Self { retry_after: Some(time), ..self }
+    }
+
+    /// As JSON-RPC says an error that belongs to no request: clients show its message, and so does `curl`.
+    pub(super) fn answer(self) -> Answer {
+        let error = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": SERVER_ERROR, "message": self.message } });
+        let mut answer = respond(self.reason.status(), "application/json", error.to_string());
+        let headers = answer.headers_mut();
+        match self.reason {
+            Reason::NoToken => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Reason::WrongToken => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+            }
+            // What is left of the body is not read.
+            Reason::BodySize | Reason::BodyTime | Reason::BodyBroken => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Reason::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            _ => {}
+        }
+        if let Some(time) = self.retry_after {
+            // Whole seconds, and never none: a client that comes back at once is refused again.
+            let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)).max(1);
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        answer
+    }
+}
+
+/// An answer with a short body.
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()).boxed());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_a_client_can_act_on() {
+        let header = |answer: &Answer, name| answer.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let answer = Refusal::new(Reason::NoToken, "say who you are").answer();
+        assert_eq!(
+            (answer.status(), header(&answer, WWW_AUTHENTICATE).as_deref()),
+            (StatusCode::UNAUTHORIZED, Some("Bearer"))
+        );
+        for (time, seconds) in [(0, "1"), (900, "1"), (1_000, "1"), (1_001, "2"), (60_000, "60")] {
+            let answer = Refusal::new(Reason::Rate, "slower").retry_after(Duration::from_millis(time)).answer();
+            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(header(&answer, RETRY_AFTER).as_deref(), Some(seconds), "{time} ms");
+        }
+    }
+}

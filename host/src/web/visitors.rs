@@ -1,0 +1,211 @@
+//! Who is let in, and how much each may ask for.
+//!
+//! A token names an identity; rate and concurrency are counted for the identity, so that two tokens of one agent share what
+//! one agent may use.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::refusal::{Reason, Refusal};
+use crate::caller::Caller;
+use crate::config::HttpConfig;
+use crate::config::http::{TokenDigest, digest_of};
+use crate::error::Result;
+use crate::mcp::Identity;
+
+/// When a client may try again whose requests have to end first.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Who is let in.
+pub(super) enum Visitors {
+    /// Everybody, as one.
+    Anybody(Visitor),
+    /// Who has a token, by its digest.
+    Known(HashMap<TokenDigest, Visitor>),
+}
+
+/// One who is let in.
+pub(super) struct Visitor {
+    identity: Identity,
+    bounds: Arc<Bounds>,
+}
+
+struct Bounds {
+    rate: DefaultDirectRateLimiter,
+    clock: DefaultClock,
+    slots: Arc<Semaphore>,
+}
+
+impl Bounds {
+    fn new(config: &HttpConfig) -> Arc<Self> {
+        // As many at once as in a second: a burst after a pause is what agents do.
+        let rate = Quota::per_second(NonZeroU32::new(config.rate).unwrap_or(NonZeroU32::MIN));
+        Arc::new(Self {
+            rate: RateLimiter::direct(rate),
+            clock: DefaultClock::default(),
+            slots: Arc::new(Semaphore::new(config.concurrent)),
+        })
+    }
+}
+
+impl Visitors {
+    /// Those of the configuration; `anybody` where it has no tokens.
+    pub(super) fn new(config: &HttpConfig, anybody: Identity) -> Result<Self> {
+        let tokens = config.tokens()?;
+        if tokens.is_empty() {
+            return Ok(Self::Anybody(Visitor { identity: anybody, bounds: Bounds::new(config) }));
+        }
+        let mut bounds: HashMap<&Caller, Arc<Bounds>> = HashMap::new();
+        let mut known = HashMap::new();
+        for (digest, token) in tokens {
+            let bounds = bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config));
+            let identity = Identity {
+                caller: token.caller.clone(),
+                project: token.project.clone(),
+                may_approve: token.may_approve,
+            };
+            known.insert(digest, Visitor { identity, bounds: Arc::clone(bounds) });
+        }
+        Ok(Self::Known(known))
+    }
+
+    /// Who sent a request with these headers.
+    pub(super) fn find(&self, headers: &HeaderMap) -> Result<&Visitor, Refusal> {
+        let known = match self {
+            Self::Anybody(visitor) => return Ok(visitor),
+            Self::Known(known) => known,
+        };
+        let mut said = headers.get_all(AUTHORIZATION).iter();
+        let (Some(said), None) = (said.next(), said.next()) else {
+            return Err(Refusal::new(
+                Reason::NoToken,
+                "a token is needed here: send `Authorization: Bearer TOKEN`, with the token that the operator has given you",
+            ));
+        };
+        bearer(said.as_bytes()).and_then(digest_of).and_then(|digest| known.get(&digest)).ok_or_else(|| {
+            Refusal::new(
+                Reason::WrongToken,
+                "the token is not one of those that the operator has given out, or is not sent as `Authorization: Bearer TOKEN`",
+            )
+        })
+    }
+}
+
+/// The token in the value of an `Authorization` header.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| rest.trim_ascii())
+}
+
+impl Visitor {
+    /// Who calls.
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// One more request, until what this gives is dropped.
+    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let slot = Arc::clone(&self.bounds.slots).try_acquire_owned().map_err(|_| {
+            let message = "as many of your requests are under way as may be (`concurrent` in [http] of the configuration): wait for one to end";
+            Refusal::new(Reason::Concurrency, message).retry_after(SOON)
+        })?;
+        self.bounds.rate.check().map_err(|until| {
+            let message = "your requests come faster than they may (`rate` in [http] of the configuration): wait before the next one";
+            Refusal::new(Reason::Rate, message).retry_after(until.wait_time_from(self.bounds.clock.now()))
+        })?;
+        Ok(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+    use crate::units::hex;
+
+    fn anybody() -> Identity {
+        Identity { caller: Caller::default(), project: None, may_approve: false }
+    }
+
+    fn known(rate: u32, concurrent: usize) -> Visitors {
+        let token = |token: &str, agent: &str| {
+            let digest = hex(&Sha256::digest(token));
+            format!("[[token]]\nsha256 = '{digest}'\ntenant = 't'\nsession = 's'\nagent = '{agent}'\n")
+        };
+        let all =
+            [token("token-number-one", "a"), token("token-number-two", "a"), token("token-number-three", "b")].concat();
+        let config: HttpConfig = toml::from_str(&format!("rate = {rate}\nconcurrent = {concurrent}\n{all}")).unwrap();
+        Visitors::new(&config, anybody()).unwrap()
+    }
+
+    fn said(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn a_token_says_who_calls() {
+        let visitors = known(1, 1);
+        let agent = |values: &[&str]| {
+            visitors
+                .find(&said(values))
+                .map(|visitor| visitor.identity.caller.agent.clone())
+                .map_err(|refusal| refusal.reason)
+        };
+        assert_eq!(agent(&["Bearer token-number-one"]).as_deref(), Ok("a"));
+        assert_eq!(agent(&["bEARER  token-number-three "]).as_deref(), Ok("b"));
+        assert_eq!(agent(&[]), Err(Reason::NoToken));
+        assert_eq!(agent(&["Bearer token-number-one", "Bearer token-number-one"]), Err(Reason::NoToken));
+        for wrong in [
+            "Bearer",
+            "Bearer ",
+            "Bearer token-number-four",
+            "Basic token-number-one",
+            "token-number-one",
+            "Bearer token-number-one x",
+        ] {
+            assert_eq!(agent(&[wrong]), Err(Reason::WrongToken), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_one_identity_share_its_bounds() {
+        let visitors = known(1_000_000, 2);
+        let enter = |token: &str| {
+            visitors
+                .find(&said(&[&format!("Bearer token-number-{token}")]))
+                .unwrap()
+                .enter()
+                .map_err(|refusal| refusal.reason)
+        };
+        let one = enter("one").unwrap();
+        let _two = enter("two").unwrap();
+        assert_eq!(enter("one").unwrap_err(), Reason::Concurrency);
+        let _other = enter("three").expect("another agent has its own");
+        drop(one);
+        let _again = enter("two").expect("what is given back can be had again");
+    }
+
+    #[test]
+    fn who_is_too_fast_is_told_when_to_come_back() {
+        // Twice within a second, however long the test takes: the bucket holds one.
+        let visitors = known(1, 100);
+        let visitor = visitors.find(&said(&["Bearer token-number-one"])).unwrap();
+        let refused = std::iter::repeat_with(|| visitor.enter()).find_map(Result::err).unwrap();
+        assert_eq!(refused.reason, Reason::Rate);
+        assert_eq!(refused.answer().headers()["retry-after"], "1");
+    }
+}

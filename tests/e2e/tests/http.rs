@@ -1,0 +1,396 @@
+//! The door for clients over HTTP: who is let in, what is turned away, and what a client that leaves leaves behind.
+
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+use skillhost_e2e::http::{Server, bearer, head, tool};
+use skillhost_e2e::{PATIENCE, User, write};
+
+const ACME: &str = "the-token-of-acme-0001";
+const OTHER: &str = "the-token-of-another-1";
+
+/// SHA-256 of [`OTHER`].
+const OTHER_DIGEST: &str = "579a3c6f2afab075aa61d6b50edad7eb18121d10e2b52395206726d7998b09eb";
+
+const AUTH: &str = "Authorization";
+
+/// What a call under way is counted as.
+const UNDER_WAY: &str = "skillhost_calls_under_way";
+
+/// A user with the skill `probe` and this `[http]`.
+fn user(http: &str) -> User {
+    let user = User::with_skills(&["probe"]);
+    user.run(["host", "stop"]).ok();
+    let path = user.home().join("skillhost.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    write(&path, format!("{config}[http]\n{http}\n"));
+    user
+}
+
+/// A user with two clients: one of the tenant `acme`, one of `other`. Both have the same session and agent.
+fn with_tokens(http: &str) -> User {
+    let user = user(http);
+    let project = user.project().display().to_string();
+    let token = user.home().join("acme.token");
+    write(&token, format!("{ACME}\n"));
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = user.home().join("skillhost.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    let who =
+        |tenant: &str| format!("tenant = \"{tenant}\"\nsession = \"s\"\nagent = \"a\"\nproject = \"{project}\"\n");
+    let (acme, other) = (who("acme"), who("other"));
+    write(
+        &path,
+        format!(
+            "{config}[[http.token]]\nfile = \"acme.token\"\n{acme}\n[[http.token]]\nsha256 = \"{OTHER_DIGEST}\"\n{other}"
+        ),
+    );
+    user
+}
+
+fn ping() -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })
+}
+
+/// What the blackboard of a tenant has at a key.
+fn board(user: &User, tenant: &str, key: &str) -> Value {
+    let done =
+        user.run(["blackboard", "get", key, "--tenant", tenant, "--session", "s", "--agent", "a", "--output", "json"]);
+    done.json()["value"].clone()
+}
+
+#[test]
+fn a_token_and_nothing_else_says_who_calls() {
+    let user = with_tokens("");
+    let server = Server::start(&user);
+    assert!(server.line.contains("2 token(s)") && !server.line.contains(ACME), "{}", server.line);
+    let (acme, other) = (bearer(ACME), bearer(OTHER));
+
+    for (headers, challenge) in [
+        (vec![], "Bearer"),
+        (vec![(AUTH, "Bearer nobodys-token-at-all")], "Bearer error=\"invalid_token\""),
+        (vec![(AUTH, ACME)], "Bearer error=\"invalid_token\""),
+        (vec![(AUTH, &*acme), (AUTH, &*other)], "Bearer"),
+    ] {
+        let refused = server.post(&headers, &ping()).status(401);
+        assert_eq!(refused.header("www-authenticate"), Some(challenge));
+        assert!(refused.json()["error"]["message"].as_str().unwrap().contains("token"));
+    }
+
+    // Everything that a client could think of to be somebody else.
+    let mut forged = tool("probe.publish", &json!({ "key": "probe:who", "value": "\"acme was here\"" }));
+    for name in ["tenant", "session", "agent", "caller", "authority"] {
+        forged["params"]["_meta"][name] = json!("other");
+        forged["params"][name] = json!("other");
+        forged[name] = json!("other");
+    }
+    server.post(&[(AUTH, &acme), ("X-Tenant", "other"), ("Mcp-Session-Id", "other")], &forged).status(200);
+    assert_eq!(board(&user, "acme", "probe:who"), "acme was here");
+    assert_eq!(board(&user, "other", "probe:who"), Value::Null);
+    let seen = |token: &str| {
+        let read = tool("probe.get", &json!({ "key": "probe:who" }));
+        server.post(&[(AUTH, token)], &read).status(200).text().contains("acme was here")
+    };
+    assert!(seen(&acme) && !seen(&other));
+
+    // As an argument it is one that the skill does not have.
+    let argued = tool("probe.publish", &json!({ "key": "probe:why", "value": "1", "tenant": "other" }));
+    assert!(server.post(&[(AUTH, &acme)], &argued).status(200).text().contains("tenant"));
+    assert_eq!(board(&user, "other", "probe:why"), Value::Null);
+    assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_refused_total{reason=\"auth\"}"), 4.0);
+}
+
+#[test]
+fn without_tokens_who_connects_is_whom_the_command_line_names() {
+    let user = user("");
+    let server = Server::start(&user);
+    assert!(
+        server.line.contains("without tokens") && server.line.contains("default/default/default"),
+        "{}",
+        server.line
+    );
+    server.post(&[], &tool("probe.publish", &json!({ "key": "probe:k", "value": "\"v\"" }))).status(200);
+    let found = user.run(["blackboard", "get", "probe:k", "--output", "json"]).ok();
+    assert_eq!(found.json()["value"], "v");
+    let status = user.run(["host", "status", "--output", "json"]).ok().json();
+    assert_eq!(status["http"], format!("http://{}/mcp", server.address));
+}
+
+#[test]
+fn nobody_beyond_this_machine_is_let_in_without_a_token() {
+    let user = user("");
+    let refused = user.run(["serve", "--http", "0.0.0.0:0"]).code(2);
+    assert!(refused.stderr.contains("[[http.token]]") && refused.stderr.contains("127.0.0.1:8931"), "{refused:?}");
+    let config = fs::read_to_string(user.home().join("skillhost.toml")).unwrap();
+    write(&user.home().join("skillhost.toml"), config.replace("[http]", "[http]\nlisten = \"[::]:0\""));
+    assert!(user.run(["serve"]).code(2).stderr.contains("[[http.token]]"));
+
+    let user = with_tokens("");
+    let server = Server::start_at(&user, "0.0.0.0:0");
+    server.post(&[], &ping()).status(401);
+    server.post(&[(AUTH, &bearer(ACME))], &ping()).status(200);
+}
+
+#[test]
+fn a_token_that_others_could_have_read_opens_nothing() {
+    let user = with_tokens("");
+    fs::set_permissions(user.home().join("acme.token"), fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = user.run(["serve", "--http", "127.0.0.1:0"]).code(3);
+    assert!(refused.stderr.contains("chmod o-rwx"), "{refused:?}");
+    // Who does not serve does not need it.
+    user.run(["list"]).ok();
+}
+
+#[test]
+fn an_address_that_is_taken_is_said() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = user("").run(["serve", "--http", &address]).code(5);
+    assert!(refused.stderr.contains(&address) && refused.stderr.contains("--http"), "{refused:?}");
+}
+
+#[test]
+fn a_host_in_the_background_does_not_listen() {
+    let user = user("listen = \"127.0.0.1:0\"");
+    user.run(["list"]).ok();
+    assert_eq!(user.run(["host", "status", "--output", "json"]).ok().json()["http"], Value::Null);
+}
+
+#[test]
+fn a_name_that_is_not_ours_is_not_answered() {
+    let user = with_tokens("allowed-hosts = [\"mcp.example.org\"]");
+    let server = Server::start(&user);
+    let acme = bearer(ACME);
+    for path in ["/mcp", "/healthz", "/readyz", "/metrics", "/"] {
+        for host in ["evil.example", "evil.example:8931", "localhost.evil.example"] {
+            let mut connection = server.connect();
+            connection.send(&head("GET", path, host, &[(AUTH, &acme)]));
+            connection.response().status(403);
+        }
+    }
+    for request in [
+        "GET /healthz HTTP/1.1\r\n\r\n".to_owned(),
+        format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: {}\r\n\r\n", server.address),
+        "GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
+    ] {
+        let mut connection = server.connect();
+        connection.send(request.as_bytes());
+        connection.response().status(403);
+    }
+    for host in ["localhost", "mcp.example.org:443"] {
+        let mut connection = server.connect();
+        connection.send(&head("GET", "/healthz", host, &[]));
+        connection.response().status(200);
+    }
+    assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_refused_total{reason=\"host\"}"), 18.0);
+}
+
+#[test]
+fn a_web_page_is_answered_only_when_it_is_allowed() {
+    let user = with_tokens("allowed-origins = [\"https://app.example.org\"]");
+    let server = Server::start(&user);
+    let acme = bearer(ACME);
+    for origin in ["https://evil.example", "http://app.example.org", "null", "http://localhost"] {
+        let refused = server.post(&[(AUTH, &acme), ("Origin", origin)], &ping()).status(403);
+        assert_eq!(refused.header("access-control-allow-origin"), None);
+        server.get("/healthz", &[("Origin", origin)]).status(403);
+    }
+    let ours = ("Origin", "https://app.example.org");
+    let answered = server.post(&[(AUTH, &acme), ours], &ping()).status(200);
+    assert_eq!(answered.header("access-control-allow-origin"), Some("https://app.example.org"));
+    // Also what it did wrong is for the page to read.
+    let refused = server.post(&[ours], &ping()).status(401);
+    assert_eq!(refused.header("access-control-allow-origin"), Some("https://app.example.org"));
+
+    let mut connection = server.connect();
+    connection.send(&head("OPTIONS", "/mcp", &server.host(), &[ours, ("Access-Control-Request-Method", "POST")]));
+    let asked = connection.response().status(204);
+    assert!(asked.header("access-control-allow-methods").unwrap().contains("POST"));
+    assert!(asked.header("access-control-allow-headers").unwrap().contains("Authorization"));
+}
+
+#[test]
+fn a_body_is_bounded_whatever_it_says_of_itself() {
+    let user = with_tokens("max-body = \"4KiB\"");
+    let server = Server::start(&user);
+    let acme = bearer(ACME);
+    let post = |more: &[(&str, &str)]| head("POST", "/mcp", &server.host(), more);
+
+    // It is told by its head alone: nothing of it is sent, and nothing waited for.
+    let mut connection = server.connect();
+    connection.send(&post(&[(AUTH, &acme), ("Content-Length", "4097")]));
+    let refused = connection.response().status(413);
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("max-body"));
+    connection.closed();
+
+    // One that never ends.
+    let mut connection = server.connect();
+    connection.send(&post(&[(AUTH, &acme), ("Transfer-Encoding", "chunked")]));
+    let mut writer = connection.writer();
+    let endless = std::thread::spawn(move || {
+        let chunk = [b"400\r\n".as_slice(), &[b' '; 0x400], b"\r\n"].concat();
+        while writer.write_all(&chunk).is_ok() {}
+    });
+    connection.response().status(413);
+    connection.closed();
+    endless.join().unwrap();
+
+    // Without a token not even one that is small enough is waited for.
+    for length in ["100", "99999999999"] {
+        let mut connection = server.connect();
+        connection.send(&post(&[("Content-Length", length)]));
+        connection.response().status(401);
+    }
+    let large = tool("probe.publish", &json!({ "key": "probe:k", "value": "1".repeat(3 << 10) }));
+    server.post(&[(AUTH, &acme)], &large).status(200);
+    assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_refused_total{reason=\"body-size\"}"), 2.0);
+}
+
+#[test]
+fn a_head_is_bounded() {
+    let user = user("");
+    let server = Server::start(&user);
+    for many in
+        [(0..150).map(|n| format!("X-{n}: x\r\n")).collect::<String>(), format!("X: {}\r\n", "x".repeat(40 << 10))]
+    {
+        let mut connection = server.connect();
+        connection.send(format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{many}\r\n").as_bytes());
+        connection.response().status(431);
+    }
+}
+
+#[test]
+fn who_is_slow_is_cut_off() {
+    let user = with_tokens("header-timeout = \"1s\"\nbody-timeout = \"1s\"\nwrite-timeout = \"1s\"");
+    let server = Server::start(&user);
+    let acme = bearer(ACME);
+
+    // The beginning of a head, and no head at all. The server's closing is what is waited for.
+    for start in ["POST /mcp HTTP/1.1\r\nHost: localh", ""] {
+        let mut connection = server.connect();
+        connection.send(start.as_bytes());
+        connection.closed();
+    }
+
+    let mut connection = server.connect();
+    connection.send(&head("POST", "/mcp", &server.host(), &[(AUTH, &acme), ("Content-Length", "100")]));
+    connection.send(b"{\"jsonrpc\"");
+    let refused = connection.response().status(408);
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("body-timeout"));
+    connection.closed();
+
+    // Asks and asks, and takes no answer: the writing fails when the server has closed the connection, and not before.
+    let mut writer = server.connect().writer();
+    let asked = head("GET", "/metrics", &server.host(), &[(AUTH, &acme)]).repeat(100);
+    let error = loop {
+        if let Err(error) = writer.write_all(&asked) {
+            break error;
+        }
+    };
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    server.until(&[(AUTH, &acme)], "skillhost_http_connections", 1.0);
+}
+
+#[test]
+fn who_is_too_fast_waits_and_nobody_else() {
+    let user = with_tokens("rate = 1");
+    let server = Server::start(&user);
+    let (acme, other) = (bearer(ACME), bearer(OTHER));
+    // However slow this machine is: some two of them come within a second.
+    let refused = std::iter::repeat_with(|| server.post(&[(AUTH, &acme)], &ping())).find(|answer| answer.status != 200);
+    let refused = refused.unwrap().status(429);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("`rate`"));
+    server.post(&[(AUTH, &other)], &ping()).status(200);
+    server.get("/healthz", &[]).status(200);
+    assert!(server.metric(&[(AUTH, &other)], "skillhost_http_refused_total{reason=\"rate\"}") >= 1.0);
+}
+
+#[test]
+fn a_call_under_way_counts_until_its_client_leaves_and_then_ends() {
+    let user = with_tokens("concurrent = 1");
+    let server = Server::start(&user);
+    let (acme, other) = (bearer(ACME), bearer(OTHER));
+    let mut connection = server.connect();
+    connection.send(&server.message(&[(AUTH, &acme)], &tool("probe.spin", &json!({}))));
+    server.until(&[(AUTH, &acme)], UNDER_WAY, 1.0);
+    assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_requests_in_flight{endpoint=\"mcp\"}"), 1.0);
+
+    let refused = server.post(&[(AUTH, &acme)], &ping()).status(429);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("`concurrent`"));
+    server.post(&[(AUTH, &other)], &ping()).status(200);
+
+    // It would go on for a minute: what ends it is that nobody waits for it any more.
+    drop(connection);
+    server.until(&[(AUTH, &acme)], UNDER_WAY, 0.0);
+    server.until(&[(AUTH, &acme)], "skillhost_mcp_calls_total{kind=\"skill\",outcome=\"left\"}", 1.0);
+    server.until(&[(AUTH, &acme)], "skillhost_http_requests_total{endpoint=\"mcp\",status=\"499\"}", 1.0);
+    server.post(&[(AUTH, &acme)], &ping()).status(200);
+}
+
+#[test]
+fn an_operator_sees_how_it_is() {
+    let user = with_tokens("");
+    let server = Server::start(&user);
+    let acme = bearer(ACME);
+    // Whoever watches a server for its machine has no token.
+    server.get("/healthz", &[]).status(200);
+    server.get("/readyz", &[]).status(200);
+    server.get("/metrics", &[]).status(401);
+    server.get("/nothing", &[(AUTH, &acme)]).status(404);
+    server.get("/mcp", &[(AUTH, &acme)]).status(405);
+    let mut connection = server.connect();
+    connection.send(&head("DELETE", "/healthz", &server.host(), &[]));
+    assert_eq!(connection.response().status(405).header("allow"), Some("GET, HEAD"));
+
+    server.post(&[(AUTH, &acme)], &tool("probe.grow", &json!({ "mib": 1 }))).status(200);
+    let shown = server.get("/metrics", &[(AUTH, &acme)]).status(200);
+    assert!(shown.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    let text = shown.text();
+    for line in [
+        "skillhost_http_requests_total{endpoint=\"healthz\",status=\"200\"} 1",
+        "skillhost_http_requests_total{endpoint=\"mcp\",status=\"200\"} 1",
+        "skillhost_http_request_seconds_count{endpoint=\"mcp\"} 2",
+        "skillhost_http_refused_total{reason=\"auth\"} 1",
+        "skillhost_mcp_calls_total{kind=\"skill\",outcome=\"ok\"} 1",
+        "skillhost_mcp_call_seconds_count{kind=\"skill\"} 1",
+        "skillhost_calls_under_way 0",
+        "skillhost_sandboxes 0",
+        "skillhost_warm_sandboxes 0",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "no line `{line}` in:\n{text}");
+    }
+    assert!(text.contains("skillhost_build_info{version="));
+
+    // No word of a client's is a label.
+    server.get("/a-path-of-my-own?secret=1", &[]).status(404);
+    server.post(&[(AUTH, &acme)], &tool("a-tool-of-my-own", &json!({})));
+    assert!(!server.get("/metrics", &[(AUTH, &acme)]).text().contains("of-my-own"));
+}
+
+#[test]
+fn a_stop_answers_the_calls_under_way_and_lets_nobody_in() {
+    let user = user("");
+    let server = Server::start(&user);
+    let mut spinning = server.connect();
+    spinning.send(&server.message(&[], &tool("probe.spin", &json!({}))));
+    server.until(&[], UNDER_WAY, 1.0);
+    let mut idle = server.connect();
+    idle.send(&head("GET", "/healthz", &server.host(), &[]));
+    idle.response().status(200);
+
+    server.terminate();
+    let answer = spinning.response();
+    assert!(answer.text().contains("told to stop"), "{answer:?}");
+    spinning.closed();
+    idle.closed();
+    let address = server.address;
+    let (status, log) = server.ended();
+    assert!(status.success(), "{status}: {log}");
+    let error = std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
