@@ -49,8 +49,18 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Podman, &["engines", "files", "hardening", "nothing_survives", "output"]),
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
-/// What meets no sandbox, and is as good once as on every backend.
-const WITHOUT_SANDBOX: [&str; 2] = ["python_skill", "table_query"];
+/// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
+const ONCE: [&str; 9] = [
+    "http",
+    "list_actions",
+    "mcp",
+    "mcp_crowd",
+    "mcp_sdk",
+    "python_skill",
+    "skill_files",
+    "table_query",
+    "watch_skills",
+];
 /// The image that they need.
 const IMAGES: [&str; 1] = ["skillhost/default:1"];
 /// Set to `1`: a test that could not run is a failure.
@@ -131,7 +141,7 @@ fn commands(arguments: &[OsString]) -> Result<Vec<Command>> {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == "rs")
                 && let Some(name) = path.file_stem().and_then(|name| name.to_str())
-                && !WITHOUT_SANDBOX.contains(&name)
+                && !ONCE.contains(&name)
             {
                 names.push(name.to_owned());
             }

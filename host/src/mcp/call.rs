@@ -46,12 +46,23 @@ pub(super) async fn call<S: Service>(
             answer
         });
         let mut listening = std::pin::pin!(async {
-            while let Some(piece) = pieces.recv().await {
+            loop {
+                let patience = heard.progress.as_ref().and_then(|progress| progress.patience());
+                let piece = match patience {
+                    None => pieces.recv().await,
+                    Some(patience) => match timeout(patience, pieces.recv()).await {
+                        Ok(piece) => piece,
+                        Err(_) => {
+                            heard.tell().await;
+                            continue;
+                        }
+                    },
+                };
+                let Some(piece) = piece else { return false };
                 if heard.enough(piece).await {
                     return true;
                 }
             }
-            false
         });
         let mut patience = std::pin::pin!(async {
             match tell {
@@ -75,6 +86,8 @@ pub(super) async fn call<S: Service>(
             () = &mut patience => None,
         }
     };
+    // After its answer a call makes no progress any more.
+    heard.tell().await;
     heard.result(answer, place)
 }
 
@@ -107,6 +120,12 @@ struct Heard<'a> {
 }
 
 impl Heard<'_> {
+    async fn tell(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.tell().await;
+        }
+    }
+
     /// Takes a piece; whether nothing more is wanted.
     async fn enough(&mut self, piece: Output) -> bool {
         match (self.tell, piece) {

@@ -68,10 +68,17 @@ impl<S: Service> ServerHandler for Server<S> {
             }
             Err(error) => return Ok(call::failed(&error).into()),
         };
+        let under_way = self.shared.under_way.begin(&identity.caller, &context.id);
         let doing = Doing { shared: self.shared.clone(), identity, ask };
+        let cancelled = async {
+            tokio::select! {
+                () = context.ct.cancelled() => {}
+                () = under_way.cancelled() => {}
+            }
+        };
         tokio::select! {
             response = doing.respond(&request, &context) => response,
-            () = context.ct.cancelled() => Ok(call::failed(&Error::cancelled("the client cancelled the call")).into()),
+            () = cancelled => Ok(call::failed(&Error::cancelled("the client cancelled the call")).into()),
         }
     }
 
@@ -193,7 +200,13 @@ impl<S: Service> Shared<S> {
         let call = self.service.call(self.call(identity, Request::WatchSkills), CallIo { output, input: None });
         let telling = async {
             while let Some(piece) = pieces.recv().await {
-                if matches!(piece, Output::Event(Event::Skills { .. })) && !listener.told().await {
+                let matters = match piece {
+                    Output::Event(Event::Skills { .. }) => true,
+                    // What changed between its last listing and now nobody would tell it of.
+                    Output::Event(Event::Watching) => matches!(listener, Listener::Subscription(_)),
+                    _ => false,
+                };
+                if matters && !listener.told().await {
                     return;
                 }
             }

@@ -18,6 +18,7 @@ mod progress;
 mod resources;
 mod tasks;
 mod tools;
+mod under_way;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use self::catalog::{Offer, Offers};
 use self::progress::Progress;
 use self::tasks::Tasks;
 use self::tools::Ask;
+use self::under_way::UnderWay;
 use crate::api::server::Service;
 use crate::api::types::{ActionList, Authority, Call, Request, SkillFiles};
 use crate::caller::Caller;
@@ -75,13 +77,26 @@ struct Shared<S> {
     config: Arc<McpConfig>,
     offers: Offers,
     tasks: Tasks,
+    under_way: UnderWay,
 }
 
 impl<S: Service> Server<S> {
     /// A server; clones share what they know of the catalogue and of tasks.
     pub(crate) fn new(service: Arc<S>, whose: Whose, config: Arc<McpConfig>) -> Self {
-        let shared = Shared { service, whose, config, offers: Offers::default(), tasks: Tasks::default() };
+        let shared = Shared {
+            service,
+            whose,
+            config,
+            offers: Offers::default(),
+            tasks: Tasks::default(),
+            under_way: UnderWay::default(),
+        };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Takes what a client says in a request of its own: that it gives up a call. Anything else is nothing.
+    pub(crate) fn notified(&self, identity: &Identity, message: &[u8]) {
+        self.shared.under_way.notified(&identity.caller, message);
     }
 
     fn identity(&self, extensions: &Extensions) -> Result<Identity, ErrorData> {

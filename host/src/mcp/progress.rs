@@ -21,11 +21,26 @@ pub(super) struct Progress {
     told: f64,
     told_at: Option<Instant>,
     output: f64,
+    /// What came too soon after what was told last.
+    waits: Option<Told>,
+}
+
+/// One notification.
+struct Told {
+    progress: f64,
+    total: Option<f64>,
+    message: String,
 }
 
 impl Progress {
     pub(super) fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token, told: -1.0, told_at: None, output: 0.0 }
+        Self { peer, token, told: -1.0, told_at: None, output: 0.0, waits: None }
+    }
+
+    /// How long what waits has to wait; none when nothing does.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.waits.as_ref()?;
+        Some(self.told_at.map_or(Duration::ZERO, |at| BETWEEN.saturating_sub(at.elapsed())))
     }
 
     /// Tells of an event, or of output.
@@ -33,25 +48,28 @@ impl Progress {
         match piece {
             #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
             Output::Event(Event::Progress { done, total, message }) => {
-                self.tell(done as f64, total.map(|total| total as f64), message).await;
+                self.waits = Some(Told { progress: done as f64, total: total.map(|total| total as f64), message });
             }
             Output::Stdout(bytes) | Output::Stderr(bytes) => {
                 #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
                 let more = bytes.len() as f64;
                 self.output += more;
-                let start = bytes.len().saturating_sub(SHOWN);
-                let message = String::from_utf8_lossy(bytes.get(start..).unwrap_or_default()).into_owned();
-                self.tell(self.output, None, message).await;
+                let before = self.waits.take().map(|waits| waits.message).unwrap_or_default();
+                let message = last(before + &String::from_utf8_lossy(&bytes));
+                self.waits = Some(Told { progress: self.output, total: None, message });
             }
-            Output::Event(_) => {}
+            Output::Event(_) => return,
+        }
+        if self.patience().is_some_and(|patience| patience.is_zero()) {
+            self.tell().await;
         }
     }
 
-    async fn tell(&mut self, progress: f64, total: Option<f64>, message: String) {
-        let is_last = total.is_some_and(|total| progress >= total);
-        let too_soon = self.told_at.is_some_and(|at| at.elapsed() < BETWEEN);
+    /// Tells what waits.
+    pub(super) async fn tell(&mut self) {
+        let Some(Told { progress, total, message }) = self.waits.take() else { return };
         // It must go up.
-        if progress <= self.told || (too_soon && !is_last) {
+        if progress <= self.told {
             return;
         }
         (self.told, self.told_at) = (progress, Some(Instant::now()));
@@ -64,5 +82,13 @@ impl Progress {
         }
         // A client that left ends the call by leaving.
         let _ = self.peer.notify_progress(param).await;
+    }
+}
+
+/// The end of a text, as much as one notification shows.
+fn last(text: String) -> String {
+    match text.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => text.get(text.ceil_char_boundary(more)..).unwrap_or_default().to_owned(),
+        _ => text,
     }
 }

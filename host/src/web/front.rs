@@ -42,6 +42,7 @@ pub(super) struct Front {
     max_body: usize,
     body_timeout: Duration,
     mcp: Mcp,
+    server: Server<Counted<HostService>>,
     service: Arc<HostService>,
     pub(super) metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
@@ -70,6 +71,7 @@ impl Front {
             visitors,
             max_body: config.max_body.bytes(),
             body_timeout: config.body_timeout.0,
+            server: server.clone(),
             mcp: StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), how),
             service,
             metrics,
@@ -173,6 +175,8 @@ impl Front {
         // The token has said what it has to say; it shall stand in no log further in.
         parts.headers.remove(AUTHORIZATION);
         parts.extensions.insert(visitor.identity().clone());
+        // The SDK has no use for a notification that is a request by itself.
+        self.server.notified(visitor.identity(), &body);
         let answer = self.mcp.handle(Request::from_parts(parts, Full::new(body))).await;
         Ok((answer, Some(slot)))
     }

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 ASKED = json.loads(sys.argv[1])
 MODERN = ASKED["mode"] != "legacy"
-PATIENCE = 60
+PATIENCE = 30
 
 
 def held(step: str) -> None:
@@ -176,12 +176,18 @@ async def shares(session: Client) -> str:
 
 
 async def cancels(session: Client, container: str) -> None:
-    async def idle() -> bool:
+    async def execs() -> int:
         status = await session.call_tool("get_container_status", {"container_id": container})
-        return status.structured_content["execs"] == 0
+        return status.structured_content["execs"]
+
+    # The shell is one.
+    before = await execs()
+
+    async def idle() -> bool:
+        return await execs() == before
 
     async def busy() -> bool:
-        return not await idle()
+        return await execs() > before
 
     call = asyncio.create_task(session.call_tool("execute_command", {"container_id": container, "command": "sleep 1000"}))
     await until("the command runs", busy)

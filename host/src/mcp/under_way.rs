@@ -1,0 +1,130 @@
+//! Calls that a request of its own can cancel: over HTTP, clients of the revision before say so in another request, which
+//! knows the call by its id alone.
+//!
+//! Ids are each client's own, and two clients may have one token. Where two calls of one caller have one id nobody can say
+//! which is meant, so neither is cancelled; their deadlines end them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::RequestId;
+use serde::Deserialize;
+use tokio::sync::Notify;
+
+use crate::caller::Caller;
+
+/// The longest message that can be a cancellation.
+const MAX_MESSAGE: usize = 4_096;
+
+/// A message that cancels.
+#[derive(Deserialize)]
+struct Cancelled {
+    method: Method,
+    params: Params,
+}
+
+#[derive(Deserialize)]
+enum Method {
+    #[serde(rename = "notifications/cancelled")]
+    Cancelled,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params {
+    request_id: RequestId,
+}
+
+type Calls = HashMap<(Caller, RequestId), Vec<Arc<Notify>>>;
+
+/// The calls of all callers.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    calls: Arc<Mutex<Calls>>,
+}
+
+/// A call, for as long as it is under way.
+#[derive(Debug)]
+pub(super) struct Begun {
+    calls: Arc<Mutex<Calls>>,
+    key: (Caller, RequestId),
+    cancel: Arc<Notify>,
+}
+
+fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UnderWay {
+    /// Adds a call.
+    pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> Begun {
+        let (key, cancel) = ((caller.clone(), id.clone()), Arc::<Notify>::default());
+        lock(&self.calls).entry(key.clone()).or_default().push(cancel.clone());
+        Begun { calls: self.calls.clone(), key, cancel }
+    }
+
+    /// Cancels what a message says is cancelled, if it says that.
+    pub(super) fn notified(&self, caller: &Caller, message: &[u8]) {
+        // Calls may be large, and this is short.
+        if message.len() > MAX_MESSAGE {
+            return;
+        }
+        if let Ok(Cancelled { method: Method::Cancelled, params }) = serde_json::from_slice(message) {
+            self.cancel(caller, &params.request_id);
+        }
+    }
+
+    /// Cancels the caller's call of this id, if there is just one.
+    fn cancel(&self, caller: &Caller, id: &RequestId) {
+        if let Some([only]) = lock(&self.calls).get(&(caller.clone(), id.clone())).map(Vec::as_slice) {
+            only.notify_one();
+        }
+    }
+}
+
+impl Begun {
+    /// Waits until it is cancelled.
+    pub(super) async fn cancelled(&self) {
+        self.cancel.notified().await;
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.calls);
+        if let Some(of_key) = calls.get_mut(&self.key) {
+            of_key.retain(|other| !Arc::ptr_eq(other, &self.cancel));
+            if of_key.is_empty() {
+                calls.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn just_the_callers_own_call_is_cancelled_and_none_where_two_are_meant() {
+        let under_way = UnderWay::default();
+        let (me, other) = (Caller::default(), Caller { tenant: "other".into(), ..Caller::default() });
+        let id = RequestId::Number(1);
+        let mine = under_way.begin(&me, &id);
+        under_way.cancel(&other, &id);
+        under_way.cancel(&me, &RequestId::Number(2));
+        assert!(mine.cancelled().now_or_never().is_none());
+        let again = under_way.begin(&me, &id);
+        under_way.cancel(&me, &id);
+        assert!(mine.cancelled().now_or_never().is_none() && again.cancelled().now_or_never().is_none());
+        drop(again);
+        under_way.notified(&me, br#"{"method":"notifications/progress","params":{"requestId":1}}"#);
+        assert!(mine.cancelled().now_or_never().is_none());
+        under_way.notified(&me, br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+        assert!(mine.cancelled().now_or_never().is_some());
+        drop(mine);
+        assert!(lock(&under_way.calls).is_empty());
+    }
+}
