@@ -89,9 +89,7 @@ fn name(entry: &ActionEntry, separator: Separator) -> String {
 
 fn tool(name: &str, entry: &ActionEntry) -> Option<(Tool, Shape)> {
     let input = entry.input_schema.as_object()?.clone();
-    if depth(&entry.input_schema, MAX_DEPTH).is_none() {
-        return None;
-    }
+    depth(&entry.input_schema, MAX_DEPTH)?;
     let mut tool = Tool::new(name.to_owned(), described(entry), Arc::new(input))
         .with_title(format!("{} {}", entry.skill, entry.action))
         .with_annotations(ToolAnnotations::from_raw(

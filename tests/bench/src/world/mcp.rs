@@ -14,11 +14,14 @@ const REVISION: &str = "2026-07-28";
 
 /// A request as text.
 fn request(id: u64, method: &str, mut params: Value) -> String {
-    params["_meta"] = json!({
+    let meta = json!({
         "io.modelcontextprotocol/protocolVersion": REVISION,
         "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
+    if let Some(params) = params.as_object_mut() {
+        params.insert("_meta".into(), meta);
+    }
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
 }
 
@@ -61,7 +64,7 @@ impl OverStdio {
             ensure!(self.from.read_line(&mut line)? > 0, "`skillhost mcp` ended");
             let mut answer: Value = serde_json::from_str(&line)?;
             // Others are notifications.
-            if answer["id"] == self.id {
+            if answer.get("id").and_then(Value::as_u64) == Some(self.id) {
                 return result(&mut answer);
             }
         }
@@ -99,7 +102,8 @@ impl OverHttp {
     /// Asks and does not wait for the answer.
     pub(crate) fn begin(&mut self, method: &str, params: Value) -> Result<()> {
         self.id += 1;
-        let name = params["name"].as_str().map_or(String::new(), |name| format!("mcp-name: {name}\r\n"));
+        let name =
+            params.get("name").and_then(Value::as_str).map_or(String::new(), |name| format!("mcp-name: {name}\r\n"));
         let body = request(self.id, method, params);
         let head = format!(
             "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n\
