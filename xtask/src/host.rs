@@ -48,6 +48,11 @@ pub(crate) fn skillhost(profile: Profile) -> Command {
 /// Provides the images of these roles; of every role when none is named.
 pub(crate) fn provide_images(profile: Profile, roles: &[&str]) -> Result<()> {
     build(profile)?;
+    images(profile, roles)
+}
+
+/// The same with a program that is built.
+pub(crate) fn images(profile: Profile, roles: &[&str]) -> Result<()> {
     say("providing the images of sandbox-images.toml");
     run(skillhost(profile).args(["images", "build"]).args(roles))
 }

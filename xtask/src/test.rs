@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -70,7 +71,13 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
     setup::wasm_target()?;
     guests::build(Profile::Debug)?;
-    match host::provide_images(Profile::Debug, &[]) {
+    host::build(Profile::Debug)?;
+    // Images come over the network for the most part; the tests are compiled meanwhile.
+    let images = thread::scope(|scope| {
+        scope.spawn(|| compile(arguments));
+        host::images(Profile::Debug, &[])
+    });
+    match images {
         Err(error) if required => {
             return Err(error.context(format!("{REQUIRE}=1, but there are no images to test with")));
         }
@@ -119,6 +126,11 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
         bail!("{REQUIRE}=1, but {} tests were skipped", skipped.len());
     }
     Ok(())
+}
+
+/// Compiles the tests. What is wrong with them is said when they are run.
+fn compile(arguments: &[OsString]) {
+    let _ = cargo().args(["test", "--quiet", "--workspace", "--no-run"]).args(arguments).status();
 }
 
 /// Everything once, with containers; then the end-to-end tests again with local sandboxes, and, for root, as an ordinary
