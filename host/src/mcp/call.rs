@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::host::{CallIo, Output};
 
 /// Pieces of output that wait to be looked at.
-const QUEUE: usize = 16;
+pub(super) const QUEUE: usize = 16;
 /// The longest piece of input.
 const PIECE: usize = 64 * 1024;
 /// How much of a long output the text for a model has: so many characters of its beginning, and as many of its end.
@@ -80,7 +80,7 @@ pub(super) async fn call<S: Service>(
             answer = &mut calling => {
                 let answer = answer?;
                 // What came before the answer belongs to it.
-                let _ = timeout(std::time::Duration::from_secs(1), listening).await;
+                listening.await;
                 Some(answer)
             }
             () = &mut patience => None,

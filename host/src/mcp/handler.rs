@@ -49,7 +49,7 @@ impl<S: Service> ServerHandler for Server<S> {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         let offer = self.shared.offer(&identity).await.map_err(unserved)?;
         Ok(ListToolsResult::with_all_items(offer.tools.clone()))
     }
@@ -59,7 +59,7 @@ impl<S: Service> ServerHandler for Server<S> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         let arguments = request.arguments.clone().unwrap_or_default();
         let ask = match self.shared.asked(&identity, &request.name, &arguments).await {
             Ok(Some(ask)) => ask,
@@ -97,9 +97,9 @@ impl<S: Service> ServerHandler for Server<S> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         let uri = request.uri;
-        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        let all = self.shared.skill_files(&identity).await.map_err(unserved)?;
         let (skill, path) = resources::file(&all, &uri).ok_or_else(|| unknown(&uri))?;
         let bytes = self.shared.skill_file(&identity, skill, path).await.map_err(unserved)?;
         Ok(ReadResourceResult::new(vec![resources::contents(&uri, path, bytes)]).into())
@@ -110,8 +110,8 @@ impl<S: Service> ServerHandler for Server<S> {
         request: ReadResourceDirectoryRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceDirectoryResult, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
-        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        let identity = self.shared.identity(&context.extensions)?;
+        let all = self.shared.skill_files(&identity).await.map_err(unserved)?;
         let children = resources::directory(&all, &request.uri).ok_or_else(|| unknown(&request.uri))?;
         let (page, next) = resources::page(children, request.cursor.as_deref()).map_err(unserved)?;
         Ok(ListResourcesResult { next_cursor: next, ..ListResourcesResult::with_all_items(page) })
@@ -140,7 +140,7 @@ impl<S: Service> ServerHandler for Server<S> {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         self.shared.tasks.get(&identity.caller, &request.task_id).map(GetTaskResult::new)
     }
 
@@ -150,7 +150,7 @@ impl<S: Service> ServerHandler for Server<S> {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         // No task asks anything: what waits for approval is refused before there is one.
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         self.shared.tasks.check(&identity.caller, &request.task_id)
     }
 
@@ -159,7 +159,7 @@ impl<S: Service> ServerHandler for Server<S> {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let identity = self.identity(&context.extensions)?;
+        let identity = self.shared.identity(&context.extensions)?;
         self.shared.tasks.cancel(&identity.caller, &request.task_id)
     }
 
@@ -168,7 +168,7 @@ impl<S: Service> ServerHandler for Server<S> {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let identity = self.identity(&context.request_context().extensions)?;
+        let identity = self.shared.identity(&context.request_context().extensions)?;
         let listener = Listener::Subscription(context.sink().clone());
         tokio::select! {
             () = self.shared.watching(&identity, &listener) => {}
@@ -187,8 +187,8 @@ impl<S: Service> ServerHandler for Server<S> {
 
 impl<S: Service> Server<S> {
     async fn skills(&self, context: &RequestContext<RoleServer>) -> Result<Vec<rmcp::model::Skill>, ErrorData> {
-        let identity = self.identity(&context.extensions)?;
-        let all = self.shared.skill_files(&identity, None).await.map_err(unserved)?;
+        let identity = self.shared.identity(&context.extensions)?;
+        let all = self.shared.skill_files(&identity).await.map_err(unserved)?;
         Ok(all.iter().filter_map(resources::skill).collect())
     }
 }
@@ -196,7 +196,7 @@ impl<S: Service> Server<S> {
 impl<S: Service> Shared<S> {
     /// Tells of each change of the catalogue, until nobody listens.
     async fn watching(&self, identity: &Identity, listener: &Listener) {
-        let (output, mut pieces) = mpsc::channel(16);
+        let (output, mut pieces) = mpsc::channel(call::QUEUE);
         let call = self.service.call(self.call(identity, Request::WatchSkills), CallIo { output, input: None });
         let telling = async {
             while let Some(piece) = pieces.recv().await {

@@ -98,10 +98,6 @@ impl<S: Service> Server<S> {
     pub(crate) fn notified(&self, identity: &Identity, message: &[u8]) {
         self.shared.under_way.notified(&identity.caller, message);
     }
-
-    fn identity(&self, extensions: &Extensions) -> Result<Identity, ErrorData> {
-        self.shared.identity(extensions)
-    }
 }
 
 impl<S: Service> Shared<S> {
@@ -127,12 +123,19 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// A call whose answer is all that is wanted.
-    async fn ask(&self, identity: &Identity, request: Request) -> Result<Value> {
-        let (output, mut pieces) = mpsc::channel(16);
+    /// The answer of a call, and the bytes that came before it.
+    async fn ask(&self, identity: &Identity, request: Request) -> Result<(Value, Vec<u8>)> {
+        let (output, mut pieces) = mpsc::channel(call::QUEUE);
+        let mut bytes = Vec::new();
         let call = self.service.call(self.call(identity, request), CallIo { output, input: None });
-        let (answer, ()) = tokio::join!(call, async { while pieces.recv().await.is_some() {} });
-        answer
+        let (answer, ()) = tokio::join!(call, async {
+            while let Some(piece) = pieces.recv().await {
+                if let Output::Stdout(piece) = piece {
+                    bytes.extend_from_slice(&piece);
+                }
+            }
+        });
+        Ok((answer?, bytes))
     }
 
     /// The tools as they are now.
@@ -140,7 +143,7 @@ impl<S: Service> Shared<S> {
         let project = identity.project.as_ref();
         let kept = self.offers.kept(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
-        let listed = self.ask(identity, Request::ListActions { unless }).await?;
+        let (listed, _) = self.ask(identity, Request::ListActions { unless }).await?;
         let listed: ActionList = serde_json::from_value(listed)
             .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
         match (listed.actions.is_none(), kept) {
@@ -178,24 +181,14 @@ impl<S: Service> Shared<S> {
         self.service.call(call, CallIo { output, input: None }).await.map(drop)
     }
 
-    /// The files of one skill, or of all.
-    async fn skill_files(&self, identity: &Identity, skill: Option<String>) -> Result<Vec<SkillFiles>> {
-        resources::listed(self.ask(identity, Request::SkillFiles { skill }).await?)
+    /// The files of all skills.
+    async fn skill_files(&self, identity: &Identity) -> Result<Vec<SkillFiles>> {
+        resources::listed(self.ask(identity, Request::SkillFiles { skill: None }).await?.0)
     }
 
     /// The bytes of a skill's file.
     async fn skill_file(&self, identity: &Identity, skill: &str, path: &str) -> Result<Vec<u8>> {
         let request = Request::ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
-        let (output, mut pieces) = mpsc::channel(16);
-        let mut bytes = Vec::new();
-        let call = self.service.call(self.call(identity, request), CallIo { output, input: None });
-        let (answer, ()) = tokio::join!(call, async {
-            while let Some(piece) = pieces.recv().await {
-                if let Output::Stdout(piece) = piece {
-                    bytes.extend_from_slice(&piece);
-                }
-            }
-        });
-        answer.map(|_| bytes)
+        Ok(self.ask(identity, request).await?.1)
     }
 }
