@@ -271,6 +271,8 @@ impl Default for Policy {
 #[derive(Debug, Clone, PartialEq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct SkillPolicy {
+    /// Nobody can run it, and agents are not shown it (default: false).
+    pub disabled: bool,
     /// Roles.
     pub roles: Option<Vec<String>>,
     /// Networks.

@@ -28,7 +28,7 @@ mod terminals;
 
 use std::sync::Arc;
 
-pub(crate) use accepted::{Candidate, Skills};
+pub(crate) use accepted::{Candidate, SKILL_RUN, Skills};
 pub(crate) use board::{SKILL_WATCHES, Watching};
 pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, Kept, Running, with_background};

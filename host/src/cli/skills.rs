@@ -165,6 +165,7 @@ fn state(state: SkillState) -> &'static str {
     match state {
         SkillState::Ready => "ready",
         SkillState::Untrusted => "untrusted",
+        SkillState::Disabled => "disabled",
         SkillState::Broken => "broken",
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Host;
 use super::fit::{MAX_LISTING, fitting, length};
 use super::skills::{blocking, described};
-use crate::api::types::{ActionEntry, ActionList, SkillState};
+use super::{Host, switched_off};
+use crate::api::types::{ActionEntry, ActionList, Authority, SkillState};
 use crate::error::Result;
 use crate::skills::{Action, Catalog, Descriptor, Entry, Places, Roots};
 use crate::units::hex;
@@ -41,6 +41,8 @@ impl Host {
         let places = if with_places { Places::of(&roots, &catalog) } else { Places::default() };
         let mut problems = std::mem::take(&mut catalog.problems);
         problems.append(&mut catalog.collisions);
+        // A face offers them to agents.
+        catalog.skills.retain(|_, entry| switched_off::check_shown(&self.config, entry, Authority::Agent).is_ok());
         let all = described(catalog.skills.into_values().collect(), &self.descriptors);
         let trust = self.trusts(all.iter().map(|(entry, _)| entry), project)?;
         let mut found = Vec::with_capacity(all.len());

@@ -10,6 +10,7 @@ mod run;
 mod sandboxes;
 mod skill_files;
 mod skills;
+mod switched_off;
 mod trust;
 mod watch_skills;
 
@@ -193,21 +194,21 @@ impl Host {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay(&self.calls);
         let actor = self.actor(&call).await?;
-        let broker = &self.broker;
+        let (broker, asks) = (&self.broker, call.authority);
         match call.request {
-            Request::Run(request) => json(&self.run(&call.caller, call.project, request, &io).await?),
-            Request::ListSkills => json(&self.list_skills(call.project, None).await?),
-            Request::SearchSkills { query } => json(&self.list_skills(call.project, Some(query)).await?),
-            Request::InspectSkill { skill } => json(&self.inspect_skill(call.project, &skill).await?),
+            Request::Run(request) => json(&self.run(&call.caller, asks, call.project, request, &io).await?),
+            Request::ListSkills => json(&self.list_skills(asks, call.project, None).await?),
+            Request::SearchSkills { query } => json(&self.list_skills(asks, call.project, Some(query)).await?),
+            Request::InspectSkill { skill } => json(&self.inspect_skill(asks, call.project, &skill).await?),
             Request::ReloadSkills => {
                 self.forget_skills().await?;
-                json(&self.list_skills(call.project, None).await?)
+                json(&self.list_skills(asks, call.project, None).await?)
             }
             Request::ListActions { unless } => json(&self.list_actions(call.project, unless).await?),
             Request::WatchSkills => match self.watch_skills(call.project, &io).await? {},
-            Request::SkillFiles { skill } => json(&self.skill_files(call.project, skill).await?),
+            Request::SkillFiles { skill } => json(&self.skill_files(asks, call.project, skill).await?),
             Request::ReadSkillFile { skill, path } => {
-                json(&self.read_skill_file(call.project, &skill, &path, &io).await?)
+                json(&self.read_skill_file(asks, call.project, &skill, &path, &io).await?)
             }
             Request::Trust { project, trusted } => json(&self.set_trust(&project, trusted).await?),
             Request::ListApprovals => json(&broker.list_approvals()),

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{CallIo, Host, Output, grant};
-use crate::api::types::{RunAnswer, RunRequest};
-use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_WATCHES, with_background};
+use super::{CallIo, Host, Output, grant, switched_off};
+use crate::api::types::{Authority, RunAnswer, RunRequest};
+use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_RUN, SKILL_WATCHES, with_background};
 use crate::caller::Caller;
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
@@ -21,6 +21,7 @@ impl Host {
     pub(super) async fn run(
         &self,
         caller: &Caller,
+        asks: Authority,
         project: Option<PathBuf>,
         request: RunRequest,
         io: &CallIo,
@@ -30,6 +31,9 @@ impl Host {
         let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
         let name = entry.name.clone();
         let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
+        if let Some(why) = switched_off::for_those(&self.config, &entry, asks) {
+            return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
+        }
         let trusted = self.trusts(std::iter::once(&entry), project.as_deref())?.lets(&entry);
         let descriptor = self.describe(&entry, known).await?;
         let loaded = entry.loaded?;

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::fit::{MAX_LISTING, fitting, length};
 use super::skills::blocking;
-use super::{CallIo, Host, Output};
-use crate::api::types::{SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
+use super::{CallIo, Host, Output, switched_off};
+use crate::api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Entry, FileDigests, Roots, SkillName, files};
@@ -23,17 +23,27 @@ const SHOWN: usize = 200;
 impl Host {
     pub(super) async fn skill_files(
         self: &Arc<Self>,
+        asks: Authority,
         project: Option<PathBuf>,
         skill: Option<String>,
     ) -> Result<SkillFileList> {
-        let entries: Vec<Entry> = match skill {
-            Some(skill) => vec![self.find(project.as_deref(), &skill.parse()?).await?.0],
+        let mut entries: Vec<Entry> = match skill {
+            Some(skill) => {
+                let entry = self.find(project.as_deref(), &skill.parse()?).await?.0;
+                switched_off::check_shown(&self.config, &entry, asks)?;
+                vec![entry]
+            }
             None => self.catalog(Roots::from_env(project.as_deref())).await?.skills.into_values().collect(),
         };
+        entries.retain(|entry| switched_off::check_shown(&self.config, entry, asks).is_ok());
         let host = self.clone();
         blocking(move || {
             let trust = host.trusts(entries.iter(), project.as_deref())?;
-            let state = |entry: &Entry| if trust.lets(entry) { SkillState::Ready } else { SkillState::Untrusted };
+            let state = |entry: &Entry| match switched_off::for_all(&host.config, entry) {
+                Some(_) => SkillState::Disabled,
+                None if trust.lets(entry) => SkillState::Ready,
+                None => SkillState::Untrusted,
+            };
             let list = |entry: &Entry| listed(entry, state(entry), &host.digests);
             let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
             Ok(SkillFileList { skills: cut(&entries, skills) })
@@ -43,6 +53,7 @@ impl Host {
 
     pub(super) async fn read_skill_file(
         self: &Arc<Self>,
+        asks: Authority,
         project: Option<PathBuf>,
         skill: &str,
         path: &str,
@@ -50,6 +61,7 @@ impl Host {
     ) -> Result<SkillFileAnswer> {
         let name: SkillName = skill.parse()?;
         let (entry, _) = self.find(project.as_deref(), &name).await?;
+        switched_off::check_shown(&self.config, &entry, asks)?;
         let (host, wanted) = (self.clone(), path.to_owned());
         let (file, bytes) = blocking(move || read(&entry, &wanted, &host.digests)).await?;
         let mut rest = Bytes::from(bytes);

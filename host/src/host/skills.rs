@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{Host, grant};
-use crate::api::types::{ActionDetail, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
+use super::{Host, grant, switched_off};
+use crate::api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 use crate::broker::Broker;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
@@ -51,13 +52,20 @@ impl Host {
             Some(project) if !self.trust.has(project)? => Some(project),
             _ => None,
         };
-        Ok(Trusts { untrusted, broker: &self.broker })
+        Ok(Trusts { untrusted, broker: &self.broker, config: &self.config })
     }
 
-    pub(super) async fn list_skills(&self, project: Option<PathBuf>, query: Option<String>) -> Result<SkillList> {
+    pub(super) async fn list_skills(
+        &self,
+        asks: Authority,
+        project: Option<PathBuf>,
+        query: Option<String>,
+    ) -> Result<SkillList> {
         let (roots, shelf, cache) = (Roots::from_env(project.as_deref()), self.shelf.clone(), self.descriptors.clone());
+        let config = self.config.clone();
         let (catalog, found) = blocking(move || {
-            let catalog = Catalog::discover(&roots, &shelf);
+            let mut catalog = Catalog::discover(&roots, &shelf);
+            catalog.skills.retain(|_, entry| switched_off::check_shown(&config, entry, asks).is_ok());
             let found: Vec<Entry> = match &query {
                 Some(query) => catalog.search(query)?.into_iter().cloned().collect(),
                 None => catalog.skills.values().cloned().collect(),
@@ -75,9 +83,15 @@ impl Host {
         Ok(list)
     }
 
-    pub(super) async fn inspect_skill(&self, project: Option<PathBuf>, skill: &str) -> Result<SkillDetail> {
+    pub(super) async fn inspect_skill(
+        &self,
+        asks: Authority,
+        project: Option<PathBuf>,
+        skill: &str,
+    ) -> Result<SkillDetail> {
         let target: Target = skill.parse()?;
         let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
+        switched_off::check_shown(&self.config, &entry, asks)?;
         let descriptor = self.describe(&entry, known).await;
         let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
         let descriptor = descriptor?;
@@ -111,13 +125,15 @@ impl Host {
     }
 }
 
-/// What the user has said of a project.
+/// What the owner has said of skills.
 #[derive(Clone, Copy)]
 pub(super) struct Trusts<'a> {
     /// The project, when its skills are listed and must not run.
     untrusted: Option<&'a Path>,
     /// Has what was approved of single skills.
     broker: &'a Broker,
+    /// Has which skills are switched off.
+    config: &'a Config,
 }
 
 impl Trusts<'_> {
@@ -133,6 +149,9 @@ impl Trusts<'_> {
 
     /// Whether the skill may run, and why not.
     pub(super) fn state(self, entry: &Entry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
+        if let Some(why) = switched_off::for_all(self.config, entry) {
+            return (SkillState::Disabled, Some(why));
+        }
         match self.untrusted {
             Some(project) if !self.lets(entry) && !self.has_approved(entry, descriptor) => {
                 let (name, project) = (&entry.name, project.display());

@@ -71,6 +71,12 @@ impl Frontmatter {
         })
     }
 
+    /// Whether its author has it run by people alone: `disable-model-invocation`, a field that clients know beside those of
+    /// the specification.
+    pub fn is_for_people(&self) -> bool {
+        self.fields.get("disable-model-invocation").is_some_and(|value| *value == Value::Bool(true))
+    }
+
     /// All fields as they stand, also those that the specification does not know.
     pub fn fields(&self) -> &BTreeMap<String, Value> {
         &self.fields

@@ -59,7 +59,7 @@ pub struct SkillSummary {
     pub directory: PathBuf,
     /// Its actions' names.
     pub actions: Vec<String>,
-    /// `ready`, `untrusted`, or `broken`.
+    /// `ready`, `untrusted`, `disabled`, or `broken`.
     pub state: SkillState,
     /// Why it cannot run, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,6 +74,8 @@ pub enum SkillState {
     Ready,
     /// It is of a project that the user has not trusted.
     Untrusted,
+    /// The operator has switched it off.
+    Disabled,
     /// It cannot be read or described.
     Broken,
 }

@@ -36,8 +36,8 @@ use crate::skills::Loaded;
 
 /// How much of a reach is shown in a listing, and in a refusal.
 const MAX_LISTED: usize = 1024;
-/// The effect that a question about a skill is for.
-const EFFECT: &str = "skill.run";
+/// The effect that a skill's run is, where it is refused or asked about.
+pub(crate) const SKILL_RUN: &str = "skill.run";
 
 /// A skill that is about to run.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +107,7 @@ impl Broker {
         }
         let asked = match self.skills.look_at(candidate, loaded, reach).await {
             Ok(None) => return Ok(()),
-            Ok(Some((why, lasting))) => self.approvals.ask(actor, EFFECT, lasting).map(|asked| (why, asked)),
+            Ok(Some((why, lasting))) => self.approvals.ask(actor, SKILL_RUN, lasting).map(|asked| (why, asked)),
             Err(error) => Err(error),
         };
         let refusal = match asked {
@@ -127,7 +127,7 @@ impl Broker {
             }
             Err(error) => error,
         };
-        self.refuse(actor, EFFECT, refusal).await
+        self.refuse(actor, SKILL_RUN, refusal).await
     }
 
     /// Whether a skill of a root that is not trusted was approved with just these files.
