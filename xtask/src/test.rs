@@ -51,10 +51,11 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
-const ONCE: [&str; 9] = [
+const ONCE: [&str; 10] = [
     "http",
     "list_actions",
     "mcp",
+    "mcp_attacks",
     "mcp_crowd",
     "mcp_sdk",
     "python_skill",

@@ -77,12 +77,23 @@ impl Server {
         connection.response()
     }
 
-    /// A request with a message, as it is sent.
+    /// A request with a message, as it is sent. Of the revision that the message names, or 2025-11-25; in later ones the head
+    /// repeats what is asked.
     pub fn message(&self, headers: &[(&str, &str)], message: &Value) -> Vec<u8> {
         let body = message.to_string();
         let length = body.len().to_string();
         let mut all = vec![("Content-Length", length.as_str())];
         all.extend(JSON);
+        let params = &message["params"];
+        match params["_meta"][VERSION].as_str() {
+            None => all.push(("MCP-Protocol-Version", "2025-11-25")),
+            Some(version) => {
+                all.push(("MCP-Protocol-Version", version));
+                all.push(("Mcp-Method", message["method"].as_str().unwrap()));
+                let name = ["name", "taskId", "uri"].iter().find_map(|field| params[field].as_str());
+                all.extend(name.map(|name| ("Mcp-Name", name)));
+            }
+        }
         all.extend(headers);
         let mut request = head("POST", "/mcp", &self.host(), &all);
         request.extend(body.as_bytes());
@@ -129,11 +140,11 @@ impl Drop for Server {
 }
 
 /// The headers of every message.
-const JSON: [(&str, &str); 3] = [
-    ("Content-Type", "application/json"),
-    ("Accept", "application/json, text/event-stream"),
-    ("MCP-Protocol-Version", "2025-11-25"),
-];
+const JSON: [(&str, &str); 2] =
+    [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")];
+
+/// Where a message names its revision.
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// The head of a request.
 pub fn head(method: &str, path: &str, host: &str, headers: &[(&str, &str)]) -> Vec<u8> {
@@ -148,6 +159,16 @@ pub fn head(method: &str, path: &str, host: &str, headers: &[(&str, &str)]) -> V
 /// A call of a tool.
 pub fn tool(name: &str, arguments: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": name, "arguments": arguments } })
+}
+
+/// A request of the revision 2026-07-28, by a client that knows tasks.
+pub fn request(method: &str, mut params: Value) -> Value {
+    params["_meta"] = json!({
+        VERSION: "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": { "extensions": { "io.modelcontextprotocol/tasks": {} } },
+    });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })
 }
 
 /// The header that carries a token.

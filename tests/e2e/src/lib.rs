@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod http;
+pub mod mcp;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use skillhost_e2e::{Done, User, write};
+use skillhost_e2e::{Done, User, touched, write};
 
 /// Runs the skill that needs nothing.
 fn hello(user: &User) -> Done {
@@ -30,11 +30,9 @@ fn asked(done: Done, kind: &str) -> (Value, String) {
     (refused, what)
 }
 
-/// A component that is another and does the same: a section that nobody reads is added.
+/// Makes a component another one that does the same.
 fn change(component: &Path) {
-    let mut bytes = fs::read(component).unwrap();
-    bytes.extend([0, 3, 1, b'x', 0]);
-    fs::write(component, bytes).unwrap();
+    fs::write(component, touched(&fs::read(component).unwrap())).unwrap();
 }
 
 fn edit(manifest: &Path, from: &str, to: &str) {

@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
-use skillhost_e2e::http::{Server, bearer, head, tool};
-use skillhost_e2e::{PATIENCE, User, write};
+use skillhost_e2e::http::{Server, bearer, head, request, tool};
+use skillhost_e2e::{PATIENCE, User, needs_engine, write};
 
 const ACME: &str = "the-token-of-acme-0001";
 const OTHER: &str = "the-token-of-another-1";
@@ -101,6 +101,65 @@ fn a_token_and_nothing_else_says_who_calls() {
     assert!(server.post(&[(AUTH, &acme)], &argued).status(200).text().contains("tenant"));
     assert_eq!(board(&user, "other", "probe:why"), Value::Null);
     assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_refused_total{reason=\"auth\"}"), 4.0);
+}
+
+#[test]
+fn what_is_another_tenants_is_as_if_it_were_not_there() {
+    needs_engine!();
+    let user = with_tokens("");
+    let path = user.home().join("skillhost.toml");
+    write(&path, format!("{}\n[mcp]\ntask-after-ms = 0\n", fs::read_to_string(&path).unwrap()));
+    let server = Server::start(&user);
+    let (acme, other) = (bearer(ACME), bearer(OTHER));
+    let ask = |token: &str, message: &Value| server.post(&[(AUTH, token)], message).json();
+    let call = |token: &str, name: &str, arguments: Value| ask(token, &tool(name, &arguments))["result"].clone();
+
+    // A sandbox: all that can be done with one, by who knows its id and has the same session and agent elsewhere.
+    let launched = call(&acme, "launch_container", json!({ "image_role": "default", "shared": true }));
+    let id = launched["structuredContent"]["container_id"].as_str().unwrap_or_else(|| panic!("{launched}"));
+    for (name, more) in [
+        ("get_container_status", json!({})),
+        ("attach_container", json!({})),
+        ("restart_container", json!({})),
+        ("stop_container", json!({})),
+        ("list_processes", json!({})),
+        ("execute_command", json!({ "command": ["id"] })),
+        ("shell_execute", json!({ "command": "id" })),
+        ("start_process", json!({ "command": ["id"] })),
+        ("read_file", json!({ "path": "/etc/passwd" })),
+        ("write_file", json!({ "path": "x", "content": "x" })),
+    ] {
+        let with = |id: &str| {
+            let mut arguments = more.clone();
+            arguments["container_id"] = id.into();
+            let mut result = call(&other, name, arguments).to_string();
+            result = result.replace(id, "ID");
+            result
+        };
+        let unknown = id.chars().rev().filter(char::is_ascii_hexdigit).take(12).collect::<String>();
+        let (theirs, nobodys) = (with(id), with(&format!("sb_{unknown}")));
+        assert_eq!(theirs, nobodys, "{name} tells one from the other");
+        assert!(theirs.contains("\"isError\":true") || theirs.contains("\"known\":false"), "{name}: {theirs}");
+    }
+    assert_eq!(
+        call(&acme, "execute_command", json!({ "container_id": id, "command": ["true"] }))["structuredContent"]["exit_code"],
+        0
+    );
+
+    // A call that became a task.
+    let created =
+        ask(&acme, &request("tools/call", json!({ "name": "probe.spin", "arguments": {} })))["result"].clone();
+    assert_eq!(created["resultType"], "task", "{created}");
+    let task =
+        |token: &str, verb: &str, id: &Value| ask(token, &request(&format!("tasks/{verb}"), json!({ "taskId": id })));
+    for verb in ["get", "cancel"] {
+        let (theirs, nobodys) = (task(&other, verb, &created["taskId"]), task(&other, verb, &json!("made-up")));
+        assert_eq!(theirs["error"]["code"], nobodys["error"]["code"], "{theirs} {nobodys}");
+        assert!(theirs["error"].is_object(), "{theirs}");
+    }
+    assert_eq!(task(&acme, "get", &created["taskId"])["result"]["status"], "working");
+    task(&acme, "cancel", &created["taskId"]);
+    server.until(&[(AUTH, &acme)], UNDER_WAY, 0.0);
 }
 
 #[test]
@@ -393,4 +452,20 @@ fn a_stop_answers_the_calls_under_way_and_lets_nobody_in() {
     assert!(status.success(), "{status}: {log}");
     let error = std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn who_comes_when_all_connections_are_taken_waits_for_one() {
+    let user = user("max-connections = 1");
+    let server = Server::start(&user);
+    let mut first = server.connect();
+    let mut second = server.connect();
+    second.send(&head("GET", "/healthz", &server.host(), &[]));
+    for _ in 0..100 {
+        first.send(&head("GET", "/metrics", &server.host(), &[]));
+        let shown = first.response().status(200).text();
+        assert!(shown.lines().any(|line| line == "skillhost_http_connections 1"), "{shown}");
+    }
+    drop(first);
+    second.response().status(200);
 }

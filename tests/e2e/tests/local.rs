@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skillhost_e2e::mcp::{Client, answered, question, text};
 use skillhost_e2e::{User, binary, eventually, mark, needs_kernel, processes, runs_as, signal, write};
 
 /// The id of the approval that a refusal names.
@@ -252,4 +253,28 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     signal(user.host_pid(), Signal::KILL);
     child.wait().unwrap();
     eventually("its processes are gone", || processes(&mark).is_empty().then_some(()));
+}
+
+#[test]
+fn a_clients_user_is_asked_about_each_command_that_nothing_isolates() {
+    let user = User::local("[local]\nisolation = \"none\"\n");
+    let mut client = Client::start(&user, []).knows(json!({"elicitation": {"form": {}}}));
+    if runs_as() == 0 {
+        let refused = client.call("launch_container", json!({"image_role": "default"}));
+        assert!(text(&refused).contains("not for root"), "{refused}");
+        return;
+    }
+    let id = client.launch(false);
+    let exec = |line: &str| json!({"name": "execute_command", "arguments": {"container_id": id, "command": line}});
+    let asked = client.ask("tools/call", exec("id -u"));
+    let (state, question) = question(&asked);
+    assert!(question.contains("id -u") && question.contains("default"), "{question}");
+    // A yes to one command is none to another.
+    let other = client.ask("tools/call", answered(exec("id -u; true"), &state, true));
+    assert_eq!(other["result"]["resultType"], "input_required", "{other}");
+    let ran = client.ask("tools/call", answered(exec("id -u"), &state, true));
+    assert_eq!(ran["result"]["structuredContent"]["stdout"], format!("{}\n", runs_as()), "{ran}");
+    // Once.
+    let again = client.ask("tools/call", answered(exec("id -u"), &state, true));
+    assert_eq!(again["result"]["resultType"], "input_required", "{again}");
 }

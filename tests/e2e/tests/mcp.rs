@@ -1,93 +1,8 @@
 //! Agents over standard input and output, byte for byte: what a client may send, and what becomes of it.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-
-use serde_json::{Value, json};
+use serde_json::json;
+use skillhost_e2e::mcp::{Client, text};
 use skillhost_e2e::{User, eventually, needs_engine, processes};
-
-/// `skillhost mcp`, as a client has it.
-struct Client {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-    capabilities: Value,
-    id: u64,
-}
-
-impl Client {
-    fn start<'a>(user: &User, args: impl IntoIterator<Item = &'a str>) -> Self {
-        let args = ["mcp"].into_iter().chain(args).map(str::to_owned).collect::<Vec<_>>();
-        let mut child = user.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, to, from, capabilities: json!({}), id: 0 }
-    }
-
-    fn knows(mut self, capabilities: Value) -> Self {
-        self.capabilities = capabilities;
-        self
-    }
-
-    fn send(&mut self, text: &str) {
-        writeln!(self.to.as_mut().unwrap(), "{text}").unwrap();
-    }
-
-    fn begin(&mut self, method: &str, mut params: Value) -> u64 {
-        self.id += 1;
-        params["_meta"] = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
-        });
-        self.send(&json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}).to_string());
-        self.id
-    }
-
-    /// The answer to a request, whatever comes before it.
-    fn answer(&mut self, id: u64) -> Value {
-        loop {
-            let mut line = String::new();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server ended");
-            let message: Value = serde_json::from_str(&line).unwrap();
-            if message["id"] == id {
-                return message;
-            }
-        }
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        let id = self.begin(method, params);
-        self.answer(id)
-    }
-
-    fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        let answer = self.ask("tools/call", json!({"name": tool, "arguments": arguments}));
-        answer.get("result").unwrap_or_else(|| panic!("{tool}: {answer}")).clone()
-    }
-
-    fn tools(&mut self) -> Vec<String> {
-        let answer = self.ask("tools/list", json!({}));
-        let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("{answer}"));
-        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
-    }
-
-    fn launch(&mut self, shared: bool) -> String {
-        let result = self.call("launch_container", json!({"image_role": "default", "shared": shared}));
-        assert_eq!(result["isError"], false, "{result}");
-        result["structuredContent"]["container_id"].as_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.to = None;
-        self.child.wait().unwrap();
-    }
-}
-
-fn text(result: &Value) -> String {
-    result["content"][0]["text"].as_str().unwrap_or_default().to_owned()
-}
 
 #[test]
 fn groups_and_separators_are_as_asked_for() {
@@ -252,10 +167,8 @@ fn a_directory_that_is_no_project_gives_none() {
     assert!(command.output().unwrap().status.success());
     // Clients that start their servers in the root mean no project by it.
     let mut command = user.command(["mcp"]);
-    let mut child =
-        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-    let mut client = Client { child, to, from, capabilities: json!({}), id: 0 };
+    command.current_dir("/");
+    let mut client = Client::of(command);
     assert!(!client.tools().contains(&"hello".into()));
     let copied = client.call(
         "copy_file_in",

@@ -1,0 +1,121 @@
+//! `skillhost mcp` as its client has it: lines on standard input and output, with nothing in between that would mend them.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::User;
+
+/// A client, and the server that it started.
+pub struct Client {
+    /// The server.
+    pub child: Child,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+    capabilities: Value,
+    id: u64,
+}
+
+impl Client {
+    /// One that this user starts in their project.
+    pub fn start<'a>(user: &User, args: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::of(user.command(["mcp"].into_iter().chain(args)))
+    }
+
+    /// One that this command starts.
+    pub fn of(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, to, from, capabilities: json!({}), id: 0 }
+    }
+
+    /// What it says that it can do, from now on.
+    pub fn knows(mut self, capabilities: Value) -> Self {
+        self.capabilities = capabilities;
+        self
+    }
+
+    /// Sends a line.
+    pub fn send(&mut self, text: &str) {
+        writeln!(self.to.as_mut().unwrap(), "{text}").unwrap();
+    }
+
+    /// Sends a request.
+    pub fn begin(&mut self, method: &str, mut params: Value) -> u64 {
+        self.id += 1;
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+        });
+        self.send(&json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}).to_string());
+        self.id
+    }
+
+    /// The answer to a request, whatever comes before it.
+    pub fn answer(&mut self, id: u64) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server ended");
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    /// Sends a request and reads the answer.
+    pub fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        self.answer(id)
+    }
+
+    /// What a tool gives.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let answer = self.ask("tools/call", json!({"name": tool, "arguments": arguments}));
+        answer.get("result").unwrap_or_else(|| panic!("{tool}: {answer}")).clone()
+    }
+
+    /// The names of the tools that are offered.
+    pub fn tools(&mut self) -> Vec<String> {
+        let answer = self.ask("tools/list", json!({}));
+        let tools = answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The id of a new sandbox.
+    pub fn launch(&mut self, shared: bool) -> String {
+        let result = self.call("launch_container", json!({"image_role": "default", "shared": shared}));
+        assert_eq!(result["isError"], false, "{result}");
+        result["structuredContent"]["container_id"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.to = None;
+        self.child.wait().unwrap();
+    }
+}
+
+/// What a result says to a model.
+pub fn text(result: &Value) -> String {
+    result["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The question that a result is: its state, and its words.
+#[track_caller]
+pub fn question(answer: &Value) -> (Value, String) {
+    let result = &answer["result"];
+    assert_eq!(result["resultType"], "input_required", "{answer}");
+    let message = result["inputRequests"]["approval"]["params"]["message"].as_str().unwrap();
+    (result["requestState"].clone(), message.to_owned())
+}
+
+/// The same call again, with an answer to the question.
+pub fn answered(mut call: Value, state: &Value, approve: bool) -> Value {
+    call["requestState"] = state.clone();
+    call["inputResponses"] = json!({"approval": {"action": "accept", "content": {"approve": approve}}});
+    call
+}
