@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::row::{Control, Goal, Own, Row, Unit};
-use crate::sample::{Sampled, Side, interleave};
-use crate::world::{Bench, InProcess, OverHttp, OverStdio, Program, Scratch, Serving, call, run};
+use crate::sample::{Sample, Sampled, Side, interleave};
+use crate::world::{Bench, InProcess, OverHttp, OverStdio, Program, Scratch, Serving, call, result, run};
 
 /// Calls in a sample of the rate.
 const CALLS: u64 = 2_000;
@@ -58,7 +58,7 @@ pub(super) const CROWD: Row = Row {
 
 pub(super) const LIST: Row = Row {
     name: "mcp/list-1000",
-    what: "`tools/list` of 1,000 skills over HTTP; descriptors are cached",
+    what: "`tools/list` of 1,000 skills over HTTP, until the whole answer is there; descriptors are cached",
     unit: Unit::Time,
     goal: Some(Own::AtMost(0.010)),
     controls: &[Control { what: "the same with one skill", goal: None }],
@@ -67,7 +67,7 @@ pub(super) const LIST: Row = Row {
 
 pub(super) const START: Row = Row {
     name: "mcp/start-1000",
-    what: "start of `skillhost mcp`, and of its host process, until 1,000 skills are listed; descriptors are cached",
+    what: "start of `skillhost mcp`, and of its host process, until the list of 1,000 skills is there; descriptors are cached",
     unit: Unit::Time,
     goal: Some(Own::AtMost(0.100)),
     controls: &[Control { what: "the same with one skill", goal: None }],
@@ -176,21 +176,27 @@ fn crowd(bench: &Bench) -> Result<Sampled> {
     interleave(bench.pace, subject, vec![Ok(Side::timed(move || together(&mut others, 1)))])
 }
 
-fn listed(result: &Value, count: usize) -> Result<()> {
+/// The time until a list of so many skills is there; what its client makes of it is the client's.
+fn listed(start: Instant, ask: impl FnOnce() -> Result<Vec<u8>>, count: usize) -> Result<Sample> {
+    let answer = ask()?;
+    let took = start.elapsed();
+    let result = result(&answer)?;
     let tools = result.get("tools").and_then(Value::as_array).context("tools")?;
     let skills = tools
         .iter()
         .filter(|tool| tool.get("name").and_then(Value::as_str).is_some_and(|name| !name.contains('_')))
         .count();
     ensure!(skills == count, "{skills} of {count} skills are listed");
-    Ok(())
+    Ok(took.into())
 }
 
 /// A program that knows so many skills and has described them.
 fn warm<'a>(bench: &'a Bench, scratch: &Scratch, count: usize) -> Result<Program<'a>> {
     scratch.many_skills("skill", count)?;
     let program = Program::new(bench, scratch)?;
-    listed(&OverStdio::start(&program)?.ask("tools/list", json!({}))?, count)?;
+    let mut client = OverStdio::start(&program)?;
+    listed(Instant::now(), || client.asked("tools/list", json!({})), count)?;
+    drop(client);
     Ok(program)
 }
 
@@ -199,8 +205,8 @@ fn list(bench: &Bench) -> Result<Sampled> {
     let (many, one) = (warm(bench, &thousand, SKILLS)?, warm(bench, &single, 1)?);
     let (of_many, of_one) = (Serving::start(&many)?, Serving::start(&one)?);
     let (mut client, mut other) = (OverHttp::connect(of_many.address)?, OverHttp::connect(of_one.address)?);
-    let subject = Side::timed(|| listed(&client.ask("tools/list", json!({}))?, SKILLS));
-    let control = Side::timed(|| listed(&other.ask("tools/list", json!({}))?, 1));
+    let subject = Side::new(|| listed(Instant::now(), || client.asked("tools/list", json!({})), SKILLS));
+    let control = Side::new(|| listed(Instant::now(), || other.asked("tools/list", json!({})), 1));
     interleave(bench.pace, subject, vec![Ok(control)])
 }
 
@@ -209,8 +215,7 @@ fn started<'p>(program: &'p Program<'_>, count: usize) -> Side<'p> {
         program.stop()?;
         let start = Instant::now();
         let mut client = OverStdio::start(program)?;
-        listed(&client.ask("tools/list", json!({}))?, count)?;
-        Ok(start.elapsed().into())
+        listed(start, || client.asked("tools/list", json!({})), count)
     })
 }
 

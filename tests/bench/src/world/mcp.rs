@@ -30,7 +30,9 @@ pub(crate) fn call(tool: &str, arguments: &Value) -> Value {
     json!({"name": tool, "arguments": arguments})
 }
 
-fn result(answer: &mut Value) -> Result<Value> {
+/// The result in an answer.
+pub(crate) fn result(answer: &[u8]) -> Result<Value> {
+    let mut answer: Value = serde_json::from_slice(answer)?;
     match answer.get_mut("result") {
         Some(result) => Ok(result.take()),
         None => bail!("the answer was {answer}"),
@@ -55,17 +57,21 @@ impl OverStdio {
     }
 
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+        result(&self.asked(method, params)?)
+    }
+
+    /// Asks, and has the answer as it came.
+    pub(crate) fn asked(&mut self, method: &str, params: Value) -> Result<Vec<u8>> {
         self.id += 1;
         let mut line = request(self.id, method, params);
         line.push('\n');
         self.to.as_mut().context("it is ended")?.write_all(line.as_bytes())?;
         loop {
-            let mut line = String::new();
-            ensure!(self.from.read_line(&mut line)? > 0, "`skillhost mcp` ended");
-            let mut answer: Value = serde_json::from_str(&line)?;
-            // Others are notifications.
-            if answer.get("id").and_then(Value::as_u64) == Some(self.id) {
-                return result(&mut answer);
+            let mut line = Vec::new();
+            ensure!(self.from.read_until(b'\n', &mut line)? > 0, "`skillhost mcp` ended");
+            // One request is under way: what is no notification is its answer.
+            if !line.starts_with(b"{\"jsonrpc\":\"2.0\",\"method\"") {
+                return Ok(line);
             }
         }
     }
@@ -94,9 +100,13 @@ impl OverHttp {
     }
 
     pub(crate) fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+        result(&self.asked(method, params)?)
+    }
+
+    /// Asks, and has the answer as it came.
+    pub(crate) fn asked(&mut self, method: &str, params: Value) -> Result<Vec<u8>> {
         self.begin(method, params)?;
-        let mut answer = self.answer()?;
-        result(&mut answer)
+        self.answer()
     }
 
     /// Asks and does not wait for the answer.
@@ -116,7 +126,7 @@ impl OverHttp {
         Ok(self.stream.get_mut().write_all(text.as_bytes())?)
     }
 
-    fn answer(&mut self) -> Result<Value> {
+    fn answer(&mut self) -> Result<Vec<u8>> {
         let mut length = None;
         let mut status = String::new();
         self.stream.read_line(&mut status)?;
@@ -134,7 +144,7 @@ impl OverHttp {
         let mut body = vec![0; length.with_context(|| format!("an answer without a length: {status}"))?];
         self.stream.read_exact(&mut body)?;
         ensure!(status.contains(" 200 "), "{status}{}", String::from_utf8_lossy(&body));
-        Ok(serde_json::from_slice(&body)?)
+        Ok(body)
     }
 }
 

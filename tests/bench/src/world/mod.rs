@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::sample::Pace;
 pub(crate) use container::{Container, docker, image};
 pub(crate) use in_process::{InProcess, ROLE, Sandbox, exec, is_first_line, run};
-pub(crate) use mcp::{OverHttp, OverStdio, Serving, call};
+pub(crate) use mcp::{OverHttp, OverStdio, Serving, call, result};
 pub(crate) use program::Program;
 pub(crate) use scratch::{Scratch, component};
 
