@@ -26,6 +26,9 @@ pub(crate) const MIN_TOKEN: usize = 16;
 /// The most bytes of a token: it is one header of a request.
 pub(crate) const MAX_TOKEN: usize = 4096;
 
+/// How many requests a second an identity has that has a token.
+pub(crate) const RATE: u32 = 1_000;
+
 /// The SHA-256 of a token.
 pub(crate) type TokenDigest = [u8; 32];
 
@@ -42,8 +45,9 @@ pub struct HttpConfig {
     pub allowed_origins: Vec<Origin>,
     /// The largest body of a request (1KiB to 64MiB; default 4MiB).
     pub max_body: Size,
-    /// Requests a second of one identity, and as many at once after a pause (1 to 1,000,000; default 1000).
-    pub rate: u32,
+    /// Requests a second of one identity, and as many at once after a pause (1 to 1,000,000; default [`RATE`] where there are
+    /// tokens, else none: without them all are one, and there is nobody to be fair to).
+    pub rate: Option<u32>,
     /// Requests of one identity under way (1 to 65,536; default 256).
     pub concurrent: usize,
     /// Connections (1 to 32,768; default 1024); more wait to be accepted.
@@ -66,7 +70,7 @@ impl Default for HttpConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: Size(4 << 20),
-            rate: 1_000,
+            rate: None,
             concurrent: 256,
             max_connections: 1024,
             header_timeout: seconds(30),
@@ -83,7 +87,7 @@ impl HttpConfig {
         let patience = Duration::from_millis(10)..=Duration::from_secs(600);
         [
             ((1 << 10..=64 << 20).contains(&self.max_body.0), "max-body: 1KiB to 64MiB"),
-            ((1..=1_000_000).contains(&self.rate), "rate: 1 to 1,000,000"),
+            (self.rate.is_none_or(|rate| (1..=1_000_000).contains(&rate)), "rate: 1 to 1,000,000"),
             ((1..=65_536).contains(&self.concurrent), "concurrent: 1 to 65,536"),
             ((1..=32_768).contains(&self.max_connections), "max-connections: 1 to 32,768"),
             (patience.contains(&self.header_timeout.0), "header-timeout: 10ms to 10m"),

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::refusal::{Reason, Refusal};
 use crate::caller::Caller;
 use crate::config::HttpConfig;
-use crate::config::http::{TokenDigest, digest_of};
+use crate::config::http::{RATE, TokenDigest, digest_of};
 use crate::error::Result;
 use crate::mcp::Identity;
 
@@ -39,17 +39,17 @@ pub(super) struct Visitor {
 }
 
 struct Bounds {
-    rate: DefaultDirectRateLimiter,
+    rate: Option<DefaultDirectRateLimiter>,
     clock: DefaultClock,
     slots: Arc<Semaphore>,
 }
 
 impl Bounds {
-    fn new(config: &HttpConfig) -> Arc<Self> {
+    fn new(config: &HttpConfig, rate: Option<u32>) -> Arc<Self> {
         // As many at once as in a second: a burst after a pause is what agents do.
-        let rate = Quota::per_second(NonZeroU32::new(config.rate).unwrap_or(NonZeroU32::MIN));
+        let rate = rate.map(|rate| Quota::per_second(NonZeroU32::new(rate).unwrap_or(NonZeroU32::MIN)));
         Arc::new(Self {
-            rate: RateLimiter::direct(rate),
+            rate: rate.map(RateLimiter::direct),
             clock: DefaultClock::default(),
             slots: Arc::new(Semaphore::new(config.concurrent)),
         })
@@ -61,12 +61,14 @@ impl Visitors {
     pub(super) fn new(config: &HttpConfig, anybody: Identity) -> Result<Self> {
         let tokens = config.tokens()?;
         if tokens.is_empty() {
-            return Ok(Self::Anybody(Visitor { identity: anybody, bounds: Bounds::new(config) }));
+            // All are one: there is nobody whom a rate would be fair to.
+            return Ok(Self::Anybody(Visitor { identity: anybody, bounds: Bounds::new(config, config.rate) }));
         }
         let mut bounds: HashMap<&Caller, Arc<Bounds>> = HashMap::new();
         let mut known = HashMap::new();
         for (digest, token) in tokens {
-            let bounds = bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config));
+            let bounds =
+                bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config, Some(config.rate.unwrap_or(RATE))));
             let identity = Identity {
                 caller: token.caller.clone(),
                 project: token.project.clone(),
@@ -117,7 +119,7 @@ impl Visitor {
             let message = "as many of your requests are under way as may be (`concurrent` in [http] of the configuration): wait for one to end";
             Refusal::new(Reason::Concurrency, message).retry_after(SOON)
         })?;
-        self.bounds.rate.check().map_err(|until| {
+        self.bounds.rate.as_ref().map_or(Ok(()), |rate| rate.check()).map_err(|until| {
             let message = "your requests come faster than they may (`rate` in [http] of the configuration): wait before the next one";
             Refusal::new(Reason::Rate, message).retry_after(until.wait_time_from(self.bounds.clock.now()))
         })?;
@@ -154,6 +156,16 @@ mod tests {
             headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
         headers
+    }
+
+    #[test]
+    fn without_tokens_there_is_a_rate_only_where_one_is_set() {
+        let all = |config: &str| {
+            let visitors = Visitors::new(&toml::from_str(config).unwrap(), anybody()).unwrap();
+            let visitor = visitors.find(&HeaderMap::new()).unwrap();
+            (0..2 * RATE).all(|_| visitor.enter().is_ok())
+        };
+        assert!(all("") && !all("rate = 1"));
     }
 
     #[test]
