@@ -79,7 +79,7 @@ impl Mcp {
         let identity = Identity { caller, project, may_approve: self.approvals == Approvals::Ask };
         let host = Remote::new(app.global.host_process()?);
         let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
-        let serving = server.serve(rmcp::transport::stdio()).await.map_err(|error| {
+        let serving = server.serve(rmcp::transport::stdio_pipes()).await.map_err(|error| {
             Error::invalid_argument(format!("what came over standard input is no beginning of the protocol: {error}"))
         })?;
         serving.waiting().await.map_err(|error| Error::other(format!("serving ended: {error}")))?;
