@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rmcp::model::{JsonObject, MetaObject, Tool, ToolAnnotations};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::tools::{self, Ask, Shape, Tell};
@@ -88,7 +88,10 @@ fn name(entry: &ActionEntry, separator: Separator) -> String {
 }
 
 fn tool(name: &str, entry: &ActionEntry) -> Option<(Tool, Shape)> {
-    let input = entry.input_schema.as_object()?.clone();
+    let input = match undeclared(&entry.input_schema) {
+        Value::Object(schema) => schema,
+        _ => return None,
+    };
     depth(&entry.input_schema, MAX_DEPTH)?;
     let mut tool = Tool::new(name.to_owned(), described(entry), Arc::new(input))
         .with_title(format!("{} {}", entry.skill, entry.action))
@@ -109,19 +112,26 @@ fn tool(name: &str, entry: &ActionEntry) -> Option<(Tool, Shape)> {
         }
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }
-    let mut meta = MetaObject::new();
-    meta.insert("skillhost/origin".into(), json!({"skill": entry.skill, "source": entry.source, "state": entry.state}));
-    Some((tool.with_meta(meta), shape))
+    Some((tool, shape))
+}
+
+/// A schema that does not say of which dialect it is: the protocol's own, which is what all tools' schemas are of. A thousand
+/// tools are listed at once.
+fn undeclared(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("$schema");
+    }
+    schema
 }
 
 /// A result's schema as that of an object, and whether it was one. Of several shapes at the top some clients make nothing.
 fn output_schema(output: &Value) -> (JsonObject, bool) {
     let is_object = output.get("type").is_some_and(|kind| kind == "object")
         && ["oneOf", "anyOf", "allOf", "$ref"].iter().all(|odd| output.get(odd).is_none());
-    match output {
-        Value::Object(schema) if is_object => (schema.clone(), true),
-        _ => {
-            let mut inner = output.clone();
+    match undeclared(output) {
+        Value::Object(schema) if is_object => (schema, true),
+        mut inner => {
             // Definitions are found from the root.
             let definitions = inner.as_object_mut().and_then(|inner| inner.remove("$defs"));
             let mut schema = JsonObject::new();

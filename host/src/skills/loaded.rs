@@ -93,14 +93,14 @@ pub struct Shelf {
     kept: Mutex<HashMap<PathBuf, Kept>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Kept {
     stamps: Stamps,
     loaded: Result<Arc<Loaded>>,
 }
 
 /// What tells whether a skill's files are those that were read, whatever the way to them has become.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
     manifest: Stamp,
     frontmatter: Stamp,
@@ -123,12 +123,9 @@ impl Shelf {
 
     /// The skill in `dir`, when it is here and has not changed.
     pub(super) fn get(&self, dir: &Path) -> Option<Result<Arc<Loaded>>> {
-        if !self.lock().contains_key(dir) {
-            return None;
-        }
+        let Kept { stamps, loaded } = self.lock().get(dir)?.clone();
         // Not under the lock: the file system may take its time.
-        let stamps = Stamps::of(dir)?;
-        self.lock().get(dir).filter(|kept| kept.stamps == stamps).map(|kept| kept.loaded.clone())
+        (Stamps::of(dir)? == stamps).then_some(loaded)
     }
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
