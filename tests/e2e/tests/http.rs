@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
-use skillhost_e2e::http::{Server, bearer, head, request, tool};
+use skillhost_e2e::http::{Connection, Server, bearer, head, request, tool};
 use skillhost_e2e::{PATIENCE, User, needs_engine, write};
 
 const ACME: &str = "the-token-of-acme-0001";
@@ -53,6 +53,15 @@ fn with_tokens(http: &str) -> User {
 
 fn ping() -> Value {
     json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" })
+}
+
+/// A call that goes on until its client leaves. The skill is known by then, so that it alone is under way.
+fn spinning(server: &Server, headers: &[(&str, &str)]) -> Connection {
+    server.post(headers, &tool("probe.count", &json!({ "steps": 1 }))).status(200);
+    let mut connection = server.connect();
+    connection.send(&server.message(headers, &tool("probe.spin", &json!({}))));
+    server.until(headers, UNDER_WAY, 1.0);
+    connection
 }
 
 /// What the blackboard of a tenant has at a key.
@@ -373,9 +382,7 @@ fn a_call_under_way_counts_until_its_client_leaves_and_then_ends() {
     let user = with_tokens("concurrent = 1");
     let server = Server::start(&user);
     let (acme, other) = (bearer(ACME), bearer(OTHER));
-    let mut connection = server.connect();
-    connection.send(&server.message(&[(AUTH, &acme)], &tool("probe.spin", &json!({}))));
-    server.until(&[(AUTH, &acme)], UNDER_WAY, 1.0);
+    let connection = spinning(&server, &[(AUTH, &acme)]);
     assert_eq!(server.metric(&[(AUTH, &acme)], "skillhost_http_requests_in_flight{endpoint=\"mcp\"}"), 1.0);
 
     let refused = server.post(&[(AUTH, &acme)], &ping()).status(429);
@@ -435,9 +442,7 @@ fn an_operator_sees_how_it_is() {
 fn a_stop_answers_the_calls_under_way_and_lets_nobody_in() {
     let user = user("");
     let server = Server::start(&user);
-    let mut spinning = server.connect();
-    spinning.send(&server.message(&[], &tool("probe.spin", &json!({}))));
-    server.until(&[], UNDER_WAY, 1.0);
+    let mut spinning = spinning(&server, &[]);
     let mut idle = server.connect();
     idle.send(&head("GET", "/healthz", &server.host(), &[]));
     idle.response().status(200);
