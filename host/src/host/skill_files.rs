@@ -27,15 +27,17 @@ impl Host {
         project: Option<PathBuf>,
         skill: Option<String>,
     ) -> Result<SkillFileList> {
-        let mut entries: Vec<Entry> = match skill {
+        let entries: Vec<Entry> = match skill {
             Some(skill) => {
                 let entry = self.find(project.as_deref(), &skill.parse()?).await?.0;
                 switched_off::check_shown(&self.config, &entry, asks)?;
                 vec![entry]
             }
-            None => self.catalog(Roots::from_env(project.as_deref())).await?.skills.into_values().collect(),
+            None => {
+                let all = self.catalog(Roots::from_env(project.as_deref())).await?.skills.into_values();
+                all.filter(|entry| switched_off::check_shown(&self.config, entry, asks).is_ok()).collect()
+            }
         };
-        entries.retain(|entry| switched_off::check_shown(&self.config, entry, asks).is_ok());
         let host = self.clone();
         blocking(move || {
             let trust = host.trusts(entries.iter(), project.as_deref())?;

@@ -30,6 +30,11 @@ impl Client {
         Self { child, to, from, capabilities: json!({}), id: 0 }
     }
 
+    /// The same, whose user can be asked.
+    pub fn with_a_person(user: &User) -> Self {
+        Self::start(user, []).knows(json!({"elicitation": {"form": {}}}))
+    }
+
     /// What it says that it can do, from now on.
     pub fn knows(mut self, capabilities: Value) -> Self {
         self.capabilities = capabilities;

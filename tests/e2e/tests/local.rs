@@ -258,7 +258,7 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
 #[test]
 fn a_clients_user_is_asked_about_each_command_that_nothing_isolates() {
     let user = User::local("[local]\nisolation = \"none\"\n");
-    let mut client = Client::start(&user, []).knows(json!({"elicitation": {"form": {}}}));
+    let mut client = Client::with_a_person(&user);
     if runs_as() == 0 {
         let refused = client.call("launch_container", json!({"image_role": "default"}));
         assert!(text(&refused).contains("not for root"), "{refused}");

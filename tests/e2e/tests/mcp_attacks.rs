@@ -7,11 +7,6 @@ use serde_json::{Value, json};
 use skillhost_e2e::mcp::{Client, answered, question, text};
 use skillhost_e2e::{User, touched, write};
 
-/// A client whose user can be asked.
-fn with_a_person(user: &User) -> Client {
-    Client::start(user, ["--approvals", "ask"]).knows(json!({"elicitation": {"form": {}}}))
-}
-
 fn hello(name: &str) -> Value {
     json!({"name": "hello", "arguments": {"name": name}})
 }
@@ -32,9 +27,8 @@ fn edit(path: &Path, change: impl Fn(Vec<u8>) -> Vec<u8>) {
 fn an_answer_is_for_the_files_that_were_asked_about() {
     let user = User::new("");
     let dir = user.add_skill("hello");
-    let component = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
-    let component = component.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "wasm")).unwrap();
-    let mut client = with_a_person(&user);
+    let component = dir.join("hello.wasm");
+    let mut client = Client::with_a_person(&user);
     let (state, asked) = question(&client.ask("tools/call", hello("x")));
     assert!(asked.contains("hello"), "{asked}");
 
