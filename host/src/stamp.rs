@@ -1,9 +1,12 @@
 //! What the file system says of a file without opening it, which tells whether its content is still what was read.
 
 use std::fs::Metadata;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, FileType, Stat, statat};
 
 /// How long ago a file must have been changed for its [`Stamp`] to speak for its content: some file systems count time in
 /// steps of seconds, and a second change within one step leaves the stamp as it is.
@@ -23,7 +26,6 @@ pub struct Stamp {
 
 impl Stamp {
     pub(crate) fn of(meta: &Metadata) -> Self {
-        let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self {
             device: meta.dev(),
             inode: meta.ino(),
@@ -36,8 +38,25 @@ impl Stamp {
     /// Of the file at `path` itself, when it is a regular one and no link, and was left alone for long enough for the
     /// stamp to speak for its content. To be taken before the file is read.
     pub(crate) fn settled(path: &Path) -> Option<Self> {
-        let meta = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
-        Some(Self::of(&meta)).filter(Self::is_settled)
+        Self::settled_in(CWD, path)
+    }
+
+    /// The same, of the file at `path` as seen from `dir`: of many files, a short way to each is a good part of what asking
+    /// costs.
+    pub(crate) fn settled_in(dir: impl AsFd, path: &Path) -> Option<Self> {
+        let stat = statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stamp = FileType::from_raw_mode(stat.st_mode).is_file().then(|| Self::of_stat(&stat))?;
+        Some(stamp).filter(Self::is_settled)
+    }
+
+    fn of_stat(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            len: stat.st_size.cast_unsigned(),
+            modified: nanos(stat.st_mtime, stat.st_mtime_nsec.cast_signed()),
+            changed: nanos(stat.st_ctime, stat.st_ctime_nsec.cast_signed()),
+        }
     }
 
     /// The file's length in bytes.
@@ -50,4 +69,8 @@ impl Stamp {
         let changed = u128::try_from(self.changed.max(self.modified)).unwrap_or_default();
         now.as_nanos().saturating_sub(changed) > SETTLED.as_nanos()
     }
+}
+
+fn nanos(seconds: i64, nanos: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanos)
 }

@@ -28,14 +28,14 @@ impl Host {
     ) -> Result<RunAnswer> {
         let started = Instant::now();
         let target: Target = request.skill.parse()?;
-        let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
+        let entry = self.find(project.as_deref(), &target.skill).await?;
         let name = entry.name.clone();
         let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
         if let Some(why) = switched_off::for_those(&self.config, &entry, asks) {
             return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
         }
         let trusted = self.trusts(std::iter::once(&entry), project.as_deref())?.lets(&entry);
-        let descriptor = self.describe(&entry, known).await?;
+        let descriptor = self.describe(&entry).await?;
         let loaded = entry.loaded?;
         let asked = &loaded.manifest.capabilities;
         let candidate = Candidate {

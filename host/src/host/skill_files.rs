@@ -29,7 +29,7 @@ impl Host {
     ) -> Result<SkillFileList> {
         let entries: Vec<Entry> = match skill {
             Some(skill) => {
-                let entry = self.find(project.as_deref(), &skill.parse()?).await?.0;
+                let entry = self.find(project.as_deref(), &skill.parse()?).await?;
                 switched_off::check_shown(&self.config, &entry, asks)?;
                 vec![entry]
             }
@@ -62,7 +62,7 @@ impl Host {
         io: &CallIo,
     ) -> Result<SkillFileAnswer> {
         let name: SkillName = skill.parse()?;
-        let (entry, _) = self.find(project.as_deref(), &name).await?;
+        let entry = self.find(project.as_deref(), &name).await?;
         switched_off::check_shown(&self.config, &entry, asks)?;
         let (host, wanted) = (self.clone(), path.to_owned());
         let (file, bytes) = blocking(move || read(&entry, &wanted, &host.digests)).await?;

@@ -19,26 +19,25 @@ impl Host {
         blocking(move || Ok(Catalog::discover(&roots, &shelf))).await
     }
 
-    /// The skill called `name`, and its descriptor when that is known already; otherwise [`Self::describe`] has it.
-    pub(super) async fn find(
-        &self,
-        project: Option<&Path>,
-        name: &SkillName,
-    ) -> Result<(Entry, Option<Arc<Descriptor>>)> {
+    /// The skill called `name`.
+    pub(super) async fn find(&self, project: Option<&Path>, name: &SkillName) -> Result<Entry> {
         let roots = Roots::from_env(project);
-        if let Some((entry, descriptor)) = Catalog::recall(&roots, name, &self.shelf) {
-            return Ok((entry, Some(descriptor)));
+        match Catalog::recall(&roots, name, &self.shelf) {
+            Some(entry) => Ok(entry),
+            None => Ok(self.catalog(roots).await?.get(name)?.clone()),
         }
-        Ok((self.catalog(roots).await?.get(name)?.clone(), None))
     }
 
-    /// The skill's descriptor: `known` if [`Self::find`] had it, else out of the cache when its component has not changed.
-    pub(super) async fn describe(&self, entry: &Entry, known: Option<Arc<Descriptor>>) -> Result<Arc<Descriptor>> {
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let (entry, cache) = (entry.clone(), self.descriptors.clone());
-        blocking(move || entry.describe(&*cache).map_err(|error| error.context(&entry.name))).await
+    /// The skill's descriptor.
+    pub(super) async fn describe(&self, entry: &Entry) -> Result<Arc<Descriptor>> {
+        let described = match entry.known() {
+            Some(known) => known,
+            None => {
+                let (entry, cache) = (entry.clone(), self.descriptors.clone());
+                blocking(move || entry.describe(&*cache)).await
+            }
+        };
+        described.map_err(|error| error.context(&entry.name))
     }
 
     /// What the user has said of the project, which is asked for the sake of `entries`.
@@ -90,9 +89,9 @@ impl Host {
         skill: &str,
     ) -> Result<SkillDetail> {
         let target: Target = skill.parse()?;
-        let (entry, known) = self.find(project.as_deref(), &target.skill).await?;
+        let entry = self.find(project.as_deref(), &target.skill).await?;
         switched_off::check_shown(&self.config, &entry, asks)?;
-        let descriptor = self.describe(&entry, known).await;
+        let descriptor = self.describe(&entry).await;
         let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
@@ -166,12 +165,16 @@ impl Trusts<'_> {
     }
 }
 
-/// Each with its descriptor. Side by side: a first listing has each described in a process of its own.
+/// Each with its descriptor.
 pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Result<Arc<Descriptor>>)> {
     let describe = |entry: Entry| {
         let described = entry.describe(cache).map_err(|error| error.context(&entry.name));
         (entry, described)
     };
+    if entries.iter().all(|entry| entry.known().is_some()) {
+        return entries.into_iter().map(describe).collect();
+    }
+    // Side by side: a first listing has each described in a process of its own.
     entries.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect()
 }
 

@@ -9,7 +9,7 @@
 //! One bad skill never hides another: it is listed with its reason. The scan is bounded, in a fixed order, and follows
 //! no symbolic link out of a root.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use cap_std::fs::Dir;
 use rayon::prelude::*;
+use rustix::fs::CWD;
 
 use super::cache::DescriptorCache;
 use super::descriptor::Descriptor;
-use super::loaded::{Loaded, Shelf};
+use super::loaded::{Known, Loaded, Shelf};
 use super::manifest;
 use super::name::{SkillName, check_part};
 use crate::beneath::open_dir;
@@ -121,12 +122,23 @@ pub struct Entry {
     pub dir: PathBuf,
     /// What its files say, or why they cannot be used.
     pub loaded: Result<Arc<Loaded>>,
+    /// What its component was known to be when it was found.
+    known: Option<Result<Arc<Descriptor>>>,
 }
 
 impl Entry {
     /// The descriptor: only what the manifest exposes, and only when it asks for all that the component imports.
     pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
-        self.loaded.as_ref().map_err(Clone::clone)?.describe(&self.dir, cache)
+        let loaded = self.loaded.as_ref().map_err(Clone::clone)?;
+        self.known().unwrap_or_else(|| loaded.describe(&self.dir, cache))
+    }
+
+    /// What [`Self::describe`] says, where that takes no look at the component.
+    pub fn known(&self) -> Option<Result<Arc<Descriptor>>> {
+        match &self.loaded {
+            Ok(_) => self.known.clone(),
+            Err(error) => Some(Err(error.clone())),
+        }
     }
 }
 
@@ -142,27 +154,24 @@ impl Catalog {
         scan.catalog
     }
 
-    /// The skill called `name` and its descriptor, when its owner is on the shelf and described, and nothing of it has
-    /// changed: some questions to the file system, and nothing is read. None tells nothing.
-    pub fn recall(roots: &Roots, name: &SkillName, shelf: &Shelf) -> Option<(Entry, Arc<Descriptor>)> {
+    /// The skill called `name`, when its owner is on the shelf and described, and nothing of it has changed: some questions to
+    /// the file system, and nothing is read. None tells nothing.
+    pub fn recall(roots: &Roots, name: &SkillName, shelf: &Shelf) -> Option<Entry> {
         if name.plugin.is_some() {
             return None;
         }
         for root in &roots.0 {
             let dir = root.dir.join(&name.skill);
-            let Some(loaded) = shelf.get(&dir) else {
+            let Some(Known { loaded, described }) = shelf.get(&dir, CWD, &dir) else {
                 let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
                 match is_there.err()?.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => continue,
                     _ => return None,
                 }
             };
-            let loaded = loaded.ok()?;
-            let descriptor = loaded.recall(&dir)?.ok()?;
-            return Some((
-                Entry { name: name.skill.clone(), source: root.source, dir, loaded: Ok(loaded) },
-                descriptor,
-            ));
+            let usable = loaded.is_ok() && matches!(described, Some(Ok(_)));
+            let entry = Entry { name: name.skill.clone(), source: root.source, dir, loaded, known: described };
+            return usable.then_some(entry);
         }
         None
     }
@@ -256,20 +265,26 @@ impl Scan<'_> {
         let names = self.entries(&dir, path);
         let look = |name: &OsString| {
             let at = path.join(name);
-            let loaded = self.shelf.get(&at).or_else(|| self.shelf.read(&dir, name, &at))?;
-            Some((at, loaded))
-        };
-        let found: Vec<_> = names.par_iter().with_min_len(MIN_SHARE).map(look).collect();
-        for (name, found) in names.iter().zip(found) {
-            let Some((at, loaded)) = found else { continue };
+            let Known { loaded, described: known } = match self.shelf.get(&at, &dir, Path::new(name)) {
+                Some(known) => known,
+                None => Known { loaded: self.shelf.read(&dir, name, &at)?, described: None },
+            };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
-            if let Some(owner) = self.catalog.skills.get(&name) {
-                let lost = format!("the skill {name} of {} wins over {}", owner.dir.display(), at.display());
-                self.catalog.collisions.push(lost);
-                continue;
+            Some(Entry { name, source, dir: at, loaded, known })
+        };
+        let found: Vec<_> = names.par_iter().with_min_len(MIN_SHARE).filter_map(look).collect();
+        for entry in found {
+            match self.catalog.skills.entry(entry.name.clone()) {
+                btree_map::Entry::Vacant(free) => {
+                    free.insert(entry);
+                }
+                btree_map::Entry::Occupied(owner) => {
+                    let (name, owner) = (owner.key(), owner.get().dir.display());
+                    let lost = format!("the skill {name} of {owner} wins over {}", entry.dir.display());
+                    self.catalog.collisions.push(lost);
+                }
             }
-            self.catalog.skills.insert(name.clone(), Entry { name, source, dir: at, loaded });
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -53,16 +54,6 @@ impl Loaded {
         descriptor.expose(&self.manifest.actions)
     }
 
-    /// The checked descriptor of the component in `dir`, when it is known and the component has not changed.
-    pub(super) fn recall(&self, dir: &Path) -> Option<Result<Arc<Descriptor>>> {
-        self.known(self.stamp(dir)?)
-    }
-
-    /// What tells whether the component in `dir` has changed.
-    fn stamp(&self, dir: &Path) -> Option<Stamp> {
-        Stamp::settled(&dir.join(&self.manifest.skill.component))
-    }
-
     fn known(&self, stamp: Stamp) -> Option<Result<Arc<Descriptor>>> {
         let described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
         described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
@@ -70,7 +61,7 @@ impl Loaded {
 
     /// The checked descriptor of the component in `dir`.
     pub(super) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
-        let stamp = self.stamp(dir);
+        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component));
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
         }
@@ -99,6 +90,13 @@ struct Kept {
     loaded: Result<Arc<Loaded>>,
 }
 
+/// A skill of the shelf whose files are still those that were read.
+pub(super) struct Known {
+    pub(super) loaded: Result<Arc<Loaded>>,
+    /// What its component is, where that is known and the component has not changed either.
+    pub(super) described: Option<Result<Arc<Descriptor>>>,
+}
+
 /// What tells whether a skill's files are those that were read, whatever the way to them has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
@@ -107,10 +105,11 @@ struct Stamps {
 }
 
 impl Stamps {
-    fn of(dir: &Path) -> Option<Self> {
+    /// Of the skill at `skill` as seen from `dir`.
+    fn of(dir: BorrowedFd<'_>, skill: &Path) -> Option<Self> {
         Some(Self {
-            manifest: Stamp::settled(&dir.join(manifest::FILE))?,
-            frontmatter: Stamp::settled(&dir.join(frontmatter::FILE))?,
+            manifest: Stamp::settled_in(dir, &skill.join(manifest::FILE))?,
+            frontmatter: Stamp::settled_in(dir, &skill.join(frontmatter::FILE))?,
         })
     }
 }
@@ -121,16 +120,22 @@ impl Shelf {
         self.lock().clear();
     }
 
-    /// The skill in `dir`, when it is here and has not changed.
-    pub(super) fn get(&self, dir: &Path) -> Option<Result<Arc<Loaded>>> {
-        let Kept { stamps, loaded } = self.lock().get(dir)?.clone();
+    /// The skill in the directory `at`, which is `skill` as seen from `dir`, when it is here and has not changed.
+    pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<Known> {
+        let Kept { stamps, loaded } = self.lock().get(at)?.clone();
         // Not under the lock: the file system may take its time.
-        (Stamps::of(dir)? == stamps).then_some(loaded)
+        if Stamps::of(dir.as_fd(), skill)? != stamps {
+            return None;
+        }
+        let described = loaded.as_ref().ok().and_then(|loaded| {
+            loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?)
+        });
+        Some(Known { loaded, described })
     }
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
     pub(super) fn read(&self, root: &Dir, name: &OsStr, at: &Path) -> Option<Result<Arc<Loaded>>> {
-        let stamps = Stamps::of(at);
+        let stamps = Stamps::of(root.as_fd(), Path::new(name));
         let loaded = match root.open_dir(name) {
             Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
             Ok(_) => return None,
@@ -199,6 +204,8 @@ fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use rustix::fs::CWD;
+
     use super::super::component::FileKey;
     use super::*;
 
@@ -263,7 +270,7 @@ mod tests {
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
         shelf.lock().insert(at.clone(), Kept { stamps, loaded });
         shelf.forget();
-        assert!(shelf.get(&at).is_none() && shelf.lock().is_empty());
+        assert!(shelf.get(&at, CWD, &at).is_none() && shelf.lock().is_empty());
     }
 
     fn stamp(at: &Path, file: &str) -> Stamp {
