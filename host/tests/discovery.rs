@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use skillhost::error::ErrorKind;
 use skillhost::skills::discovery::MAX_DIRS;
-use skillhost::skills::{Catalog, Component, Descriptor, DescriptorCache, DirCache, Entry, Roots, Shelf, Source};
+use skillhost::skills::{Catalog, Component, DescriptorCache, DirCache, Entry, Roots, Shelf, Source};
 
 struct World {
     temp: tempfile::TempDir,
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// What is known of a skill, without reading anything.
-    fn recall(&self, name: &str) -> Option<(Entry, Arc<Descriptor>)> {
+    fn recall(&self, name: &str) -> Option<Entry> {
         Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.shelf)
     }
 }
@@ -301,7 +301,8 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
         world.recall("typed").is_none(),
         "it was changed a moment ago, and could be changed once more within one tick"
     );
-    let (entry, descriptor) = known();
+    let entry = known();
+    let descriptor = entry.describe(&cache).unwrap();
     assert_eq!((entry.source, &entry.dir), (Source::User, &dir));
     assert_eq!(descriptor.digest, read().digest);
     // The same value, not another of the same content: nothing was read again.
@@ -310,12 +311,12 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
     let text = "---\nname: typed\ndescription: Other.\n---\nBody.\n";
     fs::write(dir.join("SKILL.md"), text).unwrap();
     assert!(world.recall("typed").is_none());
-    let (entry, _) = known();
-    assert_eq!(entry.loaded.unwrap().frontmatter.description, "Other.");
+    assert_eq!(known().loaded.unwrap().frontmatter.description, "Other.");
 
     fs::write(dir.join("skill.toml"), manifest("typed", "[limits]\nmemory-mib = 7\n")).unwrap();
     assert!(world.recall("typed").is_none());
-    let (entry, first) = known();
+    let entry = known();
+    let first = entry.describe(&cache).unwrap();
     assert_eq!(entry.loaded.unwrap().manifest.limits.memory_mib, 7);
 
     // Built again, with what the clock says of it unchanged.
@@ -323,7 +324,7 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
     fs::write(&component, fs::read(&component).unwrap()).unwrap();
     fs::File::options().append(true).open(&component).unwrap().set_modified(modified).unwrap();
     assert!(world.recall("typed").is_none());
-    assert_eq!(known().1.digest, first.digest);
+    assert_eq!(known().describe(&cache).unwrap().digest, first.digest);
 
     // A link in a file's place is looked at each time, also to the very same file.
     fs::rename(&component, dir.join("real.wasm")).unwrap();

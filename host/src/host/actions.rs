@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
 use super::fit::{MAX_LISTING, fitting, length};
@@ -10,21 +11,30 @@ use super::skills::{blocking, described};
 use super::{Host, switched_off};
 use crate::api::types::{ActionEntry, ActionList, Authority, SkillState};
 use crate::error::Result;
-use crate::skills::{Action, Catalog, Descriptor, Entry, Places, Roots};
+use crate::skills::discovery::MIN_SHARE;
+use crate::skills::{Action, Catalog, Descriptor, Entry, Loaded, Places, Roots};
 use crate::units::hex;
 
 /// The most bytes of JSON that the actions of one skill are listed with.
 const MAX_SKILL: usize = 4 << 20;
 
 /// The catalogue at one moment.
+#[derive(Default)]
 pub(super) struct Look {
     /// The skills that can be described, by name.
     found: Vec<Described>,
-    problems: Vec<String>,
+    pub(super) problems: Vec<String>,
     /// Equal for two looks only where all of their rest is.
     pub(super) revision: String,
     /// Where on disk it would show that this is not so any more.
     pub(super) places: Places,
+}
+
+impl Look {
+    /// The skills' directories, and what was read there.
+    pub(super) fn skills(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Loaded>)> {
+        self.found.iter().filter_map(|skill| Some((&skill.entry.dir, skill.entry.loaded.as_ref().ok()?)))
+    }
 }
 
 struct Described {
@@ -35,7 +45,7 @@ struct Described {
 
 impl Host {
     /// Looks at the catalogue. Waits for the file system.
-    fn look_at(&self, project: Option<&Path>, with_places: bool) -> Result<Look> {
+    pub(super) fn look_at(&self, project: Option<&Path>, with_places: bool) -> Result<Look> {
         let roots = Roots::from_env(project);
         let mut catalog = Catalog::discover(&roots, &self.shelf);
         let places = if with_places { Places::of(&roots, &catalog) } else { Places::default() };
@@ -72,11 +82,19 @@ impl Host {
     ) -> Result<ActionList> {
         let host = self.clone();
         blocking(move || {
-            let look = host.look_at(project.as_deref(), false)?;
-            if unless.as_ref() == Some(&look.revision) {
-                return Ok(ActionList { revision: look.revision, actions: None, problems: Vec::new() });
+            let kept = host.looks.get(project.as_deref());
+            let is_kept = kept.is_some();
+            let look = match kept {
+                Some(look) => look,
+                None => Arc::new(host.look_at(project.as_deref(), false)?),
+            };
+            if unless.as_ref() != Some(&look.revision) {
+                return Ok(list(&look));
             }
-            Ok(list(look))
+            if !is_kept {
+                host.keep_look(project);
+            }
+            Ok(ActionList { revision: look.revision.clone(), actions: None, problems: Vec::new() })
         })
         .await
     }
@@ -107,11 +125,15 @@ fn revision(found: &[Described], problems: &[String]) -> String {
     hex(&hash.finalize())
 }
 
-fn list(look: Look) -> ActionList {
-    let Look { found, mut problems, revision, .. } = look;
-    let actions: Vec<_> = found.iter().map(entries).collect();
-    let lengths: Vec<_> =
-        found.iter().zip(&actions).map(|(skill, actions)| (skill.entry.source, length(actions))).collect();
+fn list(look: &Look) -> ActionList {
+    let Look { found, problems, revision, .. } = look;
+    let mut problems = problems.clone();
+    let entry = |skill: &Described| {
+        let actions = entries(skill);
+        let length = (skill.entry.source, length(&actions));
+        (actions, length)
+    };
+    let (actions, lengths): (Vec<_>, Vec<_>) = found.par_iter().with_min_len(MIN_SHARE).map(entry).unzip();
     let fits = fitting(&lengths, MAX_LISTING);
     let mut offered = Vec::with_capacity(actions.len());
     for ((skill, actions), ((_, length), fits)) in found.iter().zip(actions).zip(lengths.iter().zip(fits)) {
@@ -129,7 +151,7 @@ fn list(look: Look) -> ActionList {
             skill.entry.name
         ));
     }
-    ActionList { revision, actions: Some(offered), problems }
+    ActionList { revision: revision.clone(), actions: Some(offered), problems }
 }
 
 fn entries(skill: &Described) -> Vec<ActionEntry> {
@@ -199,7 +221,7 @@ mod tests {
     fn listed(skills: &[(&str, usize)]) -> (Vec<String>, Vec<String>) {
         let look =
             Look { found: found(skills), problems: Vec::new(), revision: String::new(), places: Places::default() };
-        let list = list(look);
+        let list = list(&look);
         (list.actions.unwrap().into_iter().map(|action| action.skill).collect(), list.problems)
     }
 

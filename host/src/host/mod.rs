@@ -6,6 +6,7 @@ mod doctor;
 mod fit;
 mod grant;
 mod held;
+mod looks;
 mod run;
 mod sandboxes;
 mod skill_files;
@@ -38,6 +39,7 @@ use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, FileDigests, Shelf};
 use crate::units::now_ms;
 pub use held::Held;
+use looks::Looks;
 use trust::Trust;
 use watch_skills::Watches;
 
@@ -123,6 +125,7 @@ pub struct Host {
     descriptors: Arc<DirCache>,
     shelf: Arc<Shelf>,
     digests: FileDigests,
+    looks: Looks,
     watches: Watches,
     trust: Trust,
     calls: AtomicUsize,
@@ -181,6 +184,7 @@ impl Host {
             descriptors,
             shelf: Arc::default(),
             digests: FileDigests::default(),
+            looks: Looks::default(),
             watches: Watches::default(),
             trust: Trust::open(db).await?,
             calls: AtomicUsize::new(0),
@@ -213,14 +217,12 @@ impl Host {
             Request::Trust { project, trusted } => json(&self.set_trust(&project, trusted).await?),
             Request::ListApprovals => json(&broker.list_approvals()),
             Request::Approve { id } => {
-                let approved = broker.approve(&actor, &id).await?;
-                self.watches.look_again();
-                json(&approved)
+                let _changing = self.changing();
+                json(&broker.approve(&actor, &id).await?)
             }
             Request::RevokeApproval { skill, directory } => {
-                let revoked = broker.revoke_approval(&actor, &skill, directory.as_deref()).await?;
-                self.watches.look_again();
-                json(&revoked)
+                let _changing = self.changing();
+                json(&broker.revoke_approval(&actor, &skill, directory.as_deref()).await?)
             }
             Request::ListImages(filter) => json(&broker.images(&actor, filter).await?),
             Request::ListScripts { image_role } => json(&broker.list_scripts(&actor, image_role.as_deref())?),

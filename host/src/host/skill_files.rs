@@ -76,6 +76,7 @@ impl Host {
 
     /// Reads every skill anew from now on, and has those look who watch.
     pub(super) async fn forget_skills(&self) -> Result<()> {
+        let _changing = self.changing();
         self.shelf.forget();
         self.digests.forget();
         let descriptors = self.descriptors.clone();
@@ -83,9 +84,7 @@ impl Host {
             descriptors.forget_files();
             Ok(())
         })
-        .await?;
-        self.watches.look_again();
-        Ok(())
+        .await
     }
 }
 

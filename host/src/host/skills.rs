@@ -30,9 +30,9 @@ impl Host {
 
     /// The skill's descriptor.
     pub(super) async fn describe(&self, entry: &Entry) -> Result<Arc<Descriptor>> {
-        let described = match entry.known() {
-            Some(known) => known,
-            None => {
+        let described = match entry.is_known() {
+            true => entry.describe(&*self.descriptors),
+            false => {
                 let (entry, cache) = (entry.clone(), self.descriptors.clone());
                 blocking(move || entry.describe(&*cache)).await
             }
@@ -171,7 +171,7 @@ pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Re
         let described = entry.describe(cache).map_err(|error| error.context(&entry.name));
         (entry, described)
     };
-    if entries.iter().all(|entry| entry.known().is_some()) {
+    if entries.iter().all(Entry::is_known) {
         return entries.into_iter().map(describe).collect();
     }
     // Side by side: a first listing has each described in a process of its own.

@@ -14,11 +14,11 @@ use crate::units::now_ms;
 impl Host {
     /// Gives trust or takes it. What is taken back is all of it: also what single skills of the project were let run with.
     pub(super) async fn set_trust(&self, project: &Path, trusted: bool) -> Result<Done> {
+        let _changing = self.changing();
         let done = self.trust.set(project, trusted).await?;
         if !trusted {
             self.broker.forget_project(&real(project)?).await?;
         }
-        self.watches.look_again();
         Ok(done)
     }
 }

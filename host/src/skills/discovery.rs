@@ -130,15 +130,12 @@ impl Entry {
     /// The descriptor: only what the manifest exposes, and only when it asks for all that the component imports.
     pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
         let loaded = self.loaded.as_ref().map_err(Clone::clone)?;
-        self.known().unwrap_or_else(|| loaded.describe(&self.dir, cache))
+        self.known.clone().unwrap_or_else(|| loaded.describe(&self.dir, cache))
     }
 
-    /// What [`Self::describe`] says, where that takes no look at the component.
-    pub fn known(&self) -> Option<Result<Arc<Descriptor>>> {
-        match &self.loaded {
-            Ok(_) => self.known.clone(),
-            Err(error) => Some(Err(error.clone())),
-        }
+    /// Whether [`Self::describe`] takes no look at the component.
+    pub fn is_known(&self) -> bool {
+        self.known.is_some() || self.loaded.is_err()
     }
 }
 

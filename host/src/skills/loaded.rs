@@ -6,9 +6,9 @@
 //! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cap_std::fs::Dir;
@@ -81,7 +81,8 @@ fn lasts<T>(result: &Result<T>) -> bool {
 /// Skills that were read, by their directory.
 #[derive(Debug, Default)]
 pub struct Shelf {
-    kept: Mutex<HashMap<PathBuf, Kept>>,
+    /// By the directory as it is written: to take it apart, as a path is when it is compared, costs more than all the rest.
+    kept: Mutex<HashMap<OsString, Kept>>,
 }
 
 #[derive(Debug, Clone)]
@@ -106,10 +107,10 @@ struct Stamps {
 
 impl Stamps {
     /// Of the skill at `skill` as seen from `dir`.
-    fn of(dir: BorrowedFd<'_>, skill: &Path) -> Option<Self> {
+    fn of(dir: impl AsFd, skill: &Path) -> Option<Self> {
         Some(Self {
-            manifest: Stamp::settled_in(dir, &skill.join(manifest::FILE))?,
-            frontmatter: Stamp::settled_in(dir, &skill.join(frontmatter::FILE))?,
+            manifest: Stamp::settled_in(&dir, &skill.join(manifest::FILE))?,
+            frontmatter: Stamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
         })
     }
 }
@@ -122,20 +123,21 @@ impl Shelf {
 
     /// The skill in the directory `at`, which is `skill` as seen from `dir`, when it is here and has not changed.
     pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<Known> {
-        let Kept { stamps, loaded } = self.lock().get(at)?.clone();
+        let Kept { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
         // Not under the lock: the file system may take its time.
-        if Stamps::of(dir.as_fd(), skill)? != stamps {
+        if Stamps::of(&dir, skill)? != stamps {
             return None;
         }
-        let described = loaded.as_ref().ok().and_then(|loaded| {
-            loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?)
-        });
+        let described = loaded
+            .as_ref()
+            .ok()
+            .and_then(|loaded| loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?));
         Some(Known { loaded, described })
     }
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
     pub(super) fn read(&self, root: &Dir, name: &OsStr, at: &Path) -> Option<Result<Arc<Loaded>>> {
-        let stamps = Stamps::of(root.as_fd(), Path::new(name));
+        let stamps = Stamps::of(root, Path::new(name));
         let loaded = match root.open_dir(name) {
             Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
             Ok(_) => return None,
@@ -151,13 +153,13 @@ impl Shelf {
             kept.clear();
         }
         match stamps.filter(|_| lasts(&loaded)) {
-            Some(stamps) => kept.insert(at.to_owned(), Kept { stamps, loaded: loaded.clone() }),
-            None => kept.remove(at),
+            Some(stamps) => kept.insert(at.into(), Kept { stamps, loaded: loaded.clone() }),
+            None => kept.remove(at.as_os_str()),
         };
         Some(loaded)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Kept>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<OsString, Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -268,7 +270,7 @@ mod tests {
         let loaded = shelf.read(&crate::beneath::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
-        shelf.lock().insert(at.clone(), Kept { stamps, loaded });
+        shelf.lock().insert(at.clone().into(), Kept { stamps, loaded });
         shelf.forget();
         assert!(shelf.get(&at, CWD, &at).is_none() && shelf.lock().is_empty());
     }

@@ -6,7 +6,8 @@
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
 //! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
 //! - [`files`]: what else is in a skill's directory, for a model that reads it.
-//! - [`places`]: where on disk a change of the catalogue shows, and [`watcher`], who notices.
+//! - [`places`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`still`], who says that there
+//!   was none.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`apart`]: the same, in a process of its own.
@@ -35,6 +36,7 @@ pub mod manifest;
 pub mod name;
 pub mod places;
 pub mod schema;
+pub mod still;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
@@ -53,4 +55,5 @@ pub use loaded::{Loaded, Shelf};
 pub use manifest::Manifest;
 pub use name::{SkillName, Target};
 pub use places::Places;
+pub use still::Still;
 pub use watcher::Watcher;

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use skillhost::api::types::{ActionEntry, ActionList, Request, SkillList, SkillState};
 use skillhost_e2e::api::Api;
-use skillhost_e2e::{User, touched, write};
+use skillhost_e2e::{User, eventually, touched, write};
 
 fn list(api: &Api) -> ActionList {
     api.ask(Request::ListActions { unless: None })
@@ -133,6 +133,49 @@ fn a_revision_stands_for_its_list() {
     }
     let left: Vec<_> = before.actions.unwrap().into_iter().map(|action| action.skill).collect();
     assert_eq!(left, ["hello", "third"]);
+}
+
+/// Whether a process has a queue of what happens to files.
+fn has_queue(pid: i32) -> bool {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|info| info.contains("inotify wd:"))
+}
+
+#[test]
+fn what_is_kept_of_the_skills_is_over_with_the_first_change() {
+    let user = User::with_skills(&["hello"]);
+    let (api, pid) = (user.api(), user.host_pid());
+    let dir = user.project().join("skills/second");
+    let trust = |trusted| {
+        let _: Value = api.ask(Request::Trust { project: user.project().to_owned(), trusted });
+    };
+    let changes: [(&str, &dyn Fn()); 8] = [
+        ("another", &|| add(&user, "second", "")),
+        ("its text", &|| write(&dir.join("SKILL.md"), "---\nname: second\ndescription: Another.\n---\n")),
+        ("its manifest", &|| add(&user, "second", "[limits]\nfuel = 1000\n")),
+        ("no trust", &|| trust(false)),
+        ("trust", &|| trust(true)),
+        ("its end", &|| fs::remove_dir_all(&dir).unwrap()),
+        ("a user's own", &|| write(&user.home().join(".agents/skills/mine/skill.toml"), "no")),
+        ("the end of that", &|| fs::remove_dir_all(user.home().join(".agents")).unwrap()),
+    ];
+    let mut before = list(&api);
+    for (what, change) in changes {
+        // A catalogue with a problem is looked at each time.
+        if before.problems.is_empty() {
+            eventually("the catalogue is kept", || {
+                assert_eq!(unless(&api, &before.revision).actions, None, "before: {what}");
+                has_queue(pid).then_some(())
+            });
+            assert_eq!(unless(&api, &before.revision).actions, None, "kept: {what}");
+            assert_eq!(list(&api), before, "kept: {what}");
+        }
+        change();
+        let after = unless(&api, &before.revision);
+        assert!(after.actions.is_some() && after.revision != before.revision, "not noticed: {what}");
+        assert!(!has_queue(pid), "{what}");
+        before = after;
+    }
 }
 
 #[test]
