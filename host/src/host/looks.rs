@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Host;
 use super::actions::Look;
-use crate::skills::{Roots, Still, frontmatter, manifest};
+use crate::skills::{Loaded, Roots, Still, frontmatter, manifest};
 
 /// The most projects whose looks are kept. Each holds one of the 128 queues that a user has by default.
 const MAX_KEPT: usize = 8;
@@ -55,18 +55,21 @@ impl Looks {
         if kept.still.lock().unwrap_or_else(PoisonError::into_inner).holds() {
             return Some(kept.look.clone());
         }
-        let mut known = self.lock();
-        if matches!(known.projects.get(&project), Some(State::Kept(other)) if Arc::ptr_eq(other, &kept)) {
-            known.projects.remove(&project);
+        {
+            let mut known = self.lock();
+            if matches!(known.projects.get(&project), Some(State::Kept(other)) if Arc::ptr_eq(other, &kept)) {
+                known.projects.remove(&project);
+            }
         }
+        let_go(kept);
         None
     }
 
     /// Forgets all of them, for something has changed that is not on disk.
     pub(super) fn forget(&self) {
         let mut known = self.lock();
-        known.projects.clear();
         known.changes += 1;
+        known.clear();
     }
 
     /// Whether one is to be kept now: at which change one begins.
@@ -77,28 +80,43 @@ impl Looks {
             Some(_) => return None,
             None => {}
         }
-        if known.projects.len() >= MAX_KEPT {
-            known.projects.clear();
-        }
-        known.projects.insert(project.clone(), State::Trying);
+        known.put(project.clone(), State::Trying);
         Some(known.changes)
     }
 
     fn end(&self, project: Option<PathBuf>, began: u64, kept: Option<Kept>) {
+        let state = kept.map_or_else(|| State::CannotBe(Instant::now()), |kept| State::Kept(Arc::new(kept)));
         let mut known = self.lock();
         if known.changes == began {
-            known.projects.insert(
-                project,
-                kept.map_or_else(|| State::CannotBe(Instant::now()), |kept| State::Kept(Arc::new(kept))),
-            );
+            known.put(project, state);
         } else {
             known.projects.remove(&project);
+            let_go(state);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Known {
+    fn put(&mut self, project: Option<PathBuf>, state: State) {
+        if self.projects.len() >= MAX_KEPT && !self.projects.contains_key(&project) {
+            self.clear();
+        }
+        self.projects.insert(project, state);
+    }
+
+    fn clear(&mut self) {
+        let_go(std::mem::take(&mut self.projects));
+    }
+}
+
+/// Lets go of looks where nobody waits for it: to close a queue of a thousand places takes the kernel up to 20 ms.
+fn let_go(looks: impl Send + 'static) {
+    // Without another thread it is this one's to wait.
+    let _ = std::thread::Builder::new().name("looks".into()).spawn(move || drop(looks));
 }
 
 /// What is about to change on no disk: whatever becomes of it, looks of before are worth nothing after it.
@@ -129,18 +147,19 @@ impl Host {
     }
 
     fn look_to_keep(&self, project: Option<&Path>) -> Option<Kept> {
-        let first = self.look_at(project, true).ok()?;
-        let mut still = Still::of(&Roots::from_env(project), &first.places, files(&first))?;
-        let look = self.look_at(project, true).ok()?;
         // A problem may be the machine's of that moment, and end without a change on disk.
-        let is_whole = look.places == first.places && look.problems.is_empty();
-        (is_whole && still.holds()).then(|| Kept { look: Arc::new(look), still: Mutex::new(still) })
+        let look = || self.look_at(project, true).ok().filter(|look| look.problems.is_empty());
+        let first = look()?;
+        let mut still = Still::of(&Roots::from_env(project), &first.places, files(&first))?;
+        // What happened before the queue was there shows in no event.
+        let second = look().filter(|second| second.places == first.places)?;
+        still.holds().then(|| Kept { look: Arc::new(second), still: Mutex::new(still) })
     }
 }
 
 /// What a look was made of.
 fn files(look: &Look) -> impl Iterator<Item = PathBuf> {
-    let of = |(dir, loaded): (&PathBuf, &Arc<crate::skills::Loaded>)| {
+    let of = |(dir, loaded): (&PathBuf, &Arc<Loaded>)| {
         [Path::new(manifest::FILE), Path::new(frontmatter::FILE), &loaded.manifest.skill.component]
             .map(|file| dir.join(file))
     };
@@ -199,9 +218,12 @@ mod tests {
         let began = looks.begin(&None).unwrap();
         looks.end(None, began, None);
         assert!(looks.begin(&None).is_none());
-        for number in 0..3 * MAX_KEPT {
-            looks.begin(&Some(number.to_string().into()));
-        }
+        let projects: Vec<_> = (0..3 * MAX_KEPT).map(|number| Some(PathBuf::from(number.to_string()))).collect();
+        let began: Vec<_> = projects.iter().map(|project| looks.begin(project).unwrap()).collect();
         assert!(looks.lock().projects.len() <= MAX_KEPT);
+        for (project, began) in projects.into_iter().zip(began) {
+            looks.end(project, began, None);
+        }
+        assert!(looks.lock().projects.len() <= MAX_KEPT, "nor when all of them end");
     }
 }
