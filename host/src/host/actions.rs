@@ -1,18 +1,19 @@
 //! What a face needs to offer the skills' actions, and the revision that says whether it has changed.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
-use super::fit::{MAX_LISTING, fitting, length};
+use super::fit::{MAX_LISTING, fitting};
 use super::skills::{blocking, described};
-use super::{Host, switched_off};
+use super::{CallIo, Host, switched_off};
 use crate::api::types::{ActionEntry, ActionList, Authority, SkillState};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Action, Catalog, Descriptor, Entry, Loaded, Places, Roots};
+use crate::skills::{Catalog, Descriptor, Entry, Loaded, Places, Roots};
 use crate::units::hex;
 
 /// The most bytes of JSON that the actions of one skill are listed with.
@@ -79,9 +80,10 @@ impl Host {
         self: &Arc<Self>,
         project: Option<PathBuf>,
         unless: Option<String>,
+        io: &CallIo,
     ) -> Result<ActionList> {
         let host = self.clone();
-        blocking(move || {
+        let (list, entries) = blocking(move || {
             let kept = host.looks.get(project.as_deref());
             let is_kept = kept.is_some();
             let look = match kept {
@@ -94,9 +96,11 @@ impl Host {
             if !is_kept {
                 host.keep_look(project);
             }
-            Ok(ActionList { revision: look.revision.clone(), actions: None, problems: Vec::new() })
+            Ok((ActionList { revision: look.revision.clone(), actions: None, problems: Vec::new() }, Vec::new()))
         })
-        .await
+        .await?;
+        io.send_bytes(entries).await?;
+        Ok(list)
     }
 }
 
@@ -125,55 +129,76 @@ fn revision(found: &[Described], problems: &[String]) -> String {
     hex(&hash.finalize())
 }
 
-fn list(look: &Look) -> ActionList {
+/// The listing, and the entries of its actions as they are streamed. Each skill's are written once, side by side, which also
+/// tells how long they are.
+fn list(look: &Look) -> (ActionList, Vec<u8>) {
     let Look { found, problems, revision, .. } = look;
-    let mut problems = problems.clone();
-    let entry = |skill: &Described| {
-        let actions = entries(skill);
-        let length = (skill.entry.source, length(&actions));
-        (actions, length)
-    };
-    let (actions, lengths): (Vec<_>, Vec<_>) = found.par_iter().with_min_len(MIN_SHARE).map(entry).unzip();
+    let written: Vec<_> = found.par_iter().with_min_len(MIN_SHARE).map(write).collect();
+    let length = |json: &Result<Vec<u8>>| json.as_ref().map_or(0, Vec::len);
+    let lengths: Vec<_> = found.iter().zip(&written).map(|(skill, json)| (skill.entry.source, length(json))).collect();
     let fits = fitting(&lengths, MAX_LISTING);
-    let mut offered = Vec::with_capacity(actions.len());
-    for ((skill, actions), ((_, length), fits)) in found.iter().zip(actions).zip(lengths.iter().zip(fits)) {
-        if *length <= MAX_SKILL && fits {
-            offered.extend(actions);
-            continue;
-        }
-        let why = match *length > MAX_SKILL {
-            true => format!("more than the {MAX_SKILL} that one skill may have"),
-            false => format!("and with those of the other skills they are more than {MAX_LISTING}"),
+    let mut problems = problems.clone();
+    let (mut all, mut count) = (Vec::with_capacity(lengths.iter().map(|(_, length)| length + 1).sum::<usize>() + 1), 0);
+    all.push(b'[');
+    for ((skill, json), fits) in found.iter().zip(written).zip(fits) {
+        let json = match json {
+            Ok(json) => json,
+            Err(error) => {
+                problems.push(format!("{}: {error}", skill.entry.name));
+                continue;
+            }
         };
-        problems.push(format!(
-            "{}: its actions are not listed: their descriptions and schemas are {length} bytes, {why}; expose fewer of them \
-             with `[actions] expose` in its skill.toml",
-            skill.entry.name
-        ));
+        let length = json.len();
+        if length > MAX_SKILL || !fits {
+            let why = match length > MAX_SKILL {
+                true => format!("more than the {MAX_SKILL} that one skill may have"),
+                false => format!("and with those of the other skills they are more than {MAX_LISTING}"),
+            };
+            problems.push(format!(
+                "{}: its actions are not listed: their descriptions and schemas are {length} bytes, {why}; expose fewer of \
+                 them with `[actions] expose` in its skill.toml",
+                skill.entry.name
+            ));
+        } else if !json.is_empty() {
+            if count > 0 {
+                all.push(b',');
+            }
+            all.extend(json);
+            count += skill.descriptor.actions.len();
+        }
     }
-    ActionList { revision: revision.clone(), actions: Some(offered), problems }
+    all.push(b']');
+    (ActionList { revision: revision.clone(), actions: Some(count), problems }, all)
 }
 
-fn entries(skill: &Described) -> Vec<ActionEntry> {
+/// The entries of a skill's actions as JSON, separated by commas.
+fn write(skill: &Described) -> Result<Vec<u8>> {
     let Described { entry, descriptor, state } = skill;
-    let Ok(loaded) = &entry.loaded else { return Vec::new() };
+    let mut json = Vec::new();
+    let Ok(loaded) = &entry.loaded else { return Ok(json) };
     let capabilities = &loaded.manifest.capabilities;
-    let of = |action: &Action| ActionEntry {
-        skill: entry.name.clone(),
-        action: action.name.clone(),
-        description: action.docs.clone(),
-        skill_description: loaded.frontmatter.description.clone(),
-        signature: action.signature.clone(),
-        input_schema: action.input_schema.clone(),
-        output_schema: action.output_schema.clone(),
-        source: entry.source.name().into(),
-        state: *state,
-        sole: descriptor.actions.len() == 1,
-        read_only: capabilities.read_only(),
-        open_world: capabilities.open_world(),
-        directory: entry.dir.clone(),
-    };
-    descriptor.actions.iter().map(of).collect()
+    for action in &descriptor.actions {
+        let entry = ActionEntry {
+            skill: entry.name.as_str().into(),
+            action: action.name.as_str().into(),
+            description: action.docs.as_str().into(),
+            skill_description: loaded.frontmatter.description.as_str().into(),
+            signature: action.signature.as_str().into(),
+            input_schema: Cow::Borrowed(&action.input_schema),
+            output_schema: action.output_schema.as_ref().map(Cow::Borrowed),
+            source: entry.source.name().into(),
+            state: *state,
+            sole: descriptor.actions.len() == 1,
+            read_only: capabilities.read_only(),
+            open_world: capabilities.open_world(),
+            directory: entry.dir.as_path().into(),
+        };
+        if !json.is_empty() {
+            json.push(b',');
+        }
+        serde_json::to_writer(&mut json, &entry).map_err(|error| Error::other(error.to_string()))?;
+    }
+    Ok(json)
 }
 
 #[cfg(test)]
@@ -181,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::skills::{ExportPath, Root, Shelf, Source};
+    use crate::skills::{Action, ExportPath, Root, Shelf, Source};
 
     /// Skills in files, with descriptions of their actions that are so long.
     fn found(skills: &[(&str, usize)]) -> Vec<Described> {
@@ -221,8 +246,10 @@ mod tests {
     fn listed(skills: &[(&str, usize)]) -> (Vec<String>, Vec<String>) {
         let look =
             Look { found: found(skills), problems: Vec::new(), revision: String::new(), places: Places::default() };
-        let list = list(&look);
-        (list.actions.unwrap().into_iter().map(|action| action.skill).collect(), list.problems)
+        let (list, bytes) = list(&look);
+        let entries: Vec<ActionEntry<'_>> = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(list.actions, Some(entries.len()));
+        (entries.into_iter().map(|action| action.skill.into_owned()).collect(), list.problems)
     }
 
     #[test]

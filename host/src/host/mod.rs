@@ -47,6 +47,8 @@ use watch_skills::Watches;
 const IDLE_EXIT: Duration = Duration::from_secs(60);
 /// The most audit records that one listing gives.
 const MAX_AUDIT_LINES: u32 = 10_000;
+/// Bytes that are streamed at once of what is there as a whole.
+const PIECE: usize = 256 << 10;
 
 /// Which backend makes sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
@@ -113,6 +115,16 @@ pub struct CallIo {
 impl CallIo {
     async fn send(&self, output: Output) -> Result<()> {
         self.output.send(output).await.map_err(|_| Error::cancelled("the caller left"))
+    }
+
+    /// Streams what is there as a whole.
+    async fn send_bytes(&self, bytes: Vec<u8>) -> Result<()> {
+        let mut rest = Bytes::from(bytes);
+        while !rest.is_empty() {
+            let piece = rest.split_to(rest.len().min(PIECE));
+            self.send(Output::Stdout(piece)).await?;
+        }
+        Ok(())
     }
 }
 
@@ -208,7 +220,7 @@ impl Host {
                 self.forget_skills().await?;
                 json(&self.list_skills(asks, call.project, None).await?)
             }
-            Request::ListActions { unless } => json(&self.list_actions(call.project, unless).await?),
+            Request::ListActions { unless } => json(&self.list_actions(call.project, unless, &io).await?),
             Request::WatchSkills => match self.watch_skills(call.project, &io).await? {},
             Request::SkillFiles { skill } => json(&self.skill_files(asks, call.project, skill).await?),
             Request::ReadSkillFile { skill, path } => {

@@ -3,20 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::fit::{MAX_LISTING, fitting, length};
 use super::skills::blocking;
-use super::{CallIo, Host, Output, switched_off};
+use super::{CallIo, Host, switched_off};
 use crate::api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Entry, FileDigests, Roots, SkillName, files};
 
-/// Bytes of a file that are sent at once.
-const PIECE: usize = 256 << 10;
 /// The most characters of a path that an error repeats.
 const SHOWN: usize = 200;
 
@@ -66,11 +63,7 @@ impl Host {
         switched_off::check_shown(&self.config, &entry, asks)?;
         let (host, wanted) = (self.clone(), path.to_owned());
         let (file, bytes) = blocking(move || read(&entry, &wanted, &host.digests)).await?;
-        let mut rest = Bytes::from(bytes);
-        while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(PIECE));
-            io.send(Output::Stdout(piece)).await?;
-        }
+        io.send_bytes(bytes).await?;
         Ok(SkillFileAnswer { skill: name.to_string(), path: file.path, sha256: file.sha256, size: file.size })
     }
 

@@ -143,12 +143,11 @@ impl<S: Service> Shared<S> {
         let project = identity.project.as_ref();
         let kept = self.offers.kept(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
-        let (listed, _) = self.ask(identity, Request::ListActions { unless }).await?;
-        let listed: ActionList = serde_json::from_value(listed)
-            .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
-        match (listed.actions.is_none(), kept) {
-            (true, Some(kept)) => Ok(kept),
-            _ => self.offers.renewed(&self.config, project, listed),
+        let (listed, entries) = self.ask(identity, Request::ListActions { unless }).await?;
+        let listed: ActionList = serde_json::from_value(listed).map_err(unreadable)?;
+        match (listed.actions, kept) {
+            (None, Some(kept)) => Ok(kept),
+            _ => self.offers.renewed(&self.config, project, listed, &entries),
         }
     }
 
@@ -191,4 +190,8 @@ impl<S: Service> Shared<S> {
         let request = Request::ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
         Ok(self.ask(identity, request).await?.1)
     }
+}
+
+fn unreadable(error: serde_json::Error) -> Error {
+    Error::other(format!("the host's answer cannot be read: {error}"))
 }

@@ -154,8 +154,7 @@ pub(super) fn page<T>(all: Vec<T>, cursor: Option<&str>) -> Result<(Vec<T>, Opti
 
 /// A list of what skills have.
 pub(super) fn listed(answer: Value) -> Result<Vec<SkillFiles>> {
-    let list: crate::api::types::SkillFileList = serde_json::from_value(answer)
-        .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
+    let list: crate::api::types::SkillFileList = serde_json::from_value(answer).map_err(super::unreadable)?;
     Ok(list.skills)
 }
 

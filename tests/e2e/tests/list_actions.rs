@@ -7,15 +7,33 @@ use skillhost::api::types::{ActionEntry, ActionList, Request, SkillList, SkillSt
 use skillhost_e2e::api::Api;
 use skillhost_e2e::{User, eventually, touched, write};
 
-fn list(api: &Api) -> ActionList {
-    api.ask(Request::ListActions { unless: None })
+/// An answer with what was streamed before it.
+#[derive(Debug, Clone, PartialEq)]
+struct Listed {
+    revision: String,
+    actions: Option<Vec<ActionEntry<'static>>>,
+    problems: Vec<String>,
 }
 
-fn unless(api: &Api, revision: &str) -> ActionList {
-    api.ask(Request::ListActions { unless: Some(revision.to_owned()) })
+fn ask(api: &Api, unless: Option<String>) -> Listed {
+    let (bytes, answer) = api.begin(Request::ListActions { unless }).end();
+    let list: ActionList = serde_json::from_value(answer.unwrap()).unwrap();
+    // For as long as the test: entries borrow.
+    let actions: Option<Vec<ActionEntry<'_>>> =
+        (!bytes.is_empty()).then(|| serde_json::from_slice(bytes.leak()).unwrap());
+    assert_eq!(list.actions, actions.as_ref().map(Vec::len), "as many as it says");
+    Listed { revision: list.revision, actions, problems: list.problems }
 }
 
-fn actions(api: &Api) -> Vec<ActionEntry> {
+fn list(api: &Api) -> Listed {
+    ask(api, None)
+}
+
+fn unless(api: &Api, revision: &str) -> Listed {
+    ask(api, Some(revision.to_owned()))
+}
+
+fn actions(api: &Api) -> Vec<ActionEntry<'static>> {
     list(api).actions.unwrap()
 }
 
@@ -55,10 +73,10 @@ fn all_that_a_tool_needs_is_listed_in_order() {
             for (field, value) in said.as_object().unwrap() {
                 assert_eq!(&detail[field], value, "{skill}.{field}");
             }
-            assert_eq!(detail.get("output_schema"), action.output_schema.as_ref(), "{skill}.{}", action.action);
+            assert_eq!(detail.get("output_schema"), action.output_schema.as_deref(), "{skill}.{}", action.action);
             assert_eq!(inspected["description"], json!(action.skill_description));
             assert_eq!(action.directory, user.project().join("skills").join(skill));
-            assert_eq!((action.source.as_str(), action.state), ("project", SkillState::Ready));
+            assert_eq!((&*action.source, action.state), ("project", SkillState::Ready));
             assert_eq!(action.sole, detail_is_sole(&inspected), "{skill}");
             assert_eq!(action.read_only, skill == "hello", "{skill}");
             assert!(!action.open_world, "{skill}");
@@ -102,7 +120,7 @@ fn a_revision_stands_for_its_list() {
     let dir = user.project().join("skills/second");
     let api = user.api();
     let mut before = list(&api);
-    assert_eq!(unless(&api, &before.revision), ActionList { actions: None, problems: vec![], ..before.clone() });
+    assert_eq!(unless(&api, &before.revision), Listed { actions: None, problems: vec![], ..before.clone() });
     assert_eq!(unless(&api, "another"), before);
 
     // Written again as it was; and by another host process.
@@ -218,7 +236,7 @@ fn a_plugin_s_skill_keeps_its_whole_name() {
         write(&user.project().join("plugins/tools/skills/hello").join(file), fs::read(own.join(file)).unwrap());
     }
     let names: Vec<_> = actions(&user.api()).into_iter().map(|action| (action.skill, action.action)).collect();
-    let greet = |skill: &str| (skill.to_owned(), "greet".to_owned());
+    let greet = |skill: &'static str| (skill.into(), "greet".into());
     assert_eq!(names, [greet("hello"), greet("tools/hello")]);
 }
 

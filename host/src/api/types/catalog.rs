@@ -1,6 +1,7 @@
 //! The catalogue as a face offers it: actions as tools, and skills' files as resources.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,33 +13,40 @@ use super::SkillState;
 pub struct ActionList {
     /// The catalogue's present revision: text without meaning, equal only where the rest of this answer would be equal.
     pub revision: String,
-    /// By skill, then by action; `null` when the caller has this revision already.
-    pub actions: Option<Vec<ActionEntry>>,
+    /// How many actions were streamed before this: one JSON array of [`ActionEntry`], by skill and then by action. `null` when
+    /// the caller has this revision already, and then nothing was streamed.
+    pub actions: Option<usize>,
     /// The skills that cannot be offered and why, names that two roots claim, roots that cannot be read. Empty where
     /// `actions` is `null`: these, too, are as they were.
     pub problems: Vec<String>,
 }
 
-/// An action, with what a face needs to offer it.
+/// An action, with what a face needs to offer it. It borrows where it can: there may be thousands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ActionEntry {
+pub struct ActionEntry<'a> {
     /// The skill, `plugin/skill` when of a plugin.
-    pub skill: String,
+    #[serde(borrow)]
+    pub skill: Cow<'a, str>,
     /// The action's name. It may hold dots, the skill's cannot.
-    pub action: String,
+    #[serde(borrow)]
+    pub action: Cow<'a, str>,
     /// What the action does; may be empty.
-    pub description: String,
+    #[serde(borrow)]
+    pub description: Cow<'a, str>,
     /// What the skill is for.
-    pub skill_description: String,
+    #[serde(borrow)]
+    pub skill_description: Cow<'a, str>,
     /// The signature as WIT.
-    pub signature: String,
+    #[serde(borrow)]
+    pub signature: Cow<'a, str>,
     /// JSON Schema of the arguments' object.
-    pub input_schema: Value,
+    pub input_schema: Cow<'a, Value>,
     /// JSON Schema of the result, when there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output_schema: Option<Value>,
+    pub output_schema: Option<Cow<'a, Value>>,
     /// `project`, `user` or `system`.
-    pub source: String,
+    #[serde(borrow)]
+    pub source: Cow<'a, str>,
     /// `ready` or `untrusted`.
     pub state: SkillState,
     /// Whether the skill has just this action, so that its own name is enough to call it.
@@ -49,7 +57,7 @@ pub struct ActionEntry {
     /// Whether the skill asks for a network, in its sandboxes or over HTTP.
     pub open_world: bool,
     /// The skill's directory.
-    pub directory: PathBuf,
+    pub directory: Cow<'a, Path>,
 }
 
 /// Skills' files.

@@ -88,7 +88,7 @@ pub enum Request {
     },
     /// Read every skill anew, also those whose files seem to be what they were, and list them. Answer: [`SkillList`].
     ReloadSkills,
-    /// Every action that can be called, with all that a face needs to offer it. Answer: [`ActionList`].
+    /// Every action that can be called, with all that a face needs to offer it; they are streamed. Answer: [`ActionList`].
     ListActions {
         /// The revision that the caller has: while it is the present one, the answer is short.
         #[serde(default)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use skillhost::api::client::Client;
-use skillhost::api::types::{ActionList, Request, SkillList};
+use skillhost::api::types::{ActionEntry, ActionList, Request, SkillList};
 
 use crate::row::{Control, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
@@ -93,7 +93,13 @@ fn list(bench: &Bench) -> Result<Sampled> {
 
 /// Lists the actions, unless they are what they were.
 async fn offered(program: &Program<'_>, client: &mut Client, unless: Option<String>) -> Result<ActionList> {
-    Ok(serde_json::from_value(program.call(client, Request::ListActions { unless }).await?)?)
+    let (answer, entries) = program.call_streaming(client, Request::ListActions { unless }).await?;
+    let list: ActionList = serde_json::from_value(answer)?;
+    if let Some(count) = list.actions {
+        let entries: Vec<ActionEntry<'_>> = serde_json::from_slice(&entries)?;
+        ensure!(entries.len() == count, "{count} actions are listed and {} came", entries.len());
+    }
+    Ok(list)
 }
 
 fn actions(bench: &Bench) -> Result<Sampled> {
@@ -103,7 +109,7 @@ fn actions(bench: &Bench) -> Result<Sampled> {
     let skills = scratch.project().join("skills");
     let subject = Side::timed(|| {
         let list = bench.runtime.block_on(offered(&program, &mut client, None))?;
-        let count = list.actions.map_or(0, |actions| actions.len());
+        let count = list.actions.unwrap_or_default();
         ensure!(count == COUNT, "{count} actions are listed: {:?}", list.problems);
         Ok(())
     });

@@ -9,7 +9,7 @@ use serde_json::Value;
 use skillhost::api::client::Client;
 use skillhost::api::types::{Authority, Call, Request};
 use skillhost::caller::Caller;
-use skillhost::host::CallIo;
+use skillhost::host::{CallIo, Output};
 use skillhost::process::{self, HostProcess};
 use tokio::sync::mpsc;
 
@@ -53,10 +53,23 @@ impl<'a> Program<'a> {
 
     /// A call of the project's, whose output nobody reads: it must be little.
     pub(crate) async fn call(&self, client: &mut Client, request: Request) -> Result<Value> {
-        let (output, _unread) = mpsc::channel(64);
+        Ok(self.call_streaming(client, request).await?.0)
+    }
+
+    /// A call's answer, and the bytes that came before it.
+    pub(crate) async fn call_streaming(&self, client: &mut Client, request: Request) -> Result<(Value, Vec<u8>)> {
+        let (output, mut pieces) = mpsc::channel(64);
         let (caller, project) = (Caller::default(), Some(self.project.clone()));
         let call = Call { caller, authority: Authority::Owner, project, request };
-        Ok(client.call(&call, CallIo { output, input: None }).await?)
+        let mut bytes = Vec::new();
+        let (answer, ()) = tokio::join!(client.call(&call, CallIo { output, input: None }), async {
+            while let Some(piece) = pieces.recv().await {
+                if let Output::Stdout(piece) = piece {
+                    bytes.extend_from_slice(&piece);
+                }
+            }
+        });
+        Ok((answer?, bytes))
     }
 
     /// Ends the host process and waits until it is gone.
