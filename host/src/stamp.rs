@@ -1,12 +1,11 @@
 //! What the file system says of a file without opening it, which tells whether its content is still what was read.
 
-use std::fs::Metadata;
+use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, FileType, Stat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Stat, fstat, statat};
 
 /// How long ago a file must have been changed for its [`Stamp`] to speak for its content: some file systems count time in
 /// steps of seconds, and a second change within one step leaves the stamp as it is.
@@ -25,14 +24,9 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub(crate) fn of(meta: &Metadata) -> Self {
-        Self {
-            device: meta.dev(),
-            inode: meta.ino(),
-            len: meta.size(),
-            modified: nanos(meta.mtime(), meta.mtime_nsec()),
-            changed: nanos(meta.ctime(), meta.ctime_nsec()),
-        }
+    /// Of an open file.
+    pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self::new(&fstat(file)?))
     }
 
     /// Of the file at `path` itself, when it is a regular one and no link, and was left alone for long enough for the
@@ -45,11 +39,11 @@ impl Stamp {
     /// costs.
     pub(crate) fn settled_in(dir: impl AsFd, path: &Path) -> Option<Self> {
         let stat = statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let stamp = FileType::from_raw_mode(stat.st_mode).is_file().then(|| Self::of_stat(&stat))?;
+        let stamp = FileType::from_raw_mode(stat.st_mode).is_file().then(|| Self::new(&stat))?;
         Some(stamp).filter(Self::is_settled)
     }
 
-    fn of_stat(stat: &Stat) -> Self {
+    fn new(stat: &Stat) -> Self {
         Self {
             device: stat.st_dev,
             inode: stat.st_ino,

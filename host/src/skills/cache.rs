@@ -1,13 +1,13 @@
 //! Descriptors, kept by the digest of the component that they describe.
 //!
 //! Reading a descriptor is milliseconds for a small component and tenths of a second for one that carries an
-//! interpreter; a listing wants dozens. So descriptors are kept, and beside them which file had which digest, by what
-//! the file system says of it. That shortcut is for listing: a call hashes the bytes that it runs.
+//! interpreter; a listing wants dozens. So descriptors are kept, and each has a second name for the file whose component it
+//! describes, by what the file system says of that. That shortcut is for listing: a call hashes the bytes that it runs.
 //!
 //! The directory belongs to the host alone. What cannot be read in it is as if it were not there.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -17,37 +17,45 @@ use super::component::{Component, FileKey, check_pin, file_key};
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
 use crate::error::{Error, Result};
+use crate::stamp::Stamp;
 use crate::units::hex;
 
 /// Changes with the layout of [`Descriptor`], so that none of another layout is read.
 const LAYOUT: &str = "1";
-/// How the name begins of what says which digest a file has.
+/// How the name begins of what is known of a file.
 const FILE_ENTRY: &str = "file-";
-/// The most files of the directory, two for each component; the oldest half goes when there are more.
+/// The most names in the directory, two for each component; the oldest half goes when there are more.
 const MAX_FILES: usize = 10_000;
 
 /// Keeps descriptors.
 pub trait DescriptorCache: Send + Sync {
-    /// The digest that the component in this file had.
-    fn digest(&self, file: &FileKey) -> Option<String>;
+    /// The descriptor of the component in this file.
+    fn of_file(&self, file: &FileKey) -> Option<Descriptor>;
     /// The descriptor of the component with this digest.
     fn descriptor(&self, digest: &str) -> Option<Descriptor>;
-    /// Keeps a descriptor, and the file whose component it describes.
-    fn keep(&self, file: &FileKey, descriptor: &Descriptor);
+    /// Keeps a descriptor, and which file's component it describes.
+    fn keep(&self, file: Option<&FileKey>, descriptor: &Descriptor);
     /// Describes a component that is not known yet. See [`super::apart`] for what that can cost the one who does it.
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         describe(component)
     }
 }
 
-/// The descriptor of the skill in `dir`, out of the cache when its component has not changed. The component is checked
-/// against the manifest's pin; exposure and imports are not looked at.
-pub fn descriptor_of(dir: &Path, manifest: &Manifest, cache: &dyn DescriptorCache) -> Result<Descriptor> {
-    let key = file_key(dir, manifest)?;
-    if let Some(descriptor) = cache.digest(&key).and_then(|digest| cache.descriptor(&digest)) {
+/// The descriptor of the skill in `dir`, out of the cache when its component, of which the file system says `stamp`, has not
+/// changed. The component is checked against the manifest's pin; exposure and imports are not looked at.
+pub fn descriptor_of(
+    dir: &Path,
+    manifest: &Manifest,
+    stamp: Option<Stamp>,
+    cache: &dyn DescriptorCache,
+) -> Result<Descriptor> {
+    let known = stamp.map(|stamp| FileKey { path: dir.join(&manifest.skill.component), stamp });
+    if let Some(descriptor) = known.and_then(|key| cache.of_file(&key)) {
         check_pin(manifest, &descriptor.digest)?;
         return Ok(descriptor);
     }
+    // Of the file that is read now, whatever led to the other meanwhile.
+    let key = file_key(dir, manifest)?;
     let component = Component::read(dir, manifest)?;
     let descriptor = match cache.descriptor(&component.digest) {
         Some(known) => known,
@@ -55,7 +63,7 @@ pub fn descriptor_of(dir: &Path, manifest: &Manifest, cache: &dyn DescriptorCach
             .describe(&component.bytes)
             .map_err(|error| error.context(dir.join(&manifest.skill.component).display()))?,
     };
-    cache.keep(&key, &descriptor);
+    cache.keep(key.as_ref(), &descriptor);
     Ok(descriptor)
 }
 
@@ -80,7 +88,7 @@ impl DirCache {
         Self { program, ..self }
     }
 
-    /// Forgets which file has which digest: each component is read anew when it is next asked for. What is known of a digest
+    /// Forgets what is known of files: each component is read anew when it is next asked for. What is known of a digest
     /// stays, for that cannot change.
     pub fn forget_files(&self) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
@@ -95,60 +103,75 @@ impl DirCache {
         let mut hash = Sha256::new();
         hash.update(file.path.as_os_str().as_encoded_bytes());
         hash.update(format!("{:?}", file.stamp));
-        self.dir.join(format!("{FILE_ENTRY}{}", hex(&hash.finalize())))
+        self.entry(FILE_ENTRY, &hex(&hash.finalize()))
     }
 
     fn descriptor_entry(&self, digest: &str) -> Option<PathBuf> {
         let hex = digest.strip_prefix("sha256:")?;
         let whole = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        // Another version of this program may describe the same component otherwise.
-        whole.then(|| self.dir.join(format!("descriptor-{}-{LAYOUT}-{hex}.json", env!("CARGO_PKG_VERSION"))))
+        whole.then(|| self.entry("descriptor-", hex))
+    }
+
+    /// Another version of this program may describe the same component otherwise.
+    fn entry(&self, prefix: &str, hex: &str) -> PathBuf {
+        self.dir.join(format!("{prefix}{}-{LAYOUT}-{hex}.json", env!("CARGO_PKG_VERSION")))
+    }
+
+    fn read(path: &Path) -> Option<Descriptor> {
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
     /// A failure only costs the time to describe the component again.
-    fn write(&self, path: &Path, bytes: &[u8]) {
-        let written = tempfile::NamedTempFile::new_in(&self.dir).and_then(|mut temp| {
-            temp.write_all(bytes)?;
-            temp.persist(path).map_err(|error| error.error)
-        });
-        if let Err(error) = written {
-            tracing::warn!("{}: cannot be kept: {error}", path.display());
+    fn write(&self, path: &Path, descriptor: &Descriptor) -> io::Result<()> {
+        let mut temp = tempfile::NamedTempFile::new_in(&self.dir)?;
+        temp.write_all(&serde_json::to_vec(descriptor)?)?;
+        temp.persist(path)?;
+        Ok(())
+    }
+
+    fn link(path: &Path, file: &Path) -> io::Result<()> {
+        match fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::hard_link(path, file),
         }
     }
 
     fn prune(&self) {
         let Ok(entries) = fs::read_dir(&self.dir) else { return };
-        let modified = |entry: fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
-        let mut files: Vec<_> = entries.flatten().filter_map(modified).collect();
-        if files.len() > MAX_FILES {
-            files.sort();
-            for (_, path) in files.iter().take(files.len() / 2) {
-                let _ = fs::remove_file(path);
-            }
+        let entries: Vec<_> = entries.flatten().collect();
+        if entries.len() <= MAX_FILES {
+            return;
+        }
+        let modified = |entry: &fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
+        let mut files: Vec<_> = entries.iter().filter_map(modified).collect();
+        files.sort();
+        for (_, path) in files.iter().take(files.len() / 2) {
+            let _ = fs::remove_file(path);
         }
     }
 }
 
 impl DescriptorCache for DirCache {
-    fn digest(&self, file: &FileKey) -> Option<String> {
-        (!file.fresh).then(|| fs::read_to_string(self.file_entry(file)).ok()).flatten()
+    fn of_file(&self, file: &FileKey) -> Option<Descriptor> {
+        Self::read(&self.file_entry(file))
     }
 
     fn descriptor(&self, digest: &str) -> Option<Descriptor> {
-        let bytes = fs::read(self.descriptor_entry(digest)?).ok()?;
-        serde_json::from_slice(&bytes).ok().filter(|descriptor: &Descriptor| descriptor.digest == digest)
+        Self::read(&self.descriptor_entry(digest)?).filter(|descriptor| descriptor.digest == digest)
     }
 
-    fn keep(&self, file: &FileKey, descriptor: &Descriptor) {
+    fn keep(&self, file: Option<&FileKey>, descriptor: &Descriptor) {
         let Some(path) = self.descriptor_entry(&descriptor.digest) else { return };
-        if self.descriptor(&descriptor.digest).is_none()
-            && let Ok(bytes) = serde_json::to_vec(descriptor)
-        {
-            self.prune();
-            self.write(&path, &bytes);
+        self.prune();
+        let mut kept = Ok(());
+        if self.descriptor(&descriptor.digest).is_none() {
+            kept = self.write(&path, descriptor);
         }
-        if !file.fresh {
-            self.write(&self.file_entry(file), descriptor.digest.as_bytes());
+        if let Some(file) = file {
+            kept = kept.and_then(|()| Self::link(&path, &self.file_entry(file)));
+        }
+        if let Err(error) = kept {
+            tracing::warn!("{}: cannot be kept: {error}", path.display());
         }
     }
 
@@ -163,7 +186,6 @@ impl DescriptorCache for DirCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::Stamp;
 
     #[test]
     fn of_what_is_forgotten_the_descriptors_stay() {
@@ -176,11 +198,11 @@ mod tests {
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
         };
-        let stamp = Stamp::of(&temp.path().metadata().unwrap());
-        let file = FileKey { path: "component.wasm".into(), stamp, fresh: false };
-        cache.keep(&file, &descriptor);
-        assert_eq!(cache.digest(&file), Some(digest.clone()));
+        let stamp = Stamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
+        let file = FileKey { path: "component.wasm".into(), stamp };
+        cache.keep(Some(&file), &descriptor);
+        assert_eq!(cache.of_file(&file), Some(descriptor.clone()));
         cache.forget_files();
-        assert_eq!((cache.digest(&file), cache.descriptor(&digest)), (None, Some(descriptor)));
+        assert_eq!((cache.of_file(&file), cache.descriptor(&digest)), (None, Some(descriptor)));
     }
 }

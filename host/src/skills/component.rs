@@ -30,8 +30,6 @@ pub struct FileKey {
     pub path: PathBuf,
     /// What tells whether it has changed.
     pub stamp: Stamp,
-    /// Whether the stamp does not tell yet, for the file was changed a moment ago.
-    pub fresh: bool,
 }
 
 impl Component {
@@ -58,12 +56,13 @@ pub fn check_pin(manifest: &Manifest, digest: &str) -> Result<()> {
     }
 }
 
-/// What tells whether the component of the skill in `dir` has changed.
-pub fn file_key(dir: &Path, manifest: &Manifest) -> Result<FileKey> {
+/// What tells whether the component of the skill in `dir` has changed. None when that does not tell yet, for the file was
+/// changed a moment ago.
+pub fn file_key(dir: &Path, manifest: &Manifest) -> Result<Option<FileKey>> {
     let relative = &manifest.skill.component;
     let file = open_beneath(&open_dir(dir)?, relative).map_err(|error| missing(dir, relative, error))?;
-    let stamp = Stamp::of(&file.into_std().metadata()?);
-    Ok(FileKey { path: dir.join(relative), fresh: !stamp.is_settled(), stamp })
+    let stamp = Stamp::of(file)?;
+    Ok(stamp.is_settled().then(|| FileKey { path: dir.join(relative), stamp }))
 }
 
 fn missing(dir: &Path, relative: &Path, error: Error) -> Error {

@@ -173,8 +173,8 @@ impl Walk<'_> {
             )));
         }
         // Taken before the file is read.
-        let meta = file.metadata()?;
-        let (stamp, size) = (Some(Stamp::of(&meta)).filter(Stamp::is_settled), meta.len());
+        let stamp = Stamp::of(&file)?;
+        let (stamp, size) = (Some(stamp).filter(Stamp::is_settled), stamp.len());
         let room = MAX_BYTES - self.bytes;
         let (digest, size) = match stamp.and_then(|stamp| self.digests.get(&stamp)) {
             Some(digest) => (digest, size),

@@ -20,7 +20,7 @@ use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
-use crate::beneath::read_beneath;
+use crate::beneath::{open_beneath, read_whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stamp::Stamp;
 
@@ -65,7 +65,8 @@ impl Loaded {
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
         }
-        let descriptor = descriptor_of(dir, &self.manifest, cache).and_then(|found| self.check(found)).map(Arc::new);
+        let descriptor =
+            descriptor_of(dir, &self.manifest, stamp, cache).and_then(|found| self.check(found)).map(Arc::new);
         if let Some(stamp) = stamp.filter(|_| lasts(&descriptor)) {
             *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, descriptor.clone()));
         }
@@ -137,15 +138,18 @@ impl Shelf {
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
     pub(super) fn read(&self, root: &Dir, name: &OsStr, at: &Path) -> Option<Result<Arc<Loaded>>> {
-        let stamps = Stamps::of(root, Path::new(name));
-        let loaded = match root.open_dir(name) {
-            Ok(skill) if has_manifest(&skill) => load(&skill, &name.to_string_lossy()),
-            Ok(_) => return None,
+        let (loaded, stamps) = match root.open_dir(name) {
+            Ok(skill) => match load(&skill, &name.to_string_lossy()) {
+                (Err(_), _) if !has_manifest(&skill) => return None,
+                read => read,
+            },
             // A file, or something that went away: no skill. A link out of the root is one that is refused.
             Err(_) if !at.join(manifest::FILE).exists() => return None,
-            Err(error) => Err(Error::from(error).context(
-                "it cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill itself there)",
-            )),
+            Err(error) => {
+                let why = "it cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill \
+                           itself there)";
+                (Err(Error::from(error).context(why)), None)
+            }
         };
         let loaded = loaded.map(Arc::new).map_err(|error| error.context(at.display()));
         let mut kept = self.lock();
@@ -169,22 +173,33 @@ fn has_manifest(skill: &Dir) -> bool {
     skill.symlink_metadata(manifest::FILE).is_ok()
 }
 
-fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
+/// What the skill's texts say, and what tells whether they are still those.
+fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
+    let manifest = Text::read(skill, manifest::FILE, manifest::MAX_BYTES);
+    let frontmatter = Text::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
+    let stamp = |text: &Result<Text>| text.as_ref().ok()?.stamp;
+    let stamps =
+        stamp(&manifest).zip(stamp(&frontmatter)).map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
+    (parse(directory, manifest, frontmatter), stamps)
+}
+
+fn parse(directory: &str, manifest: Result<Text>, frontmatter: Result<Text>) -> Result<Loaded> {
     check_part("skill", directory)?;
-    let text = read_text(skill, manifest::FILE, manifest::MAX_BYTES)?;
+    let text = manifest?.text?;
     let manifest_digest = digest(text.as_bytes());
     let mut texts = Sha256::new();
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
     let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
     manifest.check_directory(directory)?;
-    let text = read_text(skill, frontmatter::FILE, frontmatter::MAX_BYTES).map_err(|error| match error.kind {
+    let text = frontmatter.map_err(|error| match error.kind {
         ErrorKind::NotFound => Error::not_found(format!(
             "there is no {}: write one with the fields `name` and `description`",
             frontmatter::FILE
         )),
         _ => error,
     })?;
+    let text = text.text?;
     texts.update(&text);
     Ok(Loaded {
         manifest,
@@ -195,11 +210,23 @@ fn load(skill: &Dir, directory: &str) -> Result<Loaded> {
     })
 }
 
-fn read_text(dir: &Dir, file: &str, max: u64) -> Result<String> {
-    let bytes = read_beneath(dir, Path::new(file), max).map_err(|error| error.context(file))?;
-    String::from_utf8(bytes).map_err(|error| {
-        Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
-    })
+/// A file of a skill, read.
+struct Text {
+    text: Result<String>,
+    /// Of the file before it was read, where that tells already.
+    stamp: Option<Stamp>,
+}
+
+impl Text {
+    fn read(skill: &Dir, file: &str, max: u64) -> Result<Self> {
+        let named = |error: Error| error.context(file);
+        let open = open_beneath(skill, Path::new(file)).map_err(named)?;
+        let stamp = Some(Stamp::of(&open)?).filter(Stamp::is_settled);
+        let text = String::from_utf8(read_whole(open, max).map_err(named)?).map_err(|error| {
+            Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+        });
+        Ok(Self { text, stamp })
+    }
 }
 
 #[cfg(test)]
@@ -218,13 +245,13 @@ mod tests {
     }
 
     impl DescriptorCache for Failing {
-        fn digest(&self, _: &FileKey) -> Option<String> {
+        fn of_file(&self, _: &FileKey) -> Option<Descriptor> {
             None
         }
         fn descriptor(&self, _: &str) -> Option<Descriptor> {
             None
         }
-        fn keep(&self, _: &FileKey, _: &Descriptor) {}
+        fn keep(&self, _: Option<&FileKey>, _: &Descriptor) {}
         fn describe(&self, _: &[u8]) -> Result<Descriptor> {
             self.asked.fetch_add(1, Ordering::Relaxed);
             Err(self.with.clone())
@@ -276,6 +303,6 @@ mod tests {
     }
 
     fn stamp(at: &Path, file: &str) -> Stamp {
-        Stamp::of(&at.join(file).metadata().unwrap())
+        Stamp::of(std::fs::File::open(at.join(file)).unwrap()).unwrap()
     }
 }

@@ -57,7 +57,7 @@ type Identity = Option<(u64, u64)>;
 pub struct Still {
     queue: OwnedFd,
     places: HashMap<i32, Entries>,
-    roots: Vec<(PathBuf, Identity)>,
+    roots: Vec<(Identity, PathBuf)>,
     /// Something has happened, and its event was taken from the queue.
     over: bool,
 }
@@ -67,12 +67,12 @@ impl Still {
     /// that the catalogue was made of. None where something could happen unnoticed.
     pub fn of(roots: &Roots, places: &Places, mut files: impl Iterator<Item = PathBuf>) -> Option<Self> {
         let roots = roots.0.iter().flat_map(|root| [root.dir.clone(), root.dir.with_file_name("plugins")]);
-        let roots = roots.map(|root| (identity(&root), root)).map(|(identity, root)| (root, identity)).collect();
+        let roots = roots.map(|root| (identity(&root), root)).collect();
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         let mut still = Self { queue, places: HashMap::new(), roots, over: false };
         for dir in places.directories() {
-            let is_local = statfs(dir).is_ok_and(|system| LOCAL.iter().any(|local| is_type(system.f_type, *local)));
-            let number = inotify::add_watch(&still.queue, dir, CHANGES).ok().filter(|_| is_local)?;
+            is_local(dir).then_some(())?;
+            let number = inotify::add_watch(&still.queue, dir, CHANGES).ok()?;
             let entries = places.entries(dir)?.clone();
             // Two ways to one directory have one number.
             still.places.entry(number).and_modify(|both| *both = Entries::All).or_insert(entries);
@@ -82,7 +82,7 @@ impl Still {
 
     /// Whether nothing has happened.
     pub fn holds(&mut self) -> bool {
-        self.over = self.over || self.roots.iter().any(|(root, was)| identity(root) != *was) || !self.is_quiet();
+        self.over = self.over || self.roots.iter().any(|(was, root)| identity(root) != *was) || !self.is_quiet();
         !self.over
     }
 
@@ -113,6 +113,10 @@ impl Still {
 
 fn identity(dir: &Path) -> Identity {
     stat(dir).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn is_local(dir: &Path) -> bool {
+    statfs(dir).is_ok_and(|system| LOCAL.iter().any(|local| is_type(system.f_type, *local)))
 }
 
 /// The number is signed on some machines and of 32 or 64 bits.
