@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Host;
 use super::actions::Look;
-use crate::skills::{Loaded, Roots, Still, frontmatter, manifest};
+use crate::skills::{Roots, Still};
 
 /// The most projects whose looks are kept. Each holds one of the 128 queues that a user has by default.
 const MAX_KEPT: usize = 8;
@@ -159,11 +159,7 @@ impl Host {
 
 /// What a look was made of.
 fn files(look: &Look) -> impl Iterator<Item = PathBuf> {
-    let of = |(dir, loaded): (&PathBuf, &Arc<Loaded>)| {
-        [Path::new(manifest::FILE), Path::new(frontmatter::FILE), &loaded.manifest.skill.component]
-            .map(|file| dir.join(file))
-    };
-    look.skills().flat_map(of)
+    look.skills().flat_map(|(dir, loaded)| loaded.files().map(|file| dir.join(file)))
 }
 
 #[cfg(test)]

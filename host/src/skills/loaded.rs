@@ -48,6 +48,11 @@ impl Loaded {
         &self.texts
     }
 
+    /// The files that it and its component were read from, as seen from its directory.
+    pub fn files(&self) -> [&Path; 3] {
+        [Path::new(manifest::FILE), Path::new(frontmatter::FILE), &self.manifest.skill.component]
+    }
+
     /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
     pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
         check_imports(&descriptor, &self.manifest)?;
@@ -175,17 +180,20 @@ fn has_manifest(skill: &Dir) -> bool {
 
 /// What the skill's texts say, and what tells whether they are still those.
 fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
-    let manifest = Text::read(skill, manifest::FILE, manifest::MAX_BYTES);
+    let manifest = match Text::read(skill, manifest::FILE, manifest::MAX_BYTES) {
+        Ok(manifest) => manifest,
+        // Other programs' skills have none: nothing more of them is read.
+        Err(error) => return (Err(error), None),
+    };
     let frontmatter = Text::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
-    let stamp = |text: &Result<Text>| text.as_ref().ok()?.stamp;
-    let stamps =
-        stamp(&manifest).zip(stamp(&frontmatter)).map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
+    let stamps = manifest.stamp.zip(frontmatter.as_ref().ok().and_then(|text| text.stamp));
+    let stamps = stamps.map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
     (parse(directory, manifest, frontmatter), stamps)
 }
 
-fn parse(directory: &str, manifest: Result<Text>, frontmatter: Result<Text>) -> Result<Loaded> {
+fn parse(directory: &str, manifest: Text, frontmatter: Result<Text>) -> Result<Loaded> {
     check_part("skill", directory)?;
-    let text = manifest?.text?;
+    let text = manifest.text?;
     let manifest_digest = digest(text.as_bytes());
     let mut texts = Sha256::new();
     texts.update((text.len() as u64).to_le_bytes());

@@ -11,7 +11,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::discovery::{Catalog, MAX_DIRS, Roots};
-use super::{frontmatter, manifest};
 
 /// Directories by their real path, and which of their entries matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,8 +39,7 @@ impl Places {
         }
         for entry in catalog.skills.values() {
             let Ok(loaded) = &entry.loaded else { continue };
-            let component = &loaded.manifest.skill.component;
-            for file in [Path::new(manifest::FILE), Path::new(frontmatter::FILE), component] {
+            for file in loaded.files() {
                 places.file(&entry.dir, file);
             }
         }
@@ -159,6 +157,7 @@ mod tests {
 
     use super::super::discovery::{Root, Source};
     use super::super::loaded::Shelf;
+    use super::super::{frontmatter, manifest};
     use super::*;
 
     fn places(root: &Path) -> Places {
