@@ -8,6 +8,7 @@ mod demo;
 mod engine;
 mod guests;
 mod host;
+mod lane;
 mod lint;
 mod run;
 mod setup;
