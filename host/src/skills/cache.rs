@@ -187,22 +187,37 @@ impl DescriptorCache for DirCache {
 mod tests {
     use super::*;
 
-    #[test]
-    fn of_what_is_forgotten_the_descriptors_stay() {
+    /// An empty cache, a file, and what is to be kept of it.
+    fn example() -> (tempfile::TempDir, DirCache, FileKey, Descriptor) {
         let temp = tempfile::tempdir().unwrap();
         let cache = DirCache::open(temp.path()).unwrap();
-        let digest = format!("sha256:{}", "0".repeat(64));
         let descriptor = Descriptor {
-            digest: digest.clone(),
+            digest: format!("sha256:{}", "0".repeat(64)),
             imports: Vec::new(),
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
         };
         let stamp = Stamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
-        let file = FileKey { path: "component.wasm".into(), stamp };
+        (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)
+    }
+
+    #[test]
+    fn of_what_is_forgotten_the_descriptors_stay() {
+        let (_temp, cache, file, descriptor) = example();
         cache.keep(Some(&file), &descriptor);
         assert_eq!(cache.of_file(&file), Some(descriptor.clone()));
         cache.forget_files();
-        assert_eq!((cache.of_file(&file), cache.descriptor(&digest)), (None, Some(descriptor)));
+        assert_eq!((cache.of_file(&file), cache.descriptor(&descriptor.digest)), (None, Some(descriptor)));
+    }
+
+    #[test]
+    fn what_is_damaged_is_as_if_it_were_not_there_and_is_replaced() {
+        let (_temp, cache, file, descriptor) = example();
+        cache.keep(Some(&file), &descriptor);
+        fs::write(cache.file_entry(&file), "{").unwrap();
+        assert_eq!((cache.of_file(&file), cache.descriptor(&descriptor.digest)), (None, None));
+        cache.keep(Some(&file), &descriptor);
+        assert_eq!(cache.of_file(&file).as_ref(), Some(&descriptor));
+        assert_eq!(cache.descriptor(&descriptor.digest), Some(descriptor));
     }
 }

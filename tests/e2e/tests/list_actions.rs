@@ -229,6 +229,29 @@ fn a_broken_skill_is_a_problem_and_hides_nobody() {
 }
 
 #[test]
+fn a_list_that_is_longer_than_a_piece_of_a_stream_comes_whole() {
+    let user = User::with_skills(&["hello"]);
+    add(&user, "first", "");
+    let skills = user.project().join("skills");
+    let mut expected = vec!["first".to_owned(), "hello".to_owned()];
+    for number in 0..300 {
+        let (name, from) = (format!("s{number:03}"), skills.join("first"));
+        let dir = skills.join(&name);
+        fs::create_dir(&dir).unwrap();
+        fs::hard_link(from.join("c.wasm"), dir.join("c.wasm")).unwrap();
+        let manifest = fs::read_to_string(from.join("skill.toml")).unwrap();
+        write(&dir.join("skill.toml"), manifest.replace("first", &name));
+        write(&dir.join("SKILL.md"), format!("---\nname: {name}\ndescription: {}\n---\n", "long ".repeat(200)));
+        expected.push(name);
+    }
+    let all = list(&user.api());
+    assert_eq!(all.problems, [""; 0]);
+    let all = all.actions.unwrap();
+    assert!(serde_json::to_vec(&all).unwrap().len() > 256 << 10);
+    assert_eq!(all.iter().map(|action| &*action.skill).collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_plugin_s_skill_keeps_its_whole_name() {
     let user = User::with_skills(&["hello"]);
     let own = user.project().join("skills/hello");
