@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
 use super::images::Role;
@@ -29,6 +30,8 @@ use crate::units::now_ms;
 
 /// Between attempts to make one where that has failed.
 const RETRY: Duration = Duration::from_secs(30);
+/// For one that is being made when the host leaves: an engine goes on with what it was asked for, so it is waited for and removed.
+const ENDING: Duration = Duration::from_secs(10);
 /// What the engine shows of a sandbox that was made in advance.
 const LABEL: &str = "skillhost.pool";
 
@@ -46,7 +49,8 @@ pub struct PoolConfig {
 pub(super) struct Pool {
     ready: Mutex<HashMap<String, VecDeque<Warm>>>,
     taken: Arc<Notify>,
-    tasks: Mutex<Vec<AbortHandle>>,
+    ending: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// One that is ready.
@@ -75,16 +79,23 @@ impl Inner {
     /// Makes those that the operator wants, and makes new ones as they are handed out.
     pub fn fill_pool(self: &Arc<Self>) {
         for (role, size) in self.config.pool.sizes.clone() {
-            let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), role, size));
-            self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task.abort_handle());
+            let (taken, ending) = (Arc::clone(&self.pool.taken), self.pool.ending.subscribe());
+            let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), role, size, taken, ending));
+            self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
         }
     }
 
     /// Removes those that nobody had.
     pub async fn empty_pool(&self) {
-        std::mem::take(&mut *self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner))
-            .iter()
-            .for_each(AbortHandle::abort);
+        self.pool.ending.send_replace(true);
+        let tasks = std::mem::take(&mut *self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let ended = async |mut task: JoinHandle<()>| {
+            if timeout(ENDING, &mut task).await.is_err() {
+                tracing::warn!("a sandbox that was being made in advance is left: the engine took too long");
+                task.abort();
+            }
+        };
+        futures_util::future::join_all(tasks.into_iter().map(ended)).await;
         let all: Vec<Warm> = std::mem::take(&mut *self.pool.ready()).into_values().flatten().collect();
         futures_util::future::join_all(all.into_iter().map(|warm| self.discard(warm))).await;
     }
@@ -206,10 +217,15 @@ impl Inner {
 /// What a warm one's container is called by the engine, like any other's.
 const OWN_LABELS: [&str; 3] = [LABEL_SANDBOX, LABEL_DEPLOYMENT, "skillhost.role"];
 
-async fn keep_filled(inner: Weak<Inner>, role: String, size: usize) {
+async fn keep_filled(
+    inner: Weak<Inner>,
+    role: String,
+    size: usize,
+    taken: Arc<Notify>,
+    mut ending: watch::Receiver<bool>,
+) {
     let mut told = false;
-    let Some(taken) = inner.upgrade().map(|inner| Arc::clone(&inner.pool.taken)) else { return };
-    loop {
+    while !*ending.borrow() {
         let next = taken.notified();
         tokio::pin!(next);
         // Before the look, so that one that is taken between the two is not missed.
@@ -217,7 +233,11 @@ async fn keep_filled(inner: Weak<Inner>, role: String, size: usize) {
         let Some(strong) = inner.upgrade() else { return };
         if strong.pool.count(&role) >= size {
             drop(strong);
-            next.await;
+            tokio::select! {
+                () = next => {}
+                // Also when nobody is left who could say so.
+                _ = ending.changed() => {}
+            }
             continue;
         }
         match strong.prepare(&role).await {
@@ -232,7 +252,7 @@ async fn keep_filled(inner: Weak<Inner>, role: String, size: usize) {
                     tracing::warn!("no sandbox of role `{role}` can be made in advance: {error}");
                 }
                 drop(strong);
-                tokio::time::sleep(RETRY).await;
+                let _ = timeout(RETRY, ending.changed()).await;
             }
         }
     }

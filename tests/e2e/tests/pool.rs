@@ -145,3 +145,33 @@ fn the_next_host_finds_what_was_handed_out_and_nothing_else() {
         spares.filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("spare-")).count();
     assert_eq!(spares, 1, "that of the new warm one");
 }
+
+mod docker {
+    use std::process::Command;
+
+    use super::{User, needs_engine};
+
+    /// All containers of a deployment, also those that never ran.
+    fn containers(deployment: &str) -> String {
+        let filter = format!("label=skillhost.deployment={deployment}");
+        let listed = Command::new("docker")
+            .args(["ps", "-a", "--filter", &filter, "--format", "{{.Names}} {{.State}}"])
+            .output();
+        String::from_utf8(listed.unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_host_that_leaves_while_it_makes_one_leaves_none() {
+        needs_engine!();
+        let user = User::new("\n[pool]\ndefault = 1\n");
+        let deployment = || std::fs::read_to_string(user.state().join("sandboxes/deployment")).unwrap();
+        // At once, and after ever more steps of the making.
+        for calls in 0..8 {
+            for _ in 0..=calls * 4 {
+                user.run(["sandbox", "list"]).ok();
+            }
+            user.run(["host", "stop"]).ok();
+            assert_eq!(containers(&deployment()), "", "after {calls}");
+        }
+    }
+}
