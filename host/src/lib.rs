@@ -19,6 +19,7 @@ pub mod host;
 mod ids;
 mod mcp;
 pub mod process;
+mod project;
 pub mod sandbox;
 pub mod skills;
 pub mod stamp;

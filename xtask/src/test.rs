@@ -46,8 +46,9 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
-const ONCE: [&str; 10] = [
+const ONCE: [&str; 11] = [
     "http",
+    "http_project",
     "list_actions",
     "mcp",
     "mcp_attacks",

@@ -9,6 +9,7 @@ use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::host::BackendChoice;
 use crate::process::{HostProcess, StateDir};
+use crate::project;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFormat {
@@ -67,14 +68,14 @@ impl Global {
         Ok(Call { caller, authority: Authority::Owner, project, request })
     }
 
+    /// The project of the owner's calls: the one that was named, or the working directory.
     pub(super) fn project(&self) -> Result<PathBuf> {
-        let said = self.project.clone().unwrap_or_else(|| PathBuf::from("."));
-        absolute(&said)
+        self.named_project()?.map_or_else(|| absolute("."), Ok)
     }
 
-    /// Whether the project was said, rather than being where the program was started.
-    pub(super) fn names_project(&self) -> bool {
-        self.project.is_some()
+    /// The project that was named, in a flag or in the environment.
+    pub(super) fn named_project(&self) -> Result<Option<PathBuf>> {
+        self.project.as_deref().map(project::named).transpose()
     }
 
     pub(super) fn state_dir(&self) -> Result<PathBuf> {

@@ -29,7 +29,7 @@ is started with this verb stays. SKILLHOST_LOG sets what is logged, as in SKILLH
 
 With --http (or `listen` in [http] of the configuration) it serves MCP over HTTP as well, at http://ADDR/mcp. Who calls is what
 the configuration says of their token. Without tokens only this machine is served, and whoever connects is the caller whom
---tenant, --session and --agent name, in the project that --project names.
+--tenant, --session and --agent name, in the project that --project names; without --project there is none.
 
 Examples:
   skillhost serve --backend docker
@@ -73,8 +73,9 @@ impl Serve {
             None => config.listen,
         };
         let Some(listen) = listen else { return Ok(None) };
+        // Only the one that was named: where a service is started says nothing of what strangers may read.
         let anybody =
-            Identity { caller: app.global.caller(), project: Some(app.global.project()?), may_approve: false };
+            Identity { caller: app.global.caller(), project: app.global.named_project()?, may_approve: false };
         Door::new(config, Arc::new(mcp), listen, anybody).map(Some)
     }
 }

@@ -1,6 +1,6 @@
 //! `mcp`: the Model Context Protocol over standard input and output.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -13,6 +13,7 @@ use crate::config::{Config, Group, Separator};
 use crate::error::{Error, Result};
 use crate::mcp::{Identity, Server, Whose};
 use crate::process::Remote;
+use crate::project::is_too_wide;
 
 /// Serves agents over standard input and output, with the Model Context Protocol
 #[derive(Debug, Args)]
@@ -87,16 +88,13 @@ impl Mcp {
     }
 }
 
-/// The project: what was said, or the working directory. A client that starts its servers in the root or in a home directory
-/// means no project by it, and the whole of it must not become one.
+/// The project: the one that was named, or the working directory. A client that starts its servers in the root or in a home
+/// directory means no project by it, and the whole of it must not become one.
 fn project(app: &App) -> Result<Option<PathBuf>> {
-    let project = app.global.project()?;
-    if app.global.names_project() {
-        return Ok(Some(project));
+    match app.global.named_project()? {
+        Some(named) => Ok(Some(named)),
+        None => Ok(Some(app.global.project()?).filter(|dir| !is_too_wide(dir))),
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let is_none = project == Path::new("/") || home.is_some_and(|home| home == project);
-    Ok((!is_none).then_some(project))
 }
 
 /// What to write, and where.

@@ -120,6 +120,8 @@ fn leave(runtime: Runtime, serves: bool) {
 
 async fn ended(cli: Cli) -> Ended {
     let app = App::new(cli.global);
+    // Also for verbs that have no use for it: who names a project that is not there is mistaken.
+    app.global.named_project()?;
     // The host process has an order of its own in which it ends.
     if let Verb::Serve(serve) = cli.verb {
         return serve.run(&app).await;

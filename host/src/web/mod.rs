@@ -32,6 +32,7 @@ mod refusal;
 mod visitors;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
@@ -44,6 +45,7 @@ use crate::config::McpConfig;
 use crate::error::{Error, Result};
 use crate::mcp::Identity;
 use crate::process::{self, HostService};
+use crate::project::is_too_wide;
 
 /// Where it listens when nobody says where.
 pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8931);
@@ -69,14 +71,30 @@ impl Door {
         anybody: Identity,
     ) -> Result<Self> {
         let visitors = Visitors::new(&config, anybody)?;
-        if matches!(visitors, Visitors::Anybody(_)) && !listen.ip().to_canonical().is_loopback() {
-            return Err(Error::invalid_argument(format!(
-                "{listen} can be reached from other machines, and without a token everybody there would be let in: add an \
-                 [[http.token]] to the configuration for each client, or listen on {DEFAULT_ADDRESS}"
-            )));
+        if let Visitors::Anybody(visitor) = &visitors {
+            bounded(listen, visitor.identity().project.as_deref())?;
         }
         Ok(Self { config, options, listen, visitors, bound: None })
     }
+}
+
+/// What a door needs that everybody on this machine may pass.
+fn bounded(listen: SocketAddr, project: Option<&Path>) -> Result<()> {
+    if !listen.ip().to_canonical().is_loopback() {
+        return Err(Error::invalid_argument(format!(
+            "{listen} can be reached from other machines, and without a token everybody there would be let in: add an \
+                 [[http.token]] to the configuration for each client, or listen on {DEFAULT_ADDRESS}"
+        )));
+    }
+    if let Some(project) = project.filter(|project| is_too_wide(project)) {
+        return Err(Error::invalid_argument(format!(
+            "the project {} is the root, your home directory, or holds it, and without a token every user of this machine \
+             could read in it what you can: name the directory of one project, or add an [[http.token]] to the configuration \
+             for each client",
+            project.display()
+        )));
+    }
+    Ok(())
 }
 
 impl process::Door for Door {
@@ -105,10 +123,11 @@ impl process::Door for Door {
         match &self.visitors {
             Visitors::Anybody(visitor) => {
                 let Identity { caller, project, .. } = visitor.identity();
-                let project = project.as_ref().map(|dir| format!(", in the project {}", dir.display()));
+                let project = project
+                    .as_ref()
+                    .map_or_else(|| "with no project".into(), |dir| format!("in the project {}", dir.display()));
                 format!(
-                    "MCP over HTTP at {url}, without tokens: whoever on this machine connects calls as {caller}{}",
-                    project.unwrap_or_default()
+                    "MCP over HTTP at {url}, without tokens: whoever on this machine connects calls as {caller}, {project}"
                 )
             }
             Visitors::Known(visitors) => {

@@ -20,6 +20,7 @@ use crate::config::HttpConfig;
 use crate::config::http::{RATE, TokenDigest, digest_of};
 use crate::error::Result;
 use crate::mcp::Identity;
+use crate::project;
 
 /// When a client may try again whose requests have to end first.
 const SOON: Duration = Duration::from_secs(1);
@@ -69,9 +70,10 @@ impl Visitors {
         for (digest, token) in tokens {
             let bounds =
                 bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config, Some(config.rate.unwrap_or(RATE))));
+            let project = token.project.as_deref().map(project::named).transpose();
             let identity = Identity {
                 caller: token.caller.clone(),
-                project: token.project.clone(),
+                project: project.map_err(|error| error.context(format!("the [[http.token]] of {}", token.caller)))?,
                 may_approve: token.may_approve,
             };
             known.insert(digest, Visitor { identity, bounds: Arc::clone(bounds) });

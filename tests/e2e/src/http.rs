@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -32,7 +32,12 @@ impl Server {
 
     /// The same at this address. One that names no address is reached at its port of the loopback address.
     pub fn start_at(user: &User, listen: &str) -> Self {
-        let mut child = user.spawn(["serve", "--http", listen]);
+        Self::of(user.command(["serve", "--http", listen, "--project", "."]))
+    }
+
+    /// The one that this command starts.
+    pub fn of(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (found, line) = mpsc::channel();
         let log = std::thread::spawn(move || {

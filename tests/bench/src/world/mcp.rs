@@ -157,7 +157,7 @@ pub(crate) struct Serving {
 impl Serving {
     pub(crate) fn start(program: &Program<'_>) -> Result<Self> {
         program.stop()?;
-        let mut command = program.command(["serve", "--http", "127.0.0.1:0"]);
+        let mut command = program.command(["serve", "--http", "127.0.0.1:0", "--project", "."]);
         let mut child = command.stderr(Stdio::piped()).spawn().context("`skillhost serve`")?;
         let mut says = BufReader::new(child.stderr.take().context("its standard error")?);
         let address = loop {
