@@ -46,13 +46,14 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
-const ONCE: [&str; 11] = [
+const ONCE: [&str; 12] = [
     "http",
     "http_project",
     "list_actions",
     "mcp",
     "mcp_attacks",
     "mcp_crowd",
+    "mcp_lines",
     "mcp_sdk",
     "python_skill",
     "skill_files",

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use rmcp::ServiceExt as _;
+use rmcp::service::ServerInitializeError;
 use serde_json::json;
 
 use super::app::App;
 use super::failure::Ended;
 use crate::config::{Config, Group, Separator};
 use crate::error::{Error, Result};
-use crate::mcp::{Identity, Server, Whose};
+use crate::mcp::{Identity, Server, Stdio, Whose};
 use crate::process::Remote;
 use crate::project::is_too_wide;
 
@@ -80,9 +81,14 @@ impl Mcp {
         let identity = Identity { caller, project, may_approve: self.approvals == Approvals::Ask };
         let host = Remote::new(app.global.host_process()?);
         let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
-        let serving = server.serve(rmcp::transport::stdio_pipes()).await.map_err(|error| {
-            Error::invalid_argument(format!("what came over standard input is no beginning of the protocol: {error}"))
-        })?;
+        let serving = match server.serve(Stdio::new()).await {
+            Ok(serving) => serving,
+            Err(ServerInitializeError::ConnectionClosed(_)) => {
+                app.note("standard input has ended before the client began the protocol").await?;
+                return Ok(0);
+            }
+            Err(error) => return Err(Error::other(format!("the protocol could not begin: {error}")).into()),
+        };
         serving.waiting().await.map_err(|error| Error::other(format!("serving ended: {error}")))?;
         Ok(0)
     }

@@ -47,13 +47,13 @@ pub(super) async fn call<S: Service>(
         });
         let mut listening = std::pin::pin!(async {
             loop {
-                let patience = heard.progress.as_ref().and_then(|progress| progress.patience());
+                let patience = heard.progress.as_ref().map(|progress| progress.patience());
                 let piece = match patience {
                     None => pieces.recv().await,
                     Some(patience) => match timeout(patience, pieces.recv()).await {
                         Ok(piece) => piece,
                         Err(_) => {
-                            heard.tell().await;
+                            heard.overdue().await;
                             continue;
                         }
                     },
@@ -123,6 +123,12 @@ impl Heard<'_> {
     async fn tell(&mut self) {
         if let Some(progress) = &mut self.progress {
             progress.tell().await;
+        }
+    }
+
+    async fn overdue(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.overdue().await;
         }
     }
 

@@ -1,24 +1,28 @@
 //! The protocol's requests, each turned into what it asks.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, GetSkillRequestParams,
-    GetSkillResult, GetTaskParams, GetTaskResult, Implementation, ListResourcesResult, ListSkillsResult,
-    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceDirectoryRequestParams,
-    ReadResourceDirectoryResult, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
-    ServerCapabilities, ServerConfig, SubscriptionFilter, UpdateTaskParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CustomRequest, CustomResult,
+    ErrorCode, GetSkillRequestParams, GetSkillResult, GetTaskParams, GetTaskResult, Implementation,
+    ListResourcesResult, ListSkillsResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+    ReadResourceDirectoryRequestParams, ReadResourceDirectoryResult, ReadResourceRequestParams, ReadResourceResponse,
+    ReadResourceResult, ServerCapabilities, ServerConfig, SubscriptionFilter, UpdateTaskParams,
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use tokio::sync::mpsc;
 
 use super::approvals::{self, Said};
+use super::incoming::misfit;
 use super::progress::Progress;
 use super::tools::Ask;
 use super::{Identity, Server, Shared, Whose, call, resources};
-use crate::api::server::Service;
+use crate::api::server::{Service, bug};
 use crate::api::types::{Approval, Event, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{CallIo, Output};
@@ -46,9 +50,13 @@ impl<S: Service> ServerHandler for Server<S> {
 
     async fn list_tools(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        if let Some(cursor) = request.and_then(|request| request.cursor) {
+            // They come all at once: not every client asks for a second page.
+            return Err(unserved(resources::made_up(&cursor)));
+        }
         let identity = self.shared.identity(&context.extensions)?;
         let offer = self.shared.offer(&identity).await.map_err(unserved)?;
         Ok(ListToolsResult::with_all_items(offer.tools.clone()))
@@ -77,9 +85,25 @@ impl<S: Service> ServerHandler for Server<S> {
             }
         };
         tokio::select! {
-            response = doing.respond(&request, &context) => response,
+            // A panic would end the task that this runs in, and the client would wait for ever.
+            response = AssertUnwindSafe(doing.respond(&request, &context)).catch_unwind() => {
+                response.unwrap_or_else(|panic| Ok(call::failed(&bug(&*panic)).into()))
+            }
             () = cancelled => Ok(call::failed(&Error::cancelled("the client cancelled the call")).into()),
         }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, params, .. } = &request;
+        let unknown = || {
+            let message = format!("there is no method {method:?}");
+            ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None)
+        };
+        Err(misfit(method, params.as_ref()).unwrap_or_else(unknown))
     }
 
     async fn list_resources(
@@ -180,6 +204,10 @@ impl<S: Service> ServerHandler for Server<S> {
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         // Clients of before `subscriptions/listen` are told anyhow. Over HTTP they are not there between two requests.
         let Whose::Fixed(identity) = &self.shared.whose else { return };
+        // Once, however often a client says it: each would be a call that goes on for as long as the client.
+        if self.shared.initialized.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let (shared, identity, listener) = (self.shared.clone(), identity.clone(), Listener::Peer(context.peer));
         tokio::spawn(async move { shared.watching(&identity, &listener).await });
     }
@@ -258,9 +286,11 @@ impl<S: Service> Doing<S> {
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        let token = context.meta.get_progress_token();
+        let mut progress = token.map(|token| Progress::new(context.peer.clone(), token));
         let mut asked = false;
         loop {
-            let error = match self.attempt(context).await {
+            let error = match self.attempt(context, &mut progress).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
@@ -271,7 +301,7 @@ impl<S: Service> Doing<S> {
             let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
             let said = match approvals::answered(&approval.id, state, responses) {
                 Some(said) => said,
-                None => match self.put_to_user(approval, context).await {
+                None => match self.put_to_user(approval, context, progress.as_mut()).await {
                     Asked::Answered(said) => said,
                     Asked::Later(required) => return Ok(required),
                     Asked::Nobody => return Ok(call::failed(&error).into()),
@@ -288,7 +318,12 @@ impl<S: Service> Doing<S> {
     }
 
     /// Asks the client's user, in the way that the client knows.
-    async fn put_to_user(&self, approval: &Approval, context: &RequestContext<RoleServer>) -> Asked {
+    async fn put_to_user(
+        &self,
+        approval: &Approval,
+        context: &RequestContext<RoleServer>,
+        progress: Option<&mut Progress>,
+    ) -> Asked {
         let can = context.client_capabilities().as_ref().is_some_and(takes_forms);
         if !can {
             return Asked::Nobody;
@@ -301,7 +336,12 @@ impl<S: Service> Doing<S> {
         if matches!(self.shared.whose, Whose::OfRequest) {
             return Asked::Nobody;
         }
-        match context.peer.create_elicitation(approvals::question(approval)).await {
+        let asking = context.peer.create_elicitation(approvals::question(approval));
+        let answer = match progress {
+            Some(progress) => progress.during(asking).await,
+            None => asking.await,
+        };
+        match answer {
             Ok(answer) => Asked::Answered(approvals::said(&answer)),
             Err(error) => {
                 tracing::warn!("the client's user could not be asked: {error}");
@@ -311,23 +351,29 @@ impl<S: Service> Doing<S> {
     }
 
     /// Makes the call; one that takes long goes on as a task, where the client knows those.
-    async fn attempt(&self, context: &RequestContext<RoleServer>) -> Result<CallToolResponse> {
-        let progress = context.meta.get_progress_token().map(|token| Progress::new(context.peer.clone(), token));
+    async fn attempt(
+        &self,
+        context: &RequestContext<RoleServer>,
+        progress: &mut Option<Progress>,
+    ) -> Result<CallToolResponse> {
         let tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
         if !tasks {
-            let mut progress = progress;
             return Ok(self.shared.perform(&self.identity, self.ask.clone(), progress.as_mut()).await?.into());
         }
         let (shared, identity, ask) = (self.shared.clone(), self.identity.clone(), self.ask.clone());
+        let mut own = progress.take();
         let mut work = Box::pin(async move {
-            let mut progress = progress;
-            shared.perform(&identity, ask, progress.as_mut()).await
+            let result = shared.perform(&identity, ask, own.as_mut()).await;
+            (result, own)
         });
         let patience = Duration::from_millis(self.shared.config.task_after_ms);
         tokio::select! {
-            done = &mut work => Ok(done?.into()),
+            (result, own) = &mut work => {
+                *progress = own;
+                Ok(result?.into())
+            }
             () = tokio::time::sleep(patience), if self.shared.tasks.has_room(&self.identity.caller) => {
-                let work = async move { work.await.unwrap_or_else(|error| call::failed(&error)) };
+                let work = async move { work.await.0.unwrap_or_else(|error| call::failed(&error)) };
                 Ok(CallToolResponse::Task(self.shared.tasks.go_on(&self.identity.caller, work)))
             }
         }

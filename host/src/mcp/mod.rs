@@ -14,14 +14,18 @@ mod approvals;
 mod call;
 mod catalog;
 mod handler;
+mod id;
+mod incoming;
 mod progress;
 mod resources;
+mod stdio;
 mod tasks;
 mod tools;
 mod under_way;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rmcp::ErrorData;
 use rmcp::model::{Extensions, JsonObject};
@@ -29,7 +33,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use self::catalog::{Offer, Offers};
+pub(crate) use self::incoming::{Incoming, mended, read};
 use self::progress::Progress;
+pub(crate) use self::stdio::Stdio;
 use self::tasks::Tasks;
 use self::tools::Ask;
 use self::under_way::UnderWay;
@@ -78,6 +84,8 @@ struct Shared<S> {
     offers: Offers,
     tasks: Tasks,
     under_way: UnderWay,
+    /// The client at the other end of a pipe is told of changes.
+    initialized: AtomicBool,
 }
 
 impl<S: Service> Server<S> {
@@ -90,6 +98,7 @@ impl<S: Service> Server<S> {
             offers: Offers::default(),
             tasks: Tasks::default(),
             under_way: UnderWay::default(),
+            initialized: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }

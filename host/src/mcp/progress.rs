@@ -1,16 +1,22 @@
-//! What a call says on its way, as progress notifications.
+//! What a call says on its way, as progress notifications, and that it goes on while it says nothing: clients give up a call
+//! of which they hear nothing.
 
 use std::time::{Duration, Instant};
 
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
+use tokio::time::sleep;
 
 use crate::api::types::Event;
 use crate::host::Output;
 
 /// The least time between two notifications: more of them tell nobody more, and a skill can make thousands.
 const BETWEEN: Duration = Duration::from_millis(50);
+/// The longest time without one. Clients wait for 5 seconds and more.
+const SILENCE: Duration = Duration::from_secs(2);
+/// What progress goes up by where a call has not said that it got any further, since it must go up.
+const STEP: f64 = 0.001;
 /// How much of a command's output one notification shows.
 const SHOWN: usize = 1_000;
 
@@ -18,7 +24,8 @@ const SHOWN: usize = 1_000;
 pub(super) struct Progress {
     peer: Peer<RoleServer>,
     token: ProgressToken,
-    told: f64,
+    since: Instant,
+    told: Option<f64>,
     told_at: Option<Instant>,
     output: f64,
     /// What came too soon after what was told last.
@@ -34,13 +41,29 @@ struct Told {
 
 impl Progress {
     pub(super) fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token, told: -1.0, told_at: None, output: 0.0, waits: None }
+        Self { peer, token, since: Instant::now(), told: None, told_at: None, output: 0.0, waits: None }
     }
 
-    /// How long what waits has to wait; none when nothing does.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.waits.as_ref()?;
-        Some(self.told_at.map_or(Duration::ZERO, |at| BETWEEN.saturating_sub(at.elapsed())))
+    /// When something is to be told next, should nothing be heard before.
+    pub(super) fn patience(&self) -> Duration {
+        let silent = |at: Instant, bound: Duration| bound.saturating_sub(at.elapsed());
+        match (&self.waits, self.told_at) {
+            (Some(_), None) => Duration::ZERO,
+            (Some(_), Some(told_at)) => silent(told_at, BETWEEN),
+            (None, told_at) => silent(told_at.unwrap_or(self.since), SILENCE),
+        }
+    }
+
+    /// Does some work, and tells meanwhile that it goes on.
+    pub(super) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                () = sleep(self.patience()) => {}
+            }
+            self.overdue().await;
+        }
     }
 
     /// Tells of an event, or of output.
@@ -60,19 +83,30 @@ impl Progress {
             }
             Output::Event(_) => return,
         }
-        if self.patience().is_some_and(|patience| patience.is_zero()) {
+        if self.patience().is_zero() {
             self.tell().await;
         }
+    }
+
+    /// Tells what waits, or that the call goes on.
+    pub(super) async fn overdue(&mut self) {
+        if self.waits.is_none() {
+            let message = format!("{} s so far", self.since.elapsed().as_secs());
+            self.waits = Some(Told { progress: self.next(), total: None, message });
+        }
+        self.tell().await;
+    }
+
+    /// The least that is more than what was told.
+    fn next(&self) -> f64 {
+        self.told.map_or(0.0, |told| told + STEP)
     }
 
     /// Tells what waits.
     pub(super) async fn tell(&mut self) {
         let Some(Told { progress, total, message }) = self.waits.take() else { return };
-        // It must go up.
-        if progress <= self.told {
-            return;
-        }
-        (self.told, self.told_at) = (progress, Some(Instant::now()));
+        let progress = progress.max(self.next());
+        (self.told, self.told_at) = (Some(progress), Some(Instant::now()));
         let mut param = ProgressNotificationParam::new(self.token.clone(), progress);
         if let Some(total) = total {
             param = param.with_total(total);

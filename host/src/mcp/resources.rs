@@ -145,11 +145,16 @@ pub(super) fn page<T>(all: Vec<T>, cursor: Option<&str>) -> Result<(Vec<T>, Opti
             .parse()
             .ok()
             .filter(|start| *start < all.len() && start % PAGE == 0)
-            .ok_or_else(|| Error::invalid_argument(format!("the cursor {cursor:?} is none that was given")))?,
+            .ok_or_else(|| made_up(cursor))?,
     };
     let more = all.len() > start + PAGE;
     let page = all.into_iter().skip(start).take(PAGE).collect();
     Ok((page, more.then(|| (start + PAGE).to_string())))
+}
+
+/// A cursor that we have not given.
+pub(super) fn made_up(cursor: &str) -> Error {
+    Error::invalid_argument(format!("the cursor {cursor:?} is none that was given"))
 }
 
 /// A list of what skills have.

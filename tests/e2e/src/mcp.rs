@@ -1,7 +1,10 @@
 //! `skillhost mcp` as its client has it: lines on standard input and output, with nothing in between that would mend them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
@@ -12,7 +15,7 @@ pub struct Client {
     /// The server.
     pub child: Child,
     to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
+    from: Option<BufReader<ChildStdout>>,
     capabilities: Value,
     id: u64,
 }
@@ -26,7 +29,7 @@ impl Client {
     /// One that this command starts.
     pub fn of(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let (to, from) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
         Self { child, to, from, capabilities: json!({}), id: 0 }
     }
 
@@ -43,17 +46,62 @@ impl Client {
 
     /// Sends a line.
     pub fn send(&mut self, text: &str) {
-        writeln!(self.to.as_mut().unwrap(), "{text}").unwrap();
+        self.send_bytes(text.as_bytes());
+    }
+
+    /// Sends a line, of whatever bytes.
+    pub fn send_bytes(&mut self, line: &[u8]) {
+        self.to.as_mut().unwrap().write_all(&[line, b"\n"].concat()).unwrap();
+    }
+
+    /// Sends requests with so many ids from `first` on, from a thread that reads nothing; how many it has written.
+    pub fn flood(&mut self, first: u64, count: u64, method: &'static str) -> Arc<AtomicU64> {
+        let written = Arc::new(AtomicU64::new(0));
+        let (told, meta) = (Arc::clone(&written), self.meta());
+        let mut to = std::fs::File::from(self.to.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap());
+        std::thread::spawn(move || {
+            for id in first..first + count {
+                let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {"_meta": meta}});
+                // Where the server has ended, the test says so.
+                if writeln!(to, "{request}").is_err() {
+                    return;
+                }
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        written
+    }
+
+    /// Ends the server's input.
+    pub fn end_input(&mut self) {
+        self.to = None;
+    }
+
+    /// Closes the server's output.
+    pub fn end_output(&mut self) {
+        self.from = None;
+    }
+
+    /// What every request says of its client.
+    pub fn meta(&self) -> Value {
+        json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
+        })
+    }
+
+    /// The next message; none when the server has ended.
+    pub fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.from.as_mut().unwrap().read_line(&mut line).unwrap();
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
     /// Sends a request.
     pub fn begin(&mut self, method: &str, mut params: Value) -> u64 {
         self.id += 1;
-        params["_meta"] = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
-        });
+        params["_meta"] = self.meta();
         self.send(&json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params}).to_string());
         self.id
     }
@@ -61,9 +109,7 @@ impl Client {
     /// The answer to a request, whatever comes before it.
     pub fn answer(&mut self, id: u64) -> Value {
         loop {
-            let mut line = String::new();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server ended");
-            let message: Value = serde_json::from_str(&line).unwrap();
+            let message = self.next().expect("the server ended");
             if message["id"] == id {
                 return message;
             }

@@ -1,0 +1,327 @@
+//! The protocol over standard input and output: one message a line.
+//!
+//! The SDK has a transport for that, too. This one answers what it cannot read ([`incoming`]), reads no more from a client that
+//! does not read its answers, and ends what runs when the client has ended its input.
+//!
+//! # What a client can make us hold
+//!
+//! A request counts from when it is read until its answer is written, and one that is long for more. While as many count as
+//! may, further ones wait unstarted, and when these are more than [`MAX_WAITING`] nothing more is read: a client that goes on
+//! writing then waits in its own `write`. Cancellations and answers to our questions pass those that wait.
+//!
+//! # The end
+//!
+//! When standard input ends, the client asks for nothing more. What it asked for within [`LAST`] before is still answered, so
+//! that `printf … | skillhost mcp` has its answers; everything else that runs is ended. Only time counts in which the client
+//! could have asked for more. Everything is ended once nobody can
+//! read the answers: when the other end of standard output is closed, or takes nothing for [`STUCK`] after the end of the input.
+
+mod lines;
+mod output;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rmcp::ErrorData;
+use rmcp::model::{
+    CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, ClientNotification, ClientRequest,
+    RequestId, ServerJsonRpcMessage,
+};
+use rmcp::service::RoleServer;
+use rmcp::transport::Transport;
+use tokio::io::AsyncRead;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use self::lines::{Line, Lines, MAX_LINE};
+use self::output::{Output, Sink};
+use super::incoming::{Incoming, read, unreadable};
+
+/// How much may count at once, in units: each request is one, and one more for each full [`UNIT`] bytes of it.
+const MAX_UNITS: u32 = 256;
+const UNIT: usize = 256 << 10;
+/// What a short request takes, too.
+const OVERHEAD: usize = 1 << 10;
+/// How many bytes of requests may wait to be started.
+const MAX_WAITING: usize = 1 << 20;
+/// How long before the end of the input a request may have come that is still answered.
+const LAST: Duration = Duration::from_secs(1);
+/// How long after the end of the input a client may take nothing of its answers.
+const STUCK: Duration = Duration::from_secs(5);
+
+/// Standard input and output.
+pub(crate) struct Stdio {
+    lines: Lines,
+    output: Arc<Output>,
+    requests: Arc<Requests>,
+    units: Arc<Semaphore>,
+    /// Requests that wait until others are answered.
+    waiting: VecDeque<Waiting>,
+    /// Requests that are to be ended.
+    ending: Vec<RequestId>,
+    /// Our own answer to the last line, until it can be written.
+    reply: Option<ServerJsonRpcMessage>,
+    /// Until all of it is written.
+    replying: bool,
+    /// How long nothing came while we were ready to read, and since when that is so now.
+    quiet: Duration,
+    quiet_since: Option<Instant>,
+    state: State,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No request has come.
+    New,
+    /// Requests come.
+    Open,
+    /// The input has ended.
+    Ended,
+    /// Nobody can read an answer.
+    Left,
+}
+
+struct Waiting {
+    message: Box<ClientJsonRpcMessage>,
+    id: RequestId,
+    units: u32,
+    bytes: usize,
+}
+
+/// The requests that have no answer yet.
+#[derive(Default)]
+struct Requests {
+    all: Mutex<HashMap<RequestId, Asked>>,
+}
+
+struct Asked {
+    /// How long it had been quiet when it came.
+    since: Duration,
+    /// It has no end of its own.
+    endless: bool,
+    counts: Option<OwnedSemaphorePermit>,
+}
+
+impl Requests {
+    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, Asked>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stdio {
+    /// Those of this process.
+    pub(crate) fn new() -> Self {
+        let (input, output) = output::standard();
+        Self::over(input, output)
+    }
+
+    fn over(input: Box<dyn AsyncRead + Send + Unpin>, sink: Sink) -> Self {
+        Self {
+            lines: Lines::new(input),
+            output: Arc::new(Output::new(sink)),
+            requests: Arc::default(),
+            units: Arc::new(Semaphore::new(MAX_UNITS as usize)),
+            waiting: VecDeque::new(),
+            ending: Vec::new(),
+            reply: None,
+            replying: false,
+            quiet: Duration::ZERO,
+            quiet_since: None,
+            state: State::New,
+        }
+    }
+
+    /// Takes a line; gives it on when it is a message that can be taken at once.
+    fn take(&mut self, line: Line) -> Option<ClientJsonRpcMessage> {
+        let incoming = match line {
+            Line::Whole => read(self.lines.line()),
+            Line::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
+            Line::End => {
+                self.end(State::Ended);
+                return None;
+            }
+        };
+        match incoming {
+            Incoming::Message(message) => return self.message(message),
+            Incoming::Refused(answer) => self.answer(*answer),
+            Incoming::Nothing => {}
+        }
+        None
+    }
+
+    fn answer(&mut self, answer: ServerJsonRpcMessage) {
+        (self.reply, self.replying) = (Some(answer), true);
+    }
+
+    fn message(&mut self, message: Box<ClientJsonRpcMessage>) -> Option<ClientJsonRpcMessage> {
+        let request = match &*message {
+            ClientJsonRpcMessage::Request(request) => request,
+            // Before the first request there is nothing that it could be about.
+            _ if self.state == State::New => return None,
+            other => {
+                if let Some(id) = cancelled(other).cloned() {
+                    // It has no answer, so this is where it ends.
+                    self.forget(&id);
+                }
+                return Some(*message);
+            }
+        };
+        let id = request.id.clone();
+        let asked = Asked {
+            since: self.quiet,
+            endless: matches!(request.request, ClientRequest::SubscriptionsListenRequest(_)),
+            counts: None,
+        };
+        self.state = State::Open;
+        {
+            let mut all = self.requests.all();
+            if all.contains_key(&id) {
+                let why = format!("a request with the id {id} is under way: give each request one of its own");
+                drop(all);
+                self.answer(ServerJsonRpcMessage::error(ErrorData::invalid_request(why, None), Some(id)));
+                return None;
+            }
+            all.insert(id.clone(), asked);
+        }
+        let bytes = self.lines.line().len() + OVERHEAD;
+        let units = u32::try_from(1 + bytes / UNIT).unwrap_or(u32::MAX);
+        self.waiting.push_back(Waiting { message, id, units, bytes });
+        None
+    }
+
+    /// Starts the first request that waits.
+    fn start(&mut self, counts: OwnedSemaphorePermit) -> Option<ClientJsonRpcMessage> {
+        let first = self.waiting.pop_front()?;
+        self.requests.all().get_mut(&first.id)?.counts = Some(counts);
+        Some(*first.message)
+    }
+
+    /// Nothing more is read, and in the end nothing more written.
+    fn end(&mut self, state: State) {
+        self.state = state;
+        let all = self.requests.all();
+        let ends = |asked: &Asked| state == State::Left || asked.endless || self.quiet - asked.since > LAST;
+        self.ending = all.iter().filter(|(_, asked)| ends(asked)).map(|(id, _)| id.clone()).collect();
+        drop(all);
+        if state == State::Left {
+            self.output.close();
+            self.waiting.clear();
+        }
+    }
+
+    /// The next message, or none for now.
+    async fn next(&mut self) -> Result<Option<ClientJsonRpcMessage>, Over> {
+        if let Some(id) = self.ending.pop() {
+            self.forget(&id);
+            let param = CancelledNotificationParam::new(Some(id), Some("the client has left".into()));
+            let notification = ClientNotification::CancelledNotification(CancelledNotification::new(param));
+            return Ok(Some(ClientJsonRpcMessage::notification(notification)));
+        }
+        let ended = match self.state {
+            State::New | State::Open => false,
+            State::Ended => true,
+            State::Left => return Err(Over),
+        };
+        let first = self.waiting.front().map(|waiting| waiting.units);
+        let room = self.waiting.iter().map(|waiting| waiting.bytes).sum::<usize>() < MAX_WAITING;
+        let reads = !ended && !self.replying && room;
+        match self.quiet_since {
+            None if reads => self.quiet_since = Some(Instant::now()),
+            Some(_) if !reads => self.no_longer_quiet(),
+            _ => {}
+        }
+        let Self { lines, output, units, reply, replying, .. } = self;
+        let happened = tokio::select! {
+            biased;
+            () = output.gone() => Happened::Left,
+            () = output.stuck(STUCK), if ended => Happened::Left,
+            // Who does not read the answers to what cannot be read is not read either.
+            delivered = output.deliver(reply), if *replying => Happened::Replied(delivered),
+            Ok(counts) = Arc::clone(units).acquire_many_owned(first.unwrap_or_default()), if first.is_some() => {
+                Happened::Room(counts)
+            }
+            line = lines.next(), if reads => Happened::Line(line),
+            // All that was asked has its answer.
+            Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(Over),
+        };
+        match happened {
+            Happened::Left | Happened::Replied(Err(_)) => self.end(State::Left),
+            Happened::Replied(Ok(())) => self.replying = false,
+            Happened::Room(counts) => return Ok(self.start(counts)),
+            Happened::Line(line) => {
+                self.no_longer_quiet();
+                return Ok(self.take(line));
+            }
+        }
+        Ok(None)
+    }
+
+    fn no_longer_quiet(&mut self) {
+        self.quiet += self.quiet_since.take().map(|since| since.elapsed()).unwrap_or_default();
+    }
+
+    /// A request has no answer any more, or has it.
+    fn forget(&mut self, id: &RequestId) {
+        self.requests.all().remove(id);
+        self.waiting.retain(|waiting| waiting.id != *id);
+    }
+}
+
+/// What was waited for.
+enum Happened {
+    Left,
+    Replied(io::Result<()>),
+    Room(OwnedSemaphorePermit),
+    Line(Line),
+}
+
+/// Nothing more comes.
+struct Over;
+
+/// Which request a message cancels.
+fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
+    match message {
+        ClientJsonRpcMessage::Notification(notification) => match &notification.notification {
+            ClientNotification::CancelledNotification(cancelled) => cancelled.params.request_id.as_ref(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Transport<RoleServer> for Stdio {
+    type Error = io::Error;
+
+    fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let (output, requests) = (Arc::clone(&self.output), Arc::clone(&self.requests));
+        async move {
+            let answered = match &message {
+                ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
+                ServerJsonRpcMessage::Error(error) => error.id.clone(),
+                _ => None,
+            };
+            let written = output.deliver(&mut Some(message)).await;
+            if let Some(id) = answered {
+                requests.all().remove(&id);
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
+        loop {
+            match self.next().await {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                Err(Over) => return None,
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.output.close();
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Standard output: whole lines, in whatever order they come, and whether anybody reads them.
+
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, BytesMut};
+use rmcp::model::ServerJsonRpcMessage;
+use tokio::io::{AsyncRead, AsyncWriteExt as _, Interest, Stdout};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, watch};
+
+use crate::api::server::stopped;
+
+/// Where lines go.
+pub(super) enum Sink {
+    /// A pipe of our own description, which no other program's blocking reads and writes share.
+    Pipe(pipe::Sender),
+    /// A file, a terminal, a socket.
+    Other(Box<Mutex<Stdout>>),
+}
+
+/// This process's standard input and output. Pipes, which is what clients give, are read and written without a thread between.
+pub(super) fn standard() -> (Box<dyn AsyncRead + Send + Unpin>, Sink) {
+    let open = pipe::OpenOptions::new();
+    let input: Box<dyn AsyncRead + Send + Unpin> = match open.open_receiver("/proc/self/fd/0") {
+        Ok(pipe) => Box::new(pipe),
+        Err(_) => Box::new(tokio::io::stdin()),
+    };
+    let output = match open.open_sender("/proc/self/fd/1") {
+        Ok(pipe) => Sink::Pipe(pipe),
+        Err(_) => Sink::Other(Box::new(Mutex::new(tokio::io::stdout()))),
+    };
+    (input, output)
+}
+
+/// What lines are written through.
+pub(super) struct Output {
+    sink: Sink,
+    /// What of a line has not been written. It is another writer's to write on, should its own have been dropped.
+    rest: Mutex<BytesMut>,
+    closed: watch::Sender<bool>,
+    /// How many lines are to be written, and how many bytes were.
+    writers: AtomicUsize,
+    written: AtomicU64,
+}
+
+impl Output {
+    pub(super) fn new(sink: Sink) -> Self {
+        Self {
+            sink,
+            rest: Mutex::default(),
+            closed: watch::Sender::new(false),
+            writers: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Writes a message, if it has not been written in part by a call that was dropped, and all that is left over of others.
+    pub(super) async fn deliver(&self, message: &mut Option<ServerJsonRpcMessage>) -> io::Result<()> {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        let _writing = Writing(&self.writers);
+        let mut rest = self.rest.lock().await;
+        if let Some(message) = message.take() {
+            let whole = rest.len();
+            let mut line = (&mut *rest).writer();
+            if let Err(error) =
+                serde_json::to_writer(&mut line, &message).map_err(io::Error::from).and_then(|()| line.write_all(b"\n"))
+            {
+                rest.truncate(whole);
+                return Err(error);
+            }
+        }
+        let mut closed = self.closed.subscribe();
+        while !rest.is_empty() {
+            let written = tokio::select! {
+                biased;
+                () = stopped(&mut closed) => Err(io::ErrorKind::BrokenPipe.into()),
+                written = self.sink.write(&rest) => written,
+            };
+            match written {
+                Ok(written) => {
+                    rest.advance(written);
+                    self.written.fetch_add(written as u64, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    self.close();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails all writing from now on.
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Waits until nobody can read what is written.
+    pub(super) async fn gone(&self) {
+        let mut closed = self.closed.subscribe();
+        tokio::select! {
+            () = stopped(&mut closed) => {}
+            () = self.sink.gone() => {}
+        }
+    }
+
+    /// Waits until there has been something to write for so long, and nothing was taken.
+    pub(super) async fn stuck(&self, patience: Duration) {
+        loop {
+            let before = self.written.load(Ordering::Relaxed);
+            tokio::time::sleep(patience).await;
+            if self.writers.load(Ordering::Relaxed) > 0 && self.written.load(Ordering::Relaxed) == before {
+                return;
+            }
+        }
+    }
+}
+
+struct Writing<'a>(&'a AtomicUsize);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Sink {
+    /// Writes some of this. What was not written is not lost when this is dropped.
+    async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => loop {
+                pipe.writable().await?;
+                match pipe.try_write(bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    written => return written,
+                }
+            },
+            Self::Other(stdout) => {
+                let mut stdout = stdout.lock().await;
+                // What it has taken before may still be under way.
+                stdout.flush().await?;
+                stdout.write(bytes).await
+            }
+        }
+    }
+
+    /// Waits until the other end is closed, where that can be told.
+    async fn gone(&self) {
+        if let Self::Pipe(pipe) = self
+            && pipe.ready(Interest::ERROR).await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
