@@ -46,9 +46,11 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
-const ONCE: [&str; 12] = [
+const ONCE: [&str; 14] = [
     "http",
+    "http_crowd",
     "http_project",
+    "http_protocol",
     "list_actions",
     "mcp",
     "mcp_attacks",

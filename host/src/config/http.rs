@@ -50,7 +50,7 @@ pub struct HttpConfig {
     pub rate: Option<u32>,
     /// Requests of one identity under way (1 to 65,536; default 256).
     pub concurrent: usize,
-    /// Connections (1 to 32,768; default 1024); more wait to be accepted.
+    /// Connections (1 to 32,768; default 1024); idle ones give way to more, else these wait.
     pub max_connections: usize,
     /// How long the head of a request may take, and how long a connection may be idle (10ms to 10m; default 30s).
     pub header_timeout: Span,

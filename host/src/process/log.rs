@@ -19,6 +19,10 @@ const PREVIOUS: &str = "host.log.1";
 /// The size at which a log becomes the previous one.
 const ROTATE_AT: u64 = 4 << 20;
 
+/// What is logged where nobody says. The protocol's library calls it an error of the service when a client has left before its
+/// answer; what fails on our side is in our own words.
+const DEFAULT: &str = "warn,skillhost=info,rmcp::service=off";
+
 /// The log file, begun anew when it is large.
 pub(super) fn open(state: &StateDir) -> Result<File> {
     let file = state.append(LOG_FILE)?;
@@ -31,7 +35,7 @@ pub(super) fn open(state: &StateDir) -> Result<File> {
 
 /// Sends what is traced to the log file of `state`, or to standard error.
 pub(super) fn trace_to(state: Option<&Path>) -> Result<()> {
-    let filter = EnvFilter::try_from_env("SKILLHOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn,skillhost=info"));
+    let filter = EnvFilter::try_from_env("SKILLHOST_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     // One that is set already is an embedder's or a test's, and stays.
     let _ = match state {

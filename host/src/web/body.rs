@@ -15,6 +15,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::connections::Busy;
 use super::metrics::UnderWay;
 use super::refusal::{Reason, Refusal};
 
@@ -54,6 +55,7 @@ pub(super) struct Held {
     body: BoxBody<Bytes, Infallible>,
     _slot: Option<OwnedSemaphorePermit>,
     _under_way: UnderWay,
+    _busy: Busy,
 }
 
 impl Held {
@@ -61,8 +63,9 @@ impl Held {
         body: BoxBody<Bytes, Infallible>,
         slot: Option<OwnedSemaphorePermit>,
         under_way: UnderWay,
+        busy: Busy,
     ) -> Self {
-        Self { body, _slot: slot, _under_way: under_way }
+        Self { body, _slot: slot, _under_way: under_way, _busy: busy }
     }
 }
 

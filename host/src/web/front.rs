@@ -1,16 +1,18 @@
 //! What happens to one request. The order of the checks is that of the table in [`super`].
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, COOKIE, PROXY_AUTHORIZATION,
+    VARY,
 };
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -18,14 +20,15 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::body::{Held, whole};
+use super::connections::Busy;
 use super::counted::Counted;
 use super::doorplate::Doorplate;
-use super::metrics::{CONTENT_TYPE, Endpoint, Metrics};
-use super::refusal::{Answer, Reason, Refusal, respond};
+use super::metrics::{self, Endpoint, Metrics};
+use super::refusal::{Answer, JSON, Reason, Refusal, respond};
 use super::visitors::Visitors;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
-use crate::mcp::{Server, Whose};
+use crate::mcp::{self, Identity, Server, Whose, mended, read};
 use crate::process::HostService;
 
 /// How long the host may take to say that it is ready.
@@ -84,19 +87,24 @@ impl Front {
         self.mcp.config.cancellation_token.cancel();
     }
 
-    /// Answers a request that came to the address `local`.
-    pub(super) async fn answer(&self, request: Request<Incoming>, local: std::net::SocketAddr) -> Response<Held> {
+    /// Answers a request that came to the address `local` and keeps its connection `busy`.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        local: std::net::SocketAddr,
+        busy: Busy,
+    ) -> Response<Held> {
         let endpoint = Endpoint::at(request.uri().path());
         let mut under_way = self.metrics.begin(endpoint);
         let (parts, body) = request.into_parts();
-        let (mut answer, slot) = match self.admit(endpoint, parts, body, local).await {
+        let (mut answer, slot) = match self.admit(endpoint, parts, body, local, &busy).await {
             Ok(answered) => answered,
             Err(refusal) => (self.refuse(refusal), None),
         };
         // What depends on the token must not be kept for another one.
         answer.headers_mut().entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         under_way.answered(answer.status());
-        answer.map(|body| Held::new(body, slot, under_way))
+        answer.map(|body| Held::new(body, slot, under_way, busy))
     }
 
     fn refuse(&self, refusal: Refusal) -> Answer {
@@ -111,15 +119,16 @@ impl Front {
         parts: Parts,
         body: Incoming,
         local: std::net::SocketAddr,
+        busy: &Busy,
     ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
         self.plate.meant(&parts, local)?;
         let Some(origin) = self.plate.origin(&parts.headers)? else {
-            return self.enter(endpoint, parts, body).await;
+            return self.enter(endpoint, parts, body, busy).await;
         };
         // A browser asks first, without the token, and shows a page nothing that does not say that it may be shown.
         let (mut answer, slot) = match parts.method == Method::OPTIONS {
             true => (permission(), None),
-            false => match self.enter(endpoint, parts, body).await {
+            false => match self.enter(endpoint, parts, body, busy).await {
                 Ok(answered) => answered,
                 Err(refusal) => (self.refuse(refusal), None),
             },
@@ -136,9 +145,10 @@ impl Front {
         endpoint: Endpoint,
         parts: Parts,
         body: Incoming,
+        busy: &Busy,
     ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
         if endpoint == Endpoint::Mcp {
-            return self.mcp(parts, body).await;
+            return self.mcp(parts, body, busy).await;
         }
         if endpoint != Endpoint::Other && ![Method::GET, Method::HEAD].contains(&parts.method) {
             return Err(Refusal::new(Reason::Method, "this path is only read: use GET"));
@@ -153,7 +163,7 @@ impl Front {
                 self.visitors.find(&parts.headers)?;
                 // Writing to a string does not fail.
                 let text = self.metrics.text(&self.service.status()).unwrap_or_default();
-                respond(StatusCode::OK, CONTENT_TYPE, text)
+                respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
             }
             Endpoint::Mcp | Endpoint::Other => {
                 let message =
@@ -164,21 +174,32 @@ impl Front {
         Ok((answer, None))
     }
 
-    async fn mcp(&self, mut parts: Parts, body: Incoming) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
+    async fn mcp(
+        &self,
+        mut parts: Parts,
+        body: Incoming,
+        busy: &Busy,
+    ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
         let visitor = self.visitors.find(&parts.headers)?;
+        busy.let_in();
         let slot = visitor.enter()?;
-        // Only what is posted has a meaning: nothing else is read.
-        let body = match parts.method == Method::POST {
-            true => whole(body, self.max_body, self.body_timeout).await?,
-            false => Bytes::new(),
-        };
-        // The token has said what it has to say; it shall stand in no log further in.
-        parts.headers.remove(AUTHORIZATION);
-        parts.extensions.insert(visitor.identity().clone());
+        if parts.method != Method::POST {
+            return Err(Refusal::new(Reason::NotPosted, "messages are posted to this path: use POST"));
+        }
+        let body = whole(body, self.max_body, self.body_timeout).await?;
+        if !is_json(&parts.headers) {
+            let message = "a message is JSON: send `Content-Type: application/json`";
+            return Err(Refusal::new(Reason::MediaType, message));
+        }
+        vouch(&mut parts, visitor.identity());
         // The SDK has no use for a notification that is a request by itself.
         self.server.notified(visitor.identity(), &body);
-        let answer = self.mcp.handle(Request::from_parts(parts, Full::new(body))).await;
-        Ok((answer, Some(slot)))
+        let body = match mended(&body) {
+            Cow::Owned(mended) => mended.into(),
+            Cow::Borrowed(_) => body,
+        };
+        let answer = self.mcp.handle(Request::from_parts(parts, Full::new(body.clone()))).await;
+        Ok((said_as_json(answer, &body).await, Some(slot)))
     }
 
     async fn ready(&self) -> Result<(), Refusal> {
@@ -197,6 +218,47 @@ impl Front {
     }
 }
 
+/// Puts who calls in the place of what said so. That has said what it has to say, and shall reach no handler and no log.
+fn vouch(parts: &mut Parts, identity: &Identity) {
+    for secret in [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE] {
+        parts.headers.remove(secret);
+    }
+    parts.extensions.insert(identity.clone());
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(JSON)
+}
+
+/// What the SDK refuses in plain text, as an error of the protocol, which clients show.
+async fn said_as_json(answer: Answer, body: &[u8]) -> Answer {
+    let is_text = !answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == JSON);
+    if !is_text || !answer.status().is_client_error() {
+        return answer;
+    }
+    match answer.status() {
+        // Of its type there is no doubt any more: it cannot be read.
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => match read(body) {
+            mcp::Incoming::Refused(error) => {
+                respond(StatusCode::BAD_REQUEST, JSON, serde_json::to_vec(&error).unwrap_or_default())
+            }
+            _ => Refusal::new(Reason::NoMessage, "the body of the request is no message of JSON-RPC 2.0").answer(),
+        },
+        StatusCode::NOT_ACCEPTABLE => {
+            let message = "an answer is JSON or a stream of events: send `Accept: application/json, text/event-stream`";
+            Refusal::new(Reason::Accept, message).answer()
+        }
+        status => {
+            // All its texts are short.
+            let text = answer.into_body().collect().await.map(|text| text.to_bytes()).unwrap_or_default();
+            let mut said = Refusal::new(Reason::NoMessage, String::from_utf8_lossy(&text).into_owned()).answer();
+            *said.status_mut() = status;
+            said
+        }
+    }
+}
+
 /// What a browser is told that asks whether a page may send a request.
 fn permission() -> Answer {
     let mut answer = respond(StatusCode::NO_CONTENT, TEXT, Bytes::new());
@@ -206,4 +268,28 @@ fn permission() -> Answer {
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*, Authorization"));
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Caller;
+
+    #[test]
+    fn no_secret_of_a_request_reaches_a_handler() {
+        let mut request = Request::builder().header(CONTENT_TYPE, JSON);
+        for (name, value) in [
+            ("Authorization", "Bearer secret-1"),
+            ("authorization", "Bearer secret-2"),
+            ("Proxy-Authorization", "Basic secret-3"),
+            ("Cookie", "session=secret-4"),
+        ] {
+            request = request.header(name, value);
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        let identity = Identity { caller: Caller::default(), project: None, may_approve: false };
+        vouch(&mut parts, &identity);
+        assert!(!format!("{parts:?}").contains("secret"), "{parts:?}");
+        assert_eq!((parts.headers.len(), parts.extensions.get::<Identity>()), (1, Some(&identity)));
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,7 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
+use super::connections::{Connection, Connections};
 use super::front::Front;
+use super::half_closed::HalfClosed;
 use crate::api::server::{PATIENCE, stopped};
 use crate::config::HttpConfig;
 
@@ -56,44 +60,66 @@ impl Bounds {
 
 /// Serves until it is told to stop. Nobody is let in from then on; when this returns, no connection and no call is left.
 pub(super) async fn serve(listener: TcpListener, front: Arc<Front>, bounds: Bounds, stop: watch::Receiver<bool>) {
-    let mut connections = JoinSet::new();
+    let mut known = Connections::default();
+    let idle = known.idle();
+    let mut tasks = JoinSet::new();
     let mut stopping = stop.clone();
+    // One that has come while all places are taken.
+    let mut waiting: Option<TcpStream> = None;
     loop {
+        if known.count() < bounds.connections
+            && let Some(stream) = waiting.take()
+        {
+            let (number, connection) = known.add();
+            let (front, stop) = (Arc::clone(&front), stop.clone());
+            let serving = async move {
+                if let Err(error) = serve_one(stream, connection, front, bounds, stop).await {
+                    tracing::debug!("an HTTP connection ended: {error}");
+                }
+            };
+            tasks.spawn(async move {
+                // Its number is told also of one that a bug has ended.
+                let _ = AssertUnwindSafe(serving).catch_unwind().await;
+                number
+            });
+        }
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < bounds.connections => match accepted {
+            accepted = listener.accept(), if waiting.is_none() => match accepted {
                 Ok((stream, _)) => {
-                    let (front, stop) = (Arc::clone(&front), stop.clone());
-                    connections.spawn(async move {
-                        if let Err(error) = connection(stream, front, bounds, stop).await {
-                            tracing::debug!("an HTTP connection ended: {error}");
-                        }
-                    });
+                    waiting = Some(stream);
+                    if known.count() >= bounds.connections {
+                        known.make_room();
+                    }
                 }
                 // Out of descriptors, say: a connection that ends gives some back, and so may another program.
                 Err(error) => {
                     tracing::warn!("no HTTP connection can be accepted: {error}");
-                    let _ = timeout(Duration::from_secs(1), connections.join_next()).await;
+                    if let Ok(Some(Ok(number))) = timeout(Duration::from_secs(1), tasks.join_next()).await {
+                        known.remove(number);
+                    }
                 }
             },
-            _ = connections.join_next(), if !connections.is_empty() => {}
+            Some(Ok(number)) = tasks.join_next() => known.remove(number),
+            () = idle.notified(), if waiting.is_some() => known.make_room(),
             () = stopped(&mut stopping) => break,
         }
     }
-    drop(listener);
+    drop((listener, waiting));
     // Each of them has seen the stop too; none may hold up the end.
-    if timeout(LAST_ANSWERS, ended(&mut connections)).await.is_err() {
+    if timeout(LAST_ANSWERS, ended(&mut tasks)).await.is_err() {
         front.end_streams();
-        let _ = timeout(PATIENCE, ended(&mut connections)).await;
+        let _ = timeout(PATIENCE, ended(&mut tasks)).await;
     }
-    connections.shutdown().await;
+    tasks.shutdown().await;
 }
 
-async fn ended(connections: &mut JoinSet<()>) {
-    while connections.join_next().await.is_some() {}
+async fn ended(tasks: &mut JoinSet<u64>) {
+    while tasks.join_next().await.is_some() {}
 }
 
-async fn connection(
+async fn serve_one(
     stream: TcpStream,
+    connection: Arc<Connection>,
     front: Arc<Front>,
     bounds: Bounds,
     mut stop: watch::Receiver<bool>,
@@ -105,8 +131,9 @@ async fn connection(
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(bounds.write_timeout));
     let service = service_fn(|request| {
-        let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(front.answer(request, local).await) }
+        // At once: the end of what the client sends may be seen before the request is looked at.
+        let (front, busy) = (Arc::clone(&front), connection.begin());
+        async move { Ok::<_, Infallible>(front.answer(request, local, busy).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -115,9 +142,15 @@ async fn connection(
         .max_header_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
         .max_buf_size(BUFFER);
-    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
+    let stream = HalfClosed::new(Box::pin(stream), Arc::clone(&connection));
+    let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
+        biased;
         ended = serving.as_mut() => return Ok(ended?),
+        () = connection.gives_way() => {
+            front.metrics.gave_way();
+            return Ok(());
+        }
         () = stopped(&mut stop) => {}
     }
     // At once when it is idle, else after the answer that is under way.

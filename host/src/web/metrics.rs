@@ -93,6 +93,7 @@ pub(super) struct Metrics {
     request_seconds: Family<OfEndpoint, Histogram>,
     in_flight: Family<OfEndpoint, Gauge>,
     connections: Gauge,
+    gave_way: Counter,
     refused: Family<OfReason, Counter>,
     calls: Family<OfCall, Counter>,
     call_seconds: Family<OfKind, Histogram>,
@@ -122,6 +123,7 @@ impl Metrics {
             request_seconds: Family::new_with_constructor(timed),
             in_flight: Family::default(),
             connections: Gauge::default(),
+            gave_way: Counter::default(),
             refused: Family::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(timed),
@@ -140,6 +142,8 @@ impl Metrics {
         to.register_with_unit("http_request", help, Unit::Seconds, self.request_seconds.clone());
         to.register("http_requests_in_flight", "Requests that are not answered to their end", self.in_flight.clone());
         to.register("http_connections", "Open connections", self.connections.clone());
+        let help = "Idle connections that were closed since others came and all places were taken";
+        to.register("http_connections_gave_way", help, self.gave_way.clone());
         to.register("http_refused", "Requests that were turned away, by why", self.refused.clone());
         let help = "What MCP clients had the host do, and how it ended; `left`: its client did not wait for that";
         to.register("mcp_calls", help, self.calls.clone());
@@ -174,6 +178,11 @@ impl Metrics {
     pub(super) fn connected(self: &Arc<Self>) -> Connected {
         self.connections.inc();
         Connected(Arc::clone(self))
+    }
+
+    /// A connection was closed for another one.
+    pub(super) fn gave_way(&self) {
+        self.gave_way.inc();
     }
 
     /// All of it.
@@ -250,6 +259,7 @@ mod tests {
         drop(metrics.begin(Endpoint::Healthz));
         let _open = metrics.begin(Endpoint::Other);
         let _connected = metrics.connected();
+        metrics.gave_way();
         metrics.refused(Reason::WrongToken);
         metrics.refused(Reason::NotFound);
         metrics.called("skill", "timed-out", Duration::from_millis(2));
@@ -262,6 +272,7 @@ mod tests {
             "skillhost_http_requests_in_flight{endpoint=\"mcp\"} 0",
             "skillhost_http_requests_in_flight{endpoint=\"other\"} 1",
             "skillhost_http_connections 1",
+            "skillhost_http_connections_gave_way_total 1",
             "skillhost_http_refused_total{reason=\"auth\"} 1",
             "skillhost_mcp_calls_total{kind=\"skill\",outcome=\"timed-out\"} 1",
             "skillhost_mcp_call_seconds_count{kind=\"skill\"} 1",

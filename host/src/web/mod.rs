@@ -4,7 +4,7 @@
 //!
 //! | | or else |
 //! | --- | --- |
-//! | one of `max-connections` connections | it waits to be accepted |
+//! | one of `max-connections` connections | one that is idle gives way ([`connections`]), or it waits to be accepted |
 //! | its head has come whole within `header-timeout`, and is of a bearable size | closed, 431 |
 //! | it is meant for us ([`doorplate`]): nobody's name for this address but ours | 403 |
 //! | no web page sent it, or one that is allowed | 403 |
@@ -17,15 +17,18 @@
 //!
 //! # What ends a call
 //!
-//! Its client leaving, as on the socket: the future of the request is dropped, which cancels the call. A stop: the call is
+//! Its client leaving, as on the socket: the future of the request is dropped, which cancels the call ([`half_closed`] says
+//! when). A stop: the call is
 //! answered that it was stopped ([`counted`]), and so is every other in its own words, before the connections close.
 //!
 //! There are no sessions in this protocol: each request stands for itself, and who calls comes from its token alone.
 
 mod body;
+mod connections;
 mod counted;
 mod doorplate;
 mod front;
+mod half_closed;
 mod listen;
 mod metrics;
 mod refusal;

@@ -16,6 +16,12 @@ pub(super) type Answer = Response<BoxBody<Bytes, std::convert::Infallible>>;
 /// The error code of JSON-RPC for what a server defines itself.
 const SERVER_ERROR: i32 = -32_000;
 
+/// Its code for what is no request.
+const INVALID_REQUEST: i32 = -32_600;
+
+/// The type of messages.
+pub(super) const JSON: &str = "application/json";
+
 /// Why. Each has its status, and most a name in the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
@@ -41,6 +47,14 @@ pub(super) enum Reason {
     NotFound,
     /// What is at its path is only read.
     Method,
+    /// What is at its path is only posted to.
+    NotPosted,
+    /// It takes no answer of a kind that there is.
+    Accept,
+    /// Its body is of no kind that is taken.
+    MediaType,
+    /// Its body, or what its head says of that, is no message.
+    NoMessage,
     /// The host leaves, or does not answer.
     NotReady,
 }
@@ -53,10 +67,20 @@ impl Reason {
             Self::Rate | Self::Concurrency => StatusCode::TOO_MANY_REQUESTS,
             Self::BodySize => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTime => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::BodyBroken | Self::NoMessage => StatusCode::BAD_REQUEST,
+            Self::Accept => StatusCode::NOT_ACCEPTABLE,
+            Self::MediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Method | Self::NotPosted => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The code of the error that says it.
+    fn code(self) -> i32 {
+        match self {
+            Self::Accept | Self::MediaType | Self::NoMessage => INVALID_REQUEST,
+            _ => SERVER_ERROR,
         }
     }
 
@@ -71,7 +95,13 @@ impl Reason {
             Self::BodySize => "body-size",
             Self::BodyTime => "body-time",
             Self::BodyBroken => "body-broken",
-            Self::NotFound | Self::Method | Self::NotReady => return None,
+            Self::NotFound
+            | Self::Method
+            | Self::NotPosted
+            | Self::Accept
+            | Self::MediaType
+            | Self::NoMessage
+            | Self::NotReady => return None,
         })
     }
 }
@@ -97,8 +127,9 @@ impl Refusal {
 
     /// As JSON-RPC says an error that belongs to no request: clients show its message, and so does `curl`.
     pub(super) fn answer(self) -> Answer {
-        let error = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": SERVER_ERROR, "message": self.message } });
-        let mut answer = respond(self.reason.status(), "application/json", error.to_string());
+        let error =
+            json!({ "jsonrpc": "2.0", "id": null, "error": { "code": self.reason.code(), "message": self.message } });
+        let mut answer = respond(self.reason.status(), JSON, error.to_string());
         let headers = answer.headers_mut();
         match self.reason {
             Reason::NoToken => {
@@ -113,6 +144,9 @@ impl Refusal {
             }
             Reason::Method => {
                 headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            }
+            Reason::NotPosted => {
+                headers.insert(ALLOW, HeaderValue::from_static("POST"));
             }
             _ => {}
         }

@@ -458,19 +458,3 @@ fn a_stop_answers_the_calls_under_way_and_lets_nobody_in() {
     let error = std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
-
-#[test]
-fn who_comes_when_all_connections_are_taken_waits_for_one() {
-    let user = user("max-connections = 1");
-    let server = Server::start(&user);
-    let mut first = server.connect();
-    let mut second = server.connect();
-    second.send(&head("GET", "/healthz", &server.host(), &[]));
-    for _ in 0..100 {
-        first.send(&head("GET", "/metrics", &server.host(), &[]));
-        let shown = first.response().status(200).text();
-        assert!(shown.lines().any(|line| line == "skillhost_http_connections 1"), "{shown}");
-    }
-    drop(first);
-    second.response().status(200);
-}
