@@ -2,8 +2,8 @@
 //! and asks for the result later. A task is its caller's alone.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, CreateTaskResult, DetailedTask};
@@ -15,27 +15,34 @@ use crate::caller::Caller;
 const KEPT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How often a client had better ask.
 const POLL_MS: u64 = 500;
-/// The most tasks that one caller has at once.
+/// The most tasks of one caller under way, and the most of its that have ended and are kept.
 const MAX_TASKS: usize = 64;
+/// The most bytes that the results of one caller's tasks have together. The last one is kept whatever it has.
+const MAX_BYTES: usize = 32 << 20;
 
 /// The tasks of all callers.
 #[derive(Default)]
 pub(super) struct Tasks {
+    all: Mutex<HashMap<String, Kept>>,
+}
+
+/// A task, in a manager of its own: the SDK's has no way to let go of a single one.
+struct Kept {
+    owner: Caller,
+    since: Instant,
     manager: TaskManager,
-    owners: Mutex<HashMap<String, Caller>>,
+    /// Its end, once it has one: when, and how many bytes its result has.
+    end: Arc<OnceLock<(Instant, usize)>>,
 }
 
 impl Tasks {
-    fn owners(&self) -> MutexGuard<'_, HashMap<String, Caller>> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        // What the manager has let go of is nobody's.
-        owners.retain(|task, _| self.manager.get_task(task).is_ok());
-        owners
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the caller may have one more.
     pub(super) fn has_room(&self, caller: &Caller) -> bool {
-        self.owners().values().filter(|owner| *owner == caller).count() < MAX_TASKS
+        self.all().values().filter(|task| task.owner == *caller && task.end.get().is_none()).count() < MAX_TASKS
     }
 
     /// Goes on with a call as a task.
@@ -47,42 +54,135 @@ impl Tasks {
         let options = TaskOptions::new()
             .with_ttl_ms(u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX))
             .with_poll_interval_ms(POLL_MS);
-        let task = self.manager.spawn(options, |context| {
+        let (manager, end) = (TaskManager::new(), Arc::<OnceLock<_>>::default());
+        let ended = Arc::clone(&end);
+        let task = manager.spawn(options, |context| {
             Box::pin(async move {
-                tokio::select! {
+                let result = tokio::select! {
                     result = work => Ok(result),
                     // The call is dropped, which ends all that it started.
                     () = context.cancelled() => Err(TaskExit::Cancelled),
-                }
+                };
+                let bytes = result.as_ref().map_or(0, |result| serde_json::to_vec(result).map_or(0, |json| json.len()));
+                let _ = ended.set((Instant::now(), bytes));
+                result
             })
         });
-        self.owners().insert(task.task_id.clone(), caller.clone());
+        let mut all = self.all();
+        let_go(&mut all, caller);
+        all.insert(task.task_id.clone(), Kept { owner: caller.clone(), since: Instant::now(), manager, end });
         CreateTaskResult::new(task)
     }
 
     /// How a task of the caller's stands.
     pub(super) fn get(&self, caller: &Caller, task: &str) -> Result<DetailedTask, ErrorData> {
-        self.check(caller, task)?;
-        self.manager.get_task(task)
+        self.of(caller, task, |manager| manager.get_task(task))
     }
 
     /// Ends a task of the caller's.
     pub(super) fn cancel(&self, caller: &Caller, task: &str) -> Result<(), ErrorData> {
-        self.check(caller, task)?;
-        self.manager.cancel_task(task)
+        self.of(caller, task, |manager| manager.cancel_task(task))
+    }
+
+    /// Whether there is such a task of the caller's.
+    pub(super) fn check(&self, caller: &Caller, task: &str) -> Result<(), ErrorData> {
+        self.of(caller, task, |_| Ok(()))
     }
 
     /// Another's task is as unknown as one that never was.
-    pub(super) fn check(&self, caller: &Caller, task: &str) -> Result<(), ErrorData> {
-        match self.owners().get(task) {
-            Some(owner) if owner == caller => Ok(()),
+    fn of<T>(
+        &self,
+        caller: &Caller,
+        task: &str,
+        with: impl FnOnce(&TaskManager) -> Result<T, ErrorData>,
+    ) -> Result<T, ErrorData> {
+        let mut all = self.all();
+        let_go(&mut all, caller);
+        match all.get(task) {
+            Some(kept) if kept.owner == *caller => with(&kept.manager),
             _ => Err(ErrorData::invalid_params(format!("there is no task {task:?}"), None)),
+        }
+    }
+}
+
+/// Lets go of the caller's tasks that are old, and of those that have ended, when they are too many, the first to end.
+fn let_go(all: &mut HashMap<String, Kept>, caller: &Caller) {
+    all.retain(|_, task| {
+        let keep = task.owner != *caller || task.since.elapsed() < KEPT;
+        if !keep {
+            task.manager.shutdown();
+        }
+        keep
+    });
+    let mut ended: Vec<_> = all
+        .iter()
+        .filter(|(_, task)| task.owner == *caller)
+        .filter_map(|(id, task)| task.end.get().map(|(at, bytes)| (*at, id.clone(), *bytes)))
+        .collect();
+    // The last to end first.
+    ended.sort_unstable_by(|one, other| other.cmp(one));
+    let mut total = 0_usize;
+    for (place, (_, id, bytes)) in ended.into_iter().enumerate() {
+        total = total.saturating_add(bytes);
+        if place >= MAX_TASKS || (place > 0 && total > MAX_BYTES) {
+            all.remove(&id);
         }
     }
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        self.manager.shutdown();
+        for task in self.all().values() {
+            task.manager.shutdown();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ContentBlock;
+
+    use super::*;
+
+    async fn ended(tasks: &Tasks, caller: &Caller, bytes: usize) -> String {
+        let result = CallToolResult::success(vec![ContentBlock::text("x".repeat(bytes))]);
+        let task = tasks.go_on(caller, async move { result }).task.task_id;
+        while tasks.all().get(&task).unwrap().end.get().is_none() {
+            tokio::task::yield_now().await;
+        }
+        task
+    }
+
+    #[tokio::test]
+    async fn what_has_ended_is_kept_for_its_caller_within_bounds() {
+        let tasks = Tasks::default();
+        let (me, other) = (Caller::default(), Caller { tenant: "other".into(), ..Caller::default() });
+        let theirs = ended(&tasks, &other, 1).await;
+        assert!(tasks.get(&me, &theirs).is_err() && tasks.get(&other, &theirs).is_ok());
+
+        // By bytes: the first to end goes first, and one that is larger than all together stays alone.
+        let large = ended(&tasks, &me, 2 * MAX_BYTES).await;
+        assert!(tasks.get(&me, &large).is_ok());
+        let mut last = Vec::new();
+        for _ in 0..4 {
+            last.push(ended(&tasks, &me, MAX_BYTES / 3).await);
+        }
+        let known: Vec<bool> = last.iter().map(|task| tasks.get(&me, task).is_ok()).collect();
+        assert_eq!((tasks.get(&me, &large).is_ok(), &known[..]), (false, &[false, false, true, true][..]));
+
+        // By count; those of others stay, and so does one under way, which is counted by itself.
+        let working = tasks.go_on(&me, std::future::pending()).task.task_id;
+        let mut first = None;
+        for _ in 0..MAX_TASKS + 2 {
+            let task = ended(&tasks, &me, 1).await;
+            first.get_or_insert(task);
+        }
+        assert!(tasks.get(&me, &first.unwrap()).is_err() && tasks.get(&me, &working).is_ok());
+        assert!(tasks.get(&other, &theirs).is_ok() && tasks.has_room(&me));
+        assert!(tasks.all().len() <= MAX_TASKS + 3, "{}", tasks.all().len());
+        for _ in 1..MAX_TASKS {
+            tasks.go_on(&me, std::future::pending());
+        }
+        assert!(!tasks.has_room(&me) && tasks.has_room(&other));
     }
 }
