@@ -233,7 +233,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// What the SDK refuses in plain text, as an error of the protocol, which clients show.
 async fn said_as_json(answer: Answer, body: &[u8]) -> Answer {
-    let is_text = !answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == JSON);
+    let is_text = answer.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != JSON);
     if !is_text || !answer.status().is_client_error() {
         return answer;
     }
