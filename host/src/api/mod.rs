@@ -2,6 +2,7 @@
 
 pub(crate) mod bytes;
 pub mod client;
+mod peer;
 pub mod server;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - Only the state directory's owner and root are answered: the socket's mode says so, and each peer's credentials are
-//!   checked as well, since a mode can be changed by who should not.
+//! - Only the state directory's owner is answered, and from no sandbox: the socket's mode says the one, and each peer is
+//!   looked at as well ([`peer`]).
 //! - A connection carries one call at a time. When its client leaves, half or whole, the call's future is dropped at
 //!   once, and that cancels all that the call started. Nothing else may keep a call alive, so calls run inside the task
 //!   of their connection, not in one of their own.
@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::peer;
 use super::types::Call;
 use super::wire::{Frame, FrameReader, FrameWriter, Hello, Kind};
 use crate::error::{Error, Result};
@@ -120,13 +121,18 @@ async fn serve_connection<S: Service>(
     hello: &Hello,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let peer = stream.peer_cred()?;
-    let own = rustix::process::geteuid().as_raw();
-    if peer.uid() != own && peer.uid() != 0 {
-        return Err(Error::denied(format!("uid {} is neither the state directory's owner nor root", peer.uid())));
-    }
+    let known = peer::check(&stream);
     let (read, write) = stream.into_split();
     let mut connection = Connection { reader: FrameReader::new(read), writer: FrameWriter::new(write) };
+    if let Err(refused) = known {
+        // It is told why, and nothing that it says is read.
+        let told = async {
+            connection.writer.hello(hello).await?;
+            connection.writer.send(Frame::json(Kind::Error, &refused)?).await
+        };
+        let _ = timeout(PATIENCE, told).await;
+        return Err(refused);
+    }
     let Ok(theirs) = timeout(PATIENCE, connection.hello(hello)).await else {
         return Err(Error::timed_out("it said no hello"));
     };

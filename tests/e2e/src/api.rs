@@ -2,9 +2,16 @@
 //!
 //! The one part here that knows the host's library: its client, as a program that embeds it would use it.
 
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Uid;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -46,13 +53,15 @@ impl User {
         let socket = self.state().join("skillhost.sock");
         let (jobs, mut queue) = tokio::sync::mpsc::unbounded_channel::<Job>();
         let (leave, mut left) = tokio::sync::oneshot::channel();
+        let (stream, connected) = connect(&socket);
+        stream.set_nonblocking(true).unwrap();
         // A thread of its own, for host and client must be of one user, and the kernel knows users of threads.
         let thread = std::thread::spawn(move || {
             let uid = Uid::from_raw(runs_as());
             rustix::thread::set_thread_res_uid(None, uid, None).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+                let stream = tokio::net::UnixStream::from_std(stream).unwrap();
                 let mut client = Client::greet(stream).await.unwrap().expect("the host process leaves");
                 while let Some(job) = queue.recv().await {
                     let (output, mut pieces) = tokio::sync::mpsc::channel(QUEUE);
@@ -68,9 +77,52 @@ impl User {
                     }
                 }
             });
+            drop(connected);
         });
         Api { project: json!(self.project()), jobs: Some(jobs), leave: Some(leave), thread: Some(thread) }
     }
+}
+
+/// What connects for us: the host looks at the process that did, which must be its user's as a whole.
+const CONNECTS: &str = "
+import socket, sys
+to, host = socket.socket(fileno=0), socket.socket(socket.AF_UNIX)
+host.connect(sys.argv[1])
+socket.send_fds(to, [b'x'], [host.fileno()])
+to.recv(1)
+";
+
+/// The process that has connected, for as long as it is needed.
+struct Connected(Option<(UnixStream, Child)>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        if let Some((stream, mut child)) = self.0.take() {
+            drop(stream);
+            child.wait().unwrap();
+        }
+    }
+}
+
+/// A connection to a socket of the user's as whom the program runs.
+fn connect(socket: &Path) -> (UnixStream, Connected) {
+    if runs_as() == rustix::process::geteuid().as_raw() {
+        return (UnixStream::connect(socket).unwrap(), Connected(None));
+    }
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-c", CONNECTS]).arg(socket).uid(runs_as()).gid(runs_as()).stdin(OwnedFd::from(theirs));
+    let child = python.spawn().unwrap();
+    // The command holds its end open, too.
+    drop(python);
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut passed = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(&ours, &mut [IoSliceMut::new(&mut [0])], &mut passed, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let stream = passed.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    (stream.expect("it could not connect").into(), Connected(Some((ours, child))))
 }
 
 impl Api {
