@@ -44,7 +44,7 @@ pub(super) enum Lasts {
 }
 
 impl Lasts {
-    fn effect(self) -> &'static str {
+    pub(super) fn effect(self) -> &'static str {
         match self {
             Self::AsTheCall => "sandbox.exec",
             Self::OnItsOwn => "process.start",
@@ -167,13 +167,6 @@ impl Broker {
     pub(crate) async fn exec(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
         let record = self.begin(actor, Lasts::AsTheCall.effect()).await?;
         self.start(actor, record, Asked { request, ..Asked::default() }).await
-    }
-
-    /// Starts a command whose caller does not wait for its end.
-    pub(super) async fn exec_detached(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
-        let lasts = Lasts::OnItsOwn;
-        let record = self.begin(actor, lasts.effect()).await?;
-        self.start(actor, record, Asked { request, lasts, ..Asked::default() }).await
     }
 
     /// Starts a command whose record has begun. Every command comes by here, whoever asks and however it was made.

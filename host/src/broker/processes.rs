@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-use super::exec::Running;
+use super::exec::{Asked, Lasts, Running};
 use super::retained::{Piece, Retained};
 use super::{Actor, Broker, Chunk, Kept};
 use crate::api::types::{
@@ -234,11 +234,20 @@ impl Broker {
     /// Starts a process; answers once it runs or is known not to.
     pub(crate) async fn process_start(&self, actor: &Actor, request: ExecRequest) -> Result<ProcessAnswer> {
         let container_id = request.container_id.clone();
-        let counted = match self.processes.count(&container_id, self.config.sandbox.processes) {
+        let mut record = self.begin(actor, Lasts::OnItsOwn.effect()).await?;
+        // Whose it is comes first: who may not use a sandbox neither takes a place in it nor learns that it exists.
+        let counted = self
+            .usable(actor, &container_id)
+            .and_then(|_| self.processes.count(&container_id, self.config.sandbox.processes));
+        let counted = match counted {
             Ok(counted) => counted,
-            Err(error) => return self.refuse(actor, "process.start", error).await,
+            Err(error) => {
+                record.note("container_id", container_id);
+                return record.end(Err(error)).await;
+            }
         };
-        let mut running = self.exec_detached(actor, request).await?;
+        let lasts = Lasts::OnItsOwn;
+        let mut running = self.start(actor, record, Asked { request, lasts, ..Asked::default() }).await?;
         if let Err(error) = running.begun().await {
             return running.fail(error).await;
         }

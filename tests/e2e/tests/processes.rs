@@ -174,6 +174,27 @@ fn a_sandbox_has_only_so_many_and_the_ended_are_kept_in_number() {
 }
 
 #[test]
+fn who_may_not_use_a_sandbox_takes_no_place_in_it_and_learns_nothing_of_it() {
+    needs_engine!();
+    let user = User::new("[sandbox]\nprocesses = 1\n");
+    let id = user.launch([]);
+    start(&user, &id, &["--", "sleep", "86394"]);
+    let refusal = |id: &str, more: [&str; 2]| {
+        let args = ["sandbox", "exec", id, "--detach", "--output", "json"];
+        user.run(args.into_iter().chain(more).chain(["--", "true"])).json()["error"].clone()
+    };
+    assert_eq!(refusal(&id, ["--agent", "default"])["kind"], "quota-exceeded");
+    // Full or not, it is not there for another session, and its own owner's for another agent.
+    for who in [["--session", "other"], ["--tenant", "other"]] {
+        let (this, none) = (refusal(&id, who), refusal("sbx_000000000000", who));
+        assert_eq!((&this["kind"], &none["kind"]), (&json!("not-found"), &json!("not-found")), "{this}");
+        let message = |error: &Value, id: &str| error["message"].as_str().unwrap().replace(id, "ID");
+        assert_eq!(message(&this, &id), message(&none, "sbx_000000000000"));
+    }
+    assert_eq!(refusal(&id, ["--agent", "other"])["kind"], "not-owner");
+}
+
+#[test]
 fn they_end_with_their_sandbox_and_what_they_wrote_can_still_be_read() {
     needs_engine!();
     let (user, mark) = (User::new(""), mark());
