@@ -18,7 +18,7 @@ use crate::api::types::{
 };
 use crate::error::{Error, Result};
 use crate::ids;
-use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Template};
+use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Source, Template};
 use crate::units::hex;
 
 /// The most characters of a caller's own name for a call.
@@ -173,11 +173,12 @@ impl Broker {
         let script = role.script(&request.script_name).map_err(|error| missed(error, &roles))?;
         let of = format!("script `{}`", script.name);
         let args = script.params.with_text(&of, request.args, &request.text_args)?;
-        let argv = script.argv(&script.params.check(&of, &args)?)?;
+        let argv = script.command(&script.params.check(&of, &args)?)?;
         let secrets = self.required_env(role, &BTreeMap::new())?;
         let request = ExecRequest {
             container_id: request.container_id,
             command: Command::Argv(argv),
+            env: safe_path(script.source()),
             timeout_ms: request.timeout_ms.or(script.timeout.map(millis)),
             max_output: request.max_output,
             stream: request.stream,
@@ -229,14 +230,16 @@ impl Broker {
             None => ids::tool_call()?,
         };
         let secrets = self.required_env(role, &request.extra_env)?;
+        let whose = if template_name.is_some() { Source::Operators } else { Source::Callers };
+        let env = safe_path(whose).into_iter().chain(request.extra_env).collect();
         let source = Bytes::from(source);
         let in_words = format!(" {}{}", sha256(&source), secrets_in_words(&secrets));
         let about =
             About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
         let request = ExecRequest {
             container_id: request.container_id,
-            command: Command::Argv(images::python(&args)),
-            env: request.extra_env,
+            command: Command::Argv(images::python(whose, &args)),
+            env,
             timeout_ms: request.timeout_ms.or(timeout.map(millis)),
             max_output: request.max_output,
             stdin: true,
@@ -306,6 +309,12 @@ impl Broker {
         let sandbox = &self.config.sandbox;
         own.unwrap_or(sandbox.exec_timeout.0).min(sandbox.exec_timeout_ceiling.0).as_secs_f64()
     }
+}
+
+/// The environment that keeps Python apart from the workspace where the source is the operator's.
+fn safe_path(source: Source) -> BTreeMap<String, String> {
+    let (name, value) = images::SAFE_PATH;
+    (source == Source::Operators).then(|| (name.to_owned(), value.to_owned())).into_iter().collect()
 }
 
 /// As much of a name that anybody may have made up as the audit log takes.

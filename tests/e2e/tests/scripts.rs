@@ -526,3 +526,69 @@ fn a_skill_runs_what_its_roles_have_and_sees_no_others() {
     let run = records.iter().find(|record| record["effect"] == "sandbox.execute-script").unwrap();
     assert_eq!((&run["skill"], &run["detail"]["script"]), (&json!("probe"), &json!("show")), "{run}");
 }
+
+/// Roles whose Python has a secret, and imports what an agent can put a file of that name beside.
+const APART: &str = r#"
+[[images]]
+role = "default"
+image = "skillhost/default:1"
+local = true
+required-env = ["TOKEN"]
+
+[[images.scripts]]
+name = "inline"
+cmd = ["python3", "-c", "import json, sys; print(json.dumps(sys.argv))", "{x}"]
+params.x = { type = "string" }
+
+[[images.scripts]]
+name = "module"
+cmd = ["python3", "-m", "json.tool", "--compact", "data"]
+
+[[images.scripts]]
+name = "in_a_shell"
+cmd = ["bash", "-c", "python3 -c 'import json; print(json.dumps(1))'"]
+
+[[images.scripts]]
+name = "callers"
+cmd = ["python3", "-c", "{code}"]
+params.code = { type = "string" }
+
+[[images.templates]]
+name = "template"
+source = """
+import json, subprocess, sys
+print(json.dumps(sys.argv[1:]))
+print(subprocess.run([sys.executable, '-c', 'import json; print(json.dumps(2))'], capture_output=True, text=True).stdout)
+"""
+params.x = { type = "string" }
+"#;
+
+#[test]
+fn what_an_agent_puts_into_the_workspace_is_not_imported_by_the_operators_python() {
+    needs_engine!();
+    let config = "[[script-env]]\nname = \"TOKEN\"\nvalue = \"hunter2\"\n";
+    let user = User::with_roles(APART, config);
+    let id = launch(&user, "default");
+    let trap = "import os\nopen('/workspace/caught', 'a').write(os.environ.get('TOKEN', 'no') + '\\n')\n";
+    for name in ["json", "subprocess", "runpy", "os", "sitecustomize", "usercustomize"] {
+        user.run_with(["sandbox", "write", &id, &format!("{name}.py")], trap.as_bytes()).ok();
+    }
+    user.run_with(["sandbox", "write", &id, "json/__init__.py"], trap.as_bytes()).ok();
+    user.run_with(["sandbox", "write", &id, "data"], b"[1, 2]").ok();
+    let caught = || user.shell(&id, "cat caught; rm -f caught")["stdout"].as_str().unwrap().to_owned();
+    for (args, prints) in [
+        (&["script", &id, "inline", "--arg", "x=y"][..], "[\"-c\", \"y\"]\n"),
+        (&["script", &id, "module"], "[1,2]\n"),
+        (&["script", &id, "in_a_shell"], "1\n"),
+        (&["run-script", &id, "--template", "template", "--arg", "x=y"], "[\"--x\", \"y\"]\n2\n\n"),
+    ] {
+        let ran = ask(&user, args);
+        assert_eq!((&ran["stdout"], &ran["exit_code"]), (&json!(prints), &json!(0)), "{args:?}: {ran}");
+        assert_eq!(caught(), "", "{args:?}");
+    }
+    // Code of the caller's own imports its own modules, as it would by a command.
+    ask(&user, &["script", &id, "callers", "--arg", "code=import json"]);
+    assert_eq!(caught(), "hunter2\n");
+    user.run_with(["sandbox", "run-script", &id, "--file", "-"], b"import json").ok();
+    assert_eq!(caught(), "hunter2\n");
+}

@@ -6,6 +6,7 @@
 //! error as a whole, since nothing in it can be trusted to mean what was meant.
 
 mod param;
+mod python;
 mod registry;
 mod role;
 mod script;
@@ -20,12 +21,13 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use crate::beneath::{open_dir, read_named};
 use crate::error::{Error, Result};
-pub use param::{Argument, Params};
+pub use param::{Argument, MAX_ARGUMENT, Params};
+pub use python::{SAFE_PATH, Source, python};
 pub use registry::Registry;
 pub use role::{Role, is_variable};
 pub use script::Script;
 use template::Beside;
-pub use template::{MAX_SOURCE, Template, free_args, python};
+pub use template::{MAX_SOURCE, Template, free_args};
 
 /// The roles that skillhost ships with.
 const SHIPPED: &str = include_str!("../../../../sandbox-images.toml");
@@ -381,7 +383,7 @@ scripts = 3
         let roles = Roles::parse(text, "f").unwrap();
         let role = roles.get("r").unwrap();
         assert_eq!(role.scripts.keys().collect::<Vec<_>>(), ["good"]);
-        assert_eq!(role.script("good").unwrap().argv(&BTreeMap::new()).unwrap(), ["true"]);
+        assert_eq!(role.script("good").unwrap().command(&BTreeMap::new()).unwrap(), ["true"]);
         assert_eq!(role.template("t").unwrap().source, "print(1)");
         assert_eq!((role.tags.len(), role.required_env.len()), (2, 1));
         let places: Vec<_> = roles.problems.iter().map(|problem| problem.split(": ").next().unwrap()).collect();
@@ -397,7 +399,7 @@ scripts = 3
         };
         let text = entry("a", "one") + &entry("b", "two") + "[[images]]\nrole = 'c'\nimage = 'i'\n";
         let roles = Roles::parse(&text, "f").unwrap();
-        let argv = |role: &str| roles.require(role).unwrap().script("same")?.argv(&BTreeMap::new());
+        let argv = |role: &str| roles.require(role).unwrap().script("same")?.command(&BTreeMap::new());
         assert_eq!(argv("a").unwrap(), ["one"]);
         assert_eq!(argv("b").unwrap(), ["two"]);
         let error = argv("c").unwrap_err();

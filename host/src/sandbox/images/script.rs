@@ -21,6 +21,7 @@ use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::param::{Argument, Params, clip, refused};
+use super::python::{self, Source};
 use super::{Refused, check_name, read_entry};
 use crate::error::{Error, Result};
 use crate::units;
@@ -98,8 +99,27 @@ impl Script {
         Ok(Self { name, description, timeout, params, cmd: tokens })
     }
 
-    /// The command with these values: as many arguments as `cmd` has, each placeholder one.
-    pub fn argv(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
+    /// The command with these values, in which Python of the operator's is kept apart from the workspace.
+    pub fn command(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
+        let argv = self.argv(args)?;
+        Ok(match self.source() {
+            Source::Operators => python::keep_apart(argv),
+            Source::Callers => argv,
+        })
+    }
+
+    /// Whose the code is that it runs: a caller's where a placeholder is Python's source.
+    pub fn source(&self) -> Source {
+        let words: Vec<&str> = self.cmd.iter().map(Token::literal).collect();
+        let code = python::code_at(&words).and_then(|(at, _)| self.cmd.get(at));
+        match code {
+            Some(Token::Param(_)) => Source::Callers,
+            _ => Source::Operators,
+        }
+    }
+
+    /// As many arguments as `cmd` has, each placeholder one.
+    fn argv(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
         let mut argv = Vec::with_capacity(self.cmd.len());
         for (number, token) in self.cmd.iter().enumerate() {
             match token {
@@ -126,6 +146,14 @@ impl Script {
 }
 
 impl Token {
+    /// What is written; nothing in the place of a value.
+    fn literal(&self) -> &str {
+        match self {
+            Self::Literal(text) => text,
+            Self::Param(_) => "",
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         if text.contains('\0') {
             return Err("an argument of `cmd` holds a zero byte, which no program can be given".into());
@@ -219,14 +247,7 @@ fn is_one_of(program: &str, names: &[&str]) -> bool {
 /// Whether an argument `--` before the one at `number` says that no options follow. One that `env` and its like take for
 /// themselves says nothing of the program that they start, and to the script of a shell it is an argument like any other.
 fn options_over(tokens: &[Token], number: usize) -> bool {
-    let texts: Vec<&str> = tokens
-        .iter()
-        .take(number)
-        .map(|token| match token {
-            Token::Literal(text) => text.as_str(),
-            Token::Param(_) => "",
-        })
-        .collect();
+    let texts: Vec<&str> = tokens.iter().take(number).map(Token::literal).collect();
     let Some((program, rest)) = texts.split_first() else { return false };
     let before = rest.iter().take_while(|text| **text != "--");
     if is_shell(program) && before.clone().any(|text| is_script_option(text)) {

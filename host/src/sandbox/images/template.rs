@@ -92,20 +92,6 @@ fn read_file(file: &Path, beside: &mut Beside<'_>) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8 text", file.display()))
 }
 
-/// The command that runs a Python source, given as its input, with these arguments.
-pub fn python(args: &BTreeMap<String, Argument>) -> Vec<String> {
-    let mut argv = vec!["python3".to_owned(), "-".to_owned()];
-    for (name, Argument { text, .. }) in args {
-        let option = option_of(name);
-        // After an option, what starts with `-` would be the next one.
-        match text.starts_with('-') {
-            true => argv.push(format!("{option}={text}")),
-            false => argv.extend([option, text.clone()]),
-        }
-    }
-    argv
-}
-
 /// The arguments of a caller's own source, for which nothing was declared.
 pub fn free_args(args: &Map<String, Value>, text: &[(String, String)]) -> Result<BTreeMap<String, Argument>> {
     let of = "the script";
@@ -145,7 +131,7 @@ mod tests {
     use cap_std::ambient_authority;
     use serde_json::json;
 
-    use super::super::Roles;
+    use super::super::{Roles, Source, python};
     use super::*;
 
     fn args(value: Value) -> Result<BTreeMap<String, Argument>> {
@@ -157,7 +143,7 @@ mod tests {
         let given =
             args(json!({"input_file": "a b", "n": 3, "ok": true, "list": [1, "x"], "dash": "--help", "neg": -1}));
         assert_eq!(
-            python(&given.unwrap()),
+            python(Source::Callers, &given.unwrap()),
             [
                 "python3",
                 "-",
