@@ -117,14 +117,16 @@ async fn environment_is_laid_in_layers() {
     if skip() {
         return;
     }
-    let sandbox = Sandbox::start_with(|config| {
-        config.env.insert("BASE".into(), "base".into());
-        config.env.insert("BOTH".into(), "base".into());
-    })
-    .await;
-    let mut spec = ExecSpec::argv(["sh", "-c", "echo $BASE $BOTH $OWN $PYTHONUNBUFFERED $PAGER"], user());
-    spec.env = [("BOTH", "own"), ("OWN", "x=y"), ("PAGER", "less")].map(|(k, v)| (k.into(), v.into())).into();
-    assert_eq!(stdout(&sandbox.run(spec).await), "base own x=y 1 less\n");
+    let sandbox = Sandbox::start().await;
+    let line =
+        "echo $OWN $PYTHONUNBUFFERED $PAGER; echo $PATH; echo $PYTHONPATH; echo ${LD_LIBRARY_PATH-none}; echo $HOME";
+    let mut spec = ExecSpec::argv(["sh", "-c", line], user());
+    spec.env = [("OWN", "x=y"), ("PAGER", "less")].map(|(k, v)| (k.into(), v.into())).into();
+    spec.home = "/its/own".into();
+    let run = sandbox.dir.path().join("run");
+    // No entry that is empty is left, which would be the working directory; nor a home that cannot be written.
+    let path = format!("/nowhere:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", run.display());
+    assert_eq!(stdout(&sandbox.run(spec).await), format!("x=y 1 less\n{path}\n/opt/lib\nnone\n/its/own\n"));
 }
 
 #[tokio::test]

@@ -54,7 +54,8 @@ impl Shell {
             }
             env.insert("PATH".into(), bin.to_str().unwrap().into());
         }
-        let mut session = sandbox.link.session(SessionSpec { cwd: None, env, user: user() }).unwrap();
+        let mut session =
+            sandbox.link.session(SessionSpec { cwd: None, env, home: "/tmp".into(), user: user() }).unwrap();
         match session.next().await.unwrap() {
             Some(ExecEvent::Started { argv, .. }) => assert_eq!(argv, [kind]),
             other => panic!("{other:?}"),

@@ -9,9 +9,8 @@ use serde::de::DeserializeOwned;
 pub const HEADER: usize = 9;
 /// The most bytes of standard input, output or error in one frame.
 pub const MAX_DATA: usize = 64 * 1024;
-/// The most bytes of a control message. Larger than data, so that a command line may have what Linux allows one
-/// argument (128 KiB) and an environment beside it.
-pub const MAX_CONTROL: usize = 256 * 1024;
+/// The most bytes of a control message: a command line and its environment as large as Linux takes them.
+pub const MAX_CONTROL: usize = 2 * 1024 * 1024;
 
 /// What a frame's payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -130,8 +130,6 @@ pub struct SandboxConfig {
     pub idle_ms: u64,
     /// Between TERM and KILL.
     pub grace_ms: u32,
-    /// Environment of every exec, over the image's and under the exec's own.
-    pub env: Vec<(String, String)>,
     /// Where relative paths start, and the default working directory.
     pub workspace: String,
 }
@@ -191,8 +189,10 @@ pub struct ExecStart {
     pub program: Program,
     /// Working directory; empty is the workspace, relative ones start there.
     pub cwd: String,
-    /// Environment; wins over everything else.
+    /// Environment; wins over PID 1's, which is all that commands share.
     pub env: Vec<(String, String)>,
+    /// `HOME` where the environment names none that its user can write to.
+    pub home: String,
     /// Who runs it.
     pub user: User,
     /// Deadline; 0 is none.

@@ -22,6 +22,7 @@ fn exec_start() -> impl Strategy<Value = ExecStart> {
         any::<Option<(u16, u16)>>().prop_map(|size| size.map(|(rows, columns)| TerminalSize { rows, columns }));
     (program, ".{0,40}", pairs, any::<(u32, u32, Vec<u32>, u32)>(), any::<(u64, bool, u32)>(), terminal).prop_map(
         |(program, cwd, env, (uid, gid, groups, umask), (timeout_ms, stdin, window), terminal)| ExecStart {
+            home: cwd.clone(),
             program,
             cwd,
             env,

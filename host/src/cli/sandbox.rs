@@ -329,7 +329,7 @@ struct Launch {
     /// It ends after this long: 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wall_time: Option<Duration>,
-    /// Environment of every command in it
+    /// Environment of your commands in it
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
 }

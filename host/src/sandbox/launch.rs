@@ -175,6 +175,7 @@ impl Inner {
             invocation,
             identity: self.identity,
             bare: false,
+            home: None,
             launched_at_ms,
             started_at_ms: launched_at_ms,
             expires_at_ms: launched_at_ms.saturating_add(wall_time_ms),
@@ -237,10 +238,10 @@ impl Inner {
             Transport::Bridge => None,
         };
         still_wanted(caller)?;
-        let Running { engine_id, init_pid, own_kernel, isolation, bare, notes } = backend.launch(built).await?;
+        let Running { engine_id, init_pid, own_kernel, isolation, bare, home, notes } = backend.launch(built).await?;
         let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
         info.notes.extend(news);
-        info = SandboxInfo { engine_id, isolation, bare, ..info };
+        info = SandboxInfo { engine_id, isolation, bare, home, ..info };
         let joined = async {
             // One that is nobody's yet has no record, so that it is nobody's to the next host, too.
             if !info.is_nobodys() {
@@ -325,7 +326,6 @@ impl Inner {
             // Nobody's waits for as long as its host is there.
             wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
             idle: self.config.idle.filter(|_| !info.is_nobodys()),
-            env: info.env.clone(),
             workspace: info.workspace_inside().into_owned(),
             ..HelloConfig::default()
         }

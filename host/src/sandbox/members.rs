@@ -8,8 +8,6 @@
 //!
 //! An agent keeps its user for as long as the sandbox lives, also over a detach, since its files are still there.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::link::User;
@@ -91,11 +89,6 @@ impl Slot {
     /// What only its user can enter: its home, and its place for temporary files.
     pub fn home(self) -> String {
         format!("/tmp/agent-{}", self.0)
-    }
-
-    /// The environment of its commands, under what the sandbox and the command say.
-    pub fn env(self) -> BTreeMap<String, String> {
-        ["HOME", "TMPDIR"].map(|name| (name.to_owned(), self.home())).into()
     }
 }
 

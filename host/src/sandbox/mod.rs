@@ -15,6 +15,7 @@
 
 mod adopt;
 pub mod backend;
+pub mod env;
 mod execs;
 pub mod files;
 pub mod image_build;
@@ -47,16 +48,17 @@ use crate::error::{Error, ErrorKind, Result};
 use backend::docker::{Docker, EngineConfig};
 use backend::local::{Local, LocalConfig};
 use backend::{Backend, Choice, Probe};
+use env::{Account, check_command};
 use execs::UnderWay;
 use files::Copied;
 use images::{Registry, Role, Roles};
 use life::{Inner, Live};
 use link::{
     ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, FileWatch, Found, Session, SessionSpec,
-    TerminalSize, User,
+    TerminalSize,
 };
 use pool::PoolConfig;
-use spec::{LaunchSpec, SandboxInfo, check_env};
+use spec::{LaunchSpec, SandboxInfo};
 
 /// How sandboxes are made and kept here.
 #[derive(Debug, Clone)]
@@ -183,6 +185,13 @@ impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(config: Config) -> Result<Self> {
+        if config.backend != Choice::Docker
+            && let Err(error) = config.local.check(&config.state_dir)
+            && error.kind == ErrorKind::Denied
+        {
+            // What is not there yet is only for who launches.
+            return Err(error);
+        }
         let docker = || Box::new(Docker::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
         let local = || Box::new(Local::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
         let backends = match config.backend {
@@ -344,14 +353,14 @@ impl Sandboxes {
 
     /// Starts a command for an agent. What the command cannot do (a missing program) comes as an event.
     pub async fn exec(&self, id: &str, agent: &str, command: ExecCommand) -> Result<SandboxExec> {
-        let Desk { live, info, user, env: own } = self.desk(id, agent)?;
-        check_env(&command.env)?;
+        let Desk { live, info, account } = self.desk(id, agent)?;
         let ExecCommand { command, cwd, env, timeout, stdin, terminal } = command;
         let terminal = terminal.map(TerminalSize::from);
         let cwd = Some(info.working_directory(cwd.as_deref()));
-        let own = own.into_iter().filter(|(name, _)| !info.env.contains_key(name));
-        let env = own.chain(env).collect();
-        let spec = ExecSpec { cwd, env, timeout, stdin, terminal, ..ExecSpec::new(command, user) };
+        let env = account.env_with(env)?;
+        check_command(&command, &env)?;
+        let Account { user, home, env: _ } = account;
+        let spec = ExecSpec { cwd, env, home, timeout, stdin, terminal, ..ExecSpec::new(command, user) };
         let exec = live.link.exec(spec).await?;
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
@@ -361,10 +370,9 @@ impl Sandboxes {
 
     /// Starts a persistent shell for an agent.
     pub fn session(&self, id: &str, agent: &str) -> Result<SandboxSession> {
-        let Desk { live, info, user, env: own } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, home, env } } = self.desk(id, agent)?;
         let cwd = Some(info.working_directory(None));
-        let env = own.into_iter().filter(|(name, _)| !info.env.contains_key(name)).collect();
-        let session = live.link.session(SessionSpec { cwd, env, user })?;
+        let session = live.link.session(SessionSpec { cwd, env, home, user })?;
         let under_way = live.execs.enter(agent, session.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.desk(id, agent)?;
@@ -373,7 +381,7 @@ impl Sandboxes {
 
     /// Reads a file as the agent's user: `too-large` when it has more than `max` bytes.
     pub async fn read_file(&self, id: &str, agent: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.read_file(user, &info.path_inside(path), max).await
     }
 
@@ -385,43 +393,43 @@ impl Sandboxes {
         path: &str,
         content: impl AsyncRead + Unpin,
     ) -> Result<FileDone> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.write_file(user, &info.path_inside(path), info.new_file_mode(), content).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
     pub async fn copy_out(&self, id: &str, agent: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         files::copy_out(&live.link, user, &info.path_inside(from), host, to).await
     }
 
     /// Says what is at a path, as the agent's user sees it.
     pub async fn stat(&self, id: &str, agent: &str, path: &str) -> Result<FileStat> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.stat(user, &info.path_inside(path)).await
     }
 
     /// What is in a directory, as the agent's user sees it: at most `max` entries; the other answer's `files` counts all.
     pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<Found>, FileDone)> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.list(user, &info.path_inside(path), max).await
     }
 
     /// Removes a file as the agent's user; a directory that is not empty only with `recursive`.
     pub async fn remove_file(&self, id: &str, agent: &str, path: &str, recursive: bool) -> Result<FileDone> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.remove(user, &info.path_inside(path), recursive).await
     }
 
     /// Watches a file, or what is in a directory, as the agent's user may.
     pub async fn watch_files(&self, id: &str, agent: &str, path: &str) -> Result<FileWatch> {
-        let Desk { live, info, user, .. } = self.desk(id, agent)?;
+        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
         live.link.watch(user, &info.path_inside(path)).await
     }
 
@@ -465,13 +473,13 @@ impl Sandboxes {
     fn desk(&self, id: &str, agent: &str) -> Result<Desk> {
         let live = self.live(id)?;
         let info = live.info();
-        let (user, env) = info.user(agent).ok_or_else(|| {
+        let account = info.account(agent).ok_or_else(|| {
             Error::not_owner(format!(
                 "the agent {agent:?} is not attached to the sandbox {id} of {:?}",
                 info.owner.agent
             ))
         })?;
-        Ok(Desk { live, info, user, env })
+        Ok(Desk { live, info, account })
     }
 
     fn live(&self, id: &str) -> Result<Arc<Live>> {
@@ -493,9 +501,7 @@ impl Sandboxes {
 struct Desk {
     live: Arc<Live>,
     info: SandboxInfo,
-    user: User,
-    /// The agent's own environment.
-    env: BTreeMap<String, String>,
+    account: Account,
 }
 
 /// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].

@@ -24,8 +24,8 @@ const PREFIX: &str = "sbx_";
 const ID_BYTES: usize = 6;
 /// The record's name.
 const RECORD: &str = "record.json";
-/// A record larger than this is not one of ours.
-const MAX_RECORD: u64 = 1 << 20;
+/// A record larger than this is not one of ours: the environment of a launch may take some of it.
+const MAX_RECORD: u64 = 16 << 20;
 
 /// The directory of all sandboxes.
 #[derive(Debug, Clone)]
@@ -164,11 +164,30 @@ impl Place {
 
     /// Removes it all.
     pub fn remove(&self) -> Result<()> {
-        match std::fs::remove_dir_all(&self.dir) {
+        let removed = match std::fs::remove_dir_all(&self.dir) {
+            // What commands made in a home without isolation may be closed to ourselves: tools leave caches that cannot be written.
+            Err(error) if error.kind() == IoErrorKind::PermissionDenied => {
+                open_up(&self.dir).and_then(|()| std::fs::remove_dir_all(&self.dir))
+            }
+            other => other,
+        };
+        match removed {
             Err(error) if error.kind() != IoErrorKind::NotFound => Err(at(&self.dir, error)),
             _ => Ok(()),
         }
     }
+}
+
+/// Lets us remove what is in `dir` and beneath. No link is followed.
+fn open_up(dir: &Path) -> std::io::Result<()> {
+    std::fs::set_permissions(dir, Permissions::from_mode(PRIVATE))?;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a place whose making fails half way.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::backend::{ImageId, Transport};
-use super::link::User;
+use super::env::check_env;
 use super::members::{Members, Slot};
 use crate::api::types::{Network, SandboxSummary};
 use crate::caller::Caller;
@@ -50,7 +50,7 @@ pub struct LaunchSpec {
     pub wall_time: Duration,
     /// Whether other agents of the session may attach. Kept here, enforced by the broker.
     pub shared: bool,
-    /// Environment of every command.
+    /// Environment of its owner's commands.
     pub env: BTreeMap<String, String>,
     /// The invocation that it belongs to; it does not outlive that.
     pub invocation: Option<String>,
@@ -100,23 +100,6 @@ fn out_of_range(
     most: impl std::fmt::Display,
 ) -> Error {
     Error::invalid_argument(format!("{what} = {asked} is out of range: {least} to {most}"))
-}
-
-/// Refuses names and values that an environment cannot hold.
-pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
-    for (name, value) in env {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(Error::invalid_argument(format!(
-                "{name:?} is not a name of an environment variable: it must not be empty or hold `=` or a zero byte"
-            )));
-        }
-        if value.contains('\0') {
-            return Err(Error::invalid_argument(format!(
-                "the value of the environment variable {name} holds a zero byte, which an environment cannot carry"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The user that a sandbox's commands run as.
@@ -250,7 +233,7 @@ pub struct SandboxInfo {
     pub pids: u32,
     /// The network.
     pub network: Network,
-    /// Environment of every command.
+    /// Environment of its owner's commands, and of nobody else's ([`super::env`]).
     pub env: BTreeMap<String, String>,
     /// The invocation that it belongs to.
     #[serde(default)]
@@ -268,6 +251,9 @@ pub struct SandboxInfo {
     /// Whether nothing confines it: then paths in it are this machine's own.
     #[serde(default)]
     pub bare: bool,
+    /// Where nothing confines it, a directory of this machine that is its own; absent is `/tmp` inside.
+    #[serde(default)]
+    pub home: Option<String>,
     /// When it was launched, milliseconds since 1970.
     pub launched_at_ms: u64,
     /// When its supervisor was started, milliseconds since 1970: later than the launch when it was started again.
@@ -312,23 +298,13 @@ impl SandboxInfo {
     }
 
     /// The place in it of an agent of its session: the owner's, or one that is attached.
-    fn slot(&self, agent: &str) -> Option<Slot> {
+    pub(super) fn slot(&self, agent: &str) -> Option<Slot> {
         if agent == self.owner.agent { Some(Slot::OWNER) } else { self.members.slot(agent) }
     }
 
     /// Whether the caller may use it: its owner, or an agent of the session that is attached.
     pub fn is_used_by(&self, caller: &Caller) -> bool {
         self.owner.same_session(caller) && self.slot(&caller.agent).is_some()
-    }
-
-    /// Whom the commands and file calls of an agent run as, and what their environment has besides.
-    pub fn user(&self, agent: &str) -> Option<(User, BTreeMap<String, String>)> {
-        let slot = self.slot(agent)?;
-        if self.shared {
-            return Some((slot.user(self.identity), slot.env()));
-        }
-        let Identity { uid, gid } = self.identity;
-        Some((User { uid, gid, groups: Vec::new(), umask: UMASK }, BTreeMap::new()))
     }
 
     /// The mode of a file that is written anew.
@@ -357,6 +333,44 @@ impl SandboxInfo {
             network: self.network,
             workspace_path: self.workspace.directory().map(Path::to_owned),
             workspace_volume: self.workspace.volume().map(str::to_owned),
+        }
+    }
+}
+
+#[cfg(test)]
+impl SandboxInfo {
+    /// One of this owner's.
+    pub(super) fn for_test(owner: &str) -> Self {
+        let owner = Caller { tenant: "t".into(), session: "s".into(), agent: owner.into() };
+        let spec = LaunchSpec::new(owner, "default");
+        Self {
+            id: "sbx_000000000000".into(),
+            name: String::new(),
+            engine_id: String::new(),
+            role: spec.role,
+            image: String::new(),
+            runtime: None,
+            backend: String::new(),
+            isolation: String::new(),
+            notes: Vec::new(),
+            owner: spec.owner,
+            shared: spec.shared,
+            members: Members::default(),
+            cpus: spec.cpus,
+            memory_mib: spec.memory_mib,
+            pids: spec.pids,
+            network: spec.network,
+            env: spec.env,
+            invocation: None,
+            identity: Identity { uid: 1000, gid: 1000 },
+            workspace: Workspace::Directory("/w".into()),
+            transport: Transport::default(),
+            warm: false,
+            bare: false,
+            home: None,
+            launched_at_ms: 0,
+            started_at_ms: 0,
+            expires_at_ms: 0,
         }
     }
 }

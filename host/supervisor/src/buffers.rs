@@ -1,4 +1,4 @@
-//! The connection's two buffers. Both are of fixed size while nothing but data moves.
+//! The connection's two buffers. Both are of fixed size but for a command that is larger.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,11 +6,13 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde::Serialize;
-use skillhost_protocol::frame::{HEADER, MAX_CONTROL, MAX_DATA, encode_control};
+use skillhost_protocol::frame::{HEADER, MAX_DATA, encode_control};
 use skillhost_protocol::socket::{Descriptors, StreamError};
 use skillhost_protocol::{Header, Kind, ProtocolError, ToHost};
 
 const CAPACITY: usize = 512 * 1024;
+/// Room for a few frames of data before what waits is moved to the front.
+const ROOM: usize = 256 * 1024;
 
 /// What a read came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,10 +47,20 @@ impl Input {
     }
 
     pub fn fill(&mut self, socket: &OwnedFd) -> Result<Read, ProtocolError> {
-        if self.bytes.len() - self.end < HEADER + MAX_CONTROL {
+        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        // Checked against the bounds; a frame that breaks them is refused when it is taken.
+        let whole = Header::decode(waiting).ok().flatten().map_or(HEADER, |header| HEADER + header.len);
+        if self.bytes.len() - self.end < ROOM || self.bytes.len() - self.start < whole {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
+        }
+        if self.bytes.len() < whole {
+            self.bytes.resize(whole, 0);
+        } else if self.start == self.end && self.bytes.len() > CAPACITY {
+            (self.start, self.end) = (0, 0);
+            self.bytes.truncate(CAPACITY);
+            self.bytes.shrink_to_fit();
         }
         let room = self.bytes.get_mut(self.end..).unwrap_or_default();
         match self.descriptors.receive(socket, room, RecvFlags::empty()) {

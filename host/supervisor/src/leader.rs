@@ -37,6 +37,10 @@ const NO_PROGRAM: u8 = 127;
 /// Where programs are looked for when nobody says.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Lists of directories from which code is loaded, and in which an empty entry is the working directory. An image has such a
+/// one by mistake (`ENV PYTHONPATH=$PYTHONPATH:/opt/lib`), and here everybody writes to the working directory.
+const SEARCHED: [&str; 3] = ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"];
+
 static LIMITS: Mutex<Vec<(Resource, Rlimit)>> = Mutex::new(Vec::new());
 
 /// A limit for every leader that is not the supervisor's own: one that it raises for itself, or that is about the
@@ -59,6 +63,8 @@ pub enum Task {
         program: Program,
         cwd: String,
         env: BTreeMap<String, String>,
+        /// `HOME` where `env` has none that can be used.
+        home: String,
         /// Whether standard input is the supervisor's pipe.
         stdin: bool,
         /// Whether its standard descriptors are a terminal of its own.
@@ -105,10 +111,13 @@ pub fn run(ends: Ends) -> ! {
     let Some((job, rest)) = read_job(job) else { sys::exit(0) };
     let refusal = match prepared.and_then(|()| become_user(&job.user)) {
         Ok(()) => match job.task {
-            Task::Exec { program, cwd, mut env, stdin, terminal } => {
+            Task::Exec { program, cwd, mut env, home, stdin, terminal } => {
                 let stdin = stdin || terminal.is_some();
                 if terminal.is_some() {
                     env.entry("TERM".into()).or_insert_with(|| "xterm".into());
+                }
+                if !env.get("HOME").is_some_and(|home| is_usable(Path::new(home))) {
+                    env.insert("HOME".into(), home);
                 }
                 match terminal.map_or(Ok(()), |size| open_terminal(size, &rest)) {
                     Ok(()) => execute(&job.workspace, program, &cwd, env, stdin, &rest, &mut status),
@@ -212,7 +221,7 @@ fn execute(
     workspace: &str,
     program: Program,
     cwd: &str,
-    mut env: BTreeMap<String, String>,
+    env: BTreeMap<String, String>,
     stdin: bool,
     job: &OwnedFd,
     status: &mut File,
@@ -229,8 +238,6 @@ fn execute(
         }
     }
     let search = env.get("PATH").map_or_else(|| DEFAULT_PATH.to_owned(), Clone::clone);
-    let home = env.get("HOME").filter(|home| is_usable(Path::new(home))).cloned();
-    env.insert("HOME".into(), home.unwrap_or_else(|| "/tmp".into()));
     let argv = match program {
         Program::Argv(argv) => argv,
         Program::Shell(line) => {
@@ -364,8 +371,8 @@ pub fn plain(error: &io::Error) -> String {
 
 /// The image's environment and ours, under what the host and the exec say.
 ///
-/// PID 1's own environment is the image's and nothing of the host's, so it is passed on whole; what a variable may say is
-/// for the image's makers. `HOME` is the image's root's, as a rule: [`execute`] replaces it where it cannot be used.
+/// PID 1's own environment is the image's and nothing of the host's, so it is passed on; what a variable may say is for the
+/// image's makers. `HOME` is the image's root's, as a rule: [`run`] replaces it where it cannot be used.
 pub fn base_env() -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> =
         [("PATH", DEFAULT_PATH), ("PYTHONUNBUFFERED", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat")]
@@ -374,5 +381,11 @@ pub fn base_env() -> BTreeMap<String, String> {
             .collect();
     let text = |text: &OsStr| text.to_str().map(ToOwned::to_owned);
     env.extend(std::env::vars_os().filter_map(|(name, value)| Some((text(&name)?, text(&value)?))));
+    for name in SEARCHED {
+        if let Some(value) = env.remove(name) {
+            let places = value.split(':').filter(|place| !place.is_empty()).collect::<Vec<_>>().join(":");
+            env.extend((!places.is_empty()).then(|| (name.to_owned(), places)));
+        }
+    }
     env
 }

@@ -61,6 +61,9 @@ pub fn spawn(dir: &Path) -> Child {
         .arg(dir.join("run").join(SOCKET_NAME))
         .env_clear()
         .env("PATH", format!("/nowhere:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", dir.join("run").display()))
+        // As images have them that were made from nothing and a colon.
+        .env("PYTHONPATH", ":/opt/lib:")
+        .env("LD_LIBRARY_PATH", ":")
         // As an image's root's: no place for anybody else.
         .env("HOME", dir.join("run"))
         .stdin(Stdio::null())

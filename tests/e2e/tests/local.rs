@@ -76,6 +76,38 @@ fn what_the_operator_adds_is_seen_and_cannot_be_written() {
     assert!(refused.stderr.contains("absolute"), "{refused:?}");
 }
 
+/// A command of the same user that reaches the host's socket would be the host's owner.
+#[test]
+fn what_holds_the_hosts_socket_or_an_engines_is_never_shown() {
+    needs_kernel!();
+    let home = |user: &User| user.home().display().to_string();
+    let with = |user: &User, paths: &str| {
+        write(&user.home().join("skillhost.toml"), format!("backend = \"local\"\n[local]\nread-only = [{paths}]\n"));
+    };
+    // The state directory in it, it in the state directory, and by way of a link.
+    let user = User::local("");
+    std::os::unix::fs::symlink(user.home(), user.home().join("link")).unwrap();
+    std::fs::create_dir_all(user.home().join("tools")).unwrap();
+    for listed in [home(&user), format!("{}/link", home(&user)), format!("{}/link/state", home(&user)), "/run".into()] {
+        with(&user, &format!("\"{}/tools\", {listed:?}", home(&user)));
+        let refused = user.run(["list"]).code(3);
+        assert!(refused.stderr.contains("`[local] read-only`"), "{listed}: {refused:?}");
+    }
+    // What was not there when the host started is looked at by each launch.
+    with(&user, &format!("\"{}/later\"", home(&user)));
+    user.run(["list"]).ok();
+    std::os::unix::fs::symlink(user.state(), user.home().join("later")).unwrap();
+    let refused = user.run(["sandbox", "launch", "--role", "default"]).code(3);
+    assert!(refused.stderr.contains("`[local] read-only`") && refused.stderr.contains("/state"), "{refused:?}");
+    // An engine's socket, wherever it is, whether or not it is there yet.
+    let engine = User::local("");
+    std::fs::create_dir_all(engine.home().join("engine")).unwrap();
+    with(&engine, &format!("\"{}/engine\"", home(&engine)));
+    let socket = format!("unix://{}/engine/docker.sock", home(&engine));
+    let refused: skillhost_e2e::Done = engine.command(["list"]).env("DOCKER_HOST", socket).output().unwrap().into();
+    assert!(refused.code(3).stderr.contains("docker.sock"));
+}
+
 #[test]
 fn what_it_cannot_give_is_refused_or_said() {
     needs_kernel!();
@@ -253,6 +285,39 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     signal(user.host_pid(), Signal::KILL);
     child.wait().unwrap();
     eventually("its processes are gone", || processes(&mark).is_empty().then_some(()));
+}
+
+/// The machine's own `/tmp` is everybody's, and a shell reads a profile in its home.
+#[test]
+fn without_isolation_home_and_temporary_files_are_nobody_elses() {
+    if runs_as() == 0 {
+        // Root has no sandboxes without isolation.
+        return;
+    }
+    let user = User::local("[local]\nisolation = \"none\"\n");
+    let id = user.launch([]);
+    let exec = |more: &[&str], line: &str| {
+        let args = [&["sandbox", "exec", &id, "--output", "json"], more, &["--shell", line]].concat();
+        let denied = user.run(&args).code(3).json();
+        user.approve(&denied);
+        let ran = user.run(&args).json();
+        assert_eq!(ran["exit_code"], 0, "{ran}");
+        ran["stdout"].as_str().unwrap().to_owned()
+    };
+    let place = user.state().join("sandboxes").join(&id).canonicalize().unwrap();
+    let line = "echo $HOME $TMPDIR; stat -c '%a %u' $HOME $TMPDIR; mktemp";
+    for more in [&[][..], &["--env", "HOME=/nowhere"], &["--env", "HOME=/"], &["--env", "HOME="]] {
+        let told = exec(more, line);
+        let lines: Vec<_> = told.lines().collect();
+        let (home, tmp) = (place.join("home"), place.join("tmp"));
+        assert_eq!(lines[0], format!("{} {}", home.display(), tmp.display()), "{more:?}");
+        assert_eq!(lines[1..3], [format!("700 {}", runs_as()), format!("700 {}", runs_as())], "{more:?}");
+        assert!(lines[3].starts_with(tmp.to_str().unwrap()), "{told}");
+    }
+    // They go with the sandbox, whatever was made in them.
+    exec(&[], "mkdir -p ~/cache/deep && touch ~/cache/deep/file && chmod 500 ~/cache/deep ~/cache");
+    user.run(["sandbox", "stop", &id]).ok();
+    assert!(!place.exists(), "{} is left", place.display());
 }
 
 #[test]

@@ -183,6 +183,102 @@ mod docker {
     }
 
     #[test]
+    fn what_the_owner_launched_it_with_runs_nothing_as_another_agent() {
+        needs_engine!();
+        let user = User::new("[sandbox]\nlease = \"60s\"\n");
+        // Every way at once by which a variable makes a program run what lies in the workspace.
+        let id = user.launch([
+            "--shared",
+            "--agent",
+            "owner",
+            "--env",
+            "BASH_ENV=/workspace/trap.sh",
+            "--env",
+            "ENV=/workspace/trap.sh",
+            "--env",
+            "PROMPT_COMMAND=. /workspace/trap.sh",
+            "--env",
+            "HOME=/workspace/home",
+            "--env",
+            "TMPDIR=/workspace/home",
+            "--env",
+            "PATH=/workspace/bin:/usr/local/bin:/usr/bin:/bin",
+            "--env",
+            "PYTHONPATH=/workspace/lib",
+            "--env",
+            "PYTHONSTARTUP=/workspace/lib/sitecustomize.py",
+            "--env",
+            "GIT_CONFIG_COUNT=1",
+            "--env",
+            "GIT_CONFIG_KEY_0=alias.trap",
+            "--env",
+            "GIT_CONFIG_VALUE_0=!id -u >> /workspace/who",
+            "--env",
+            "LD_LIBRARY_PATH=/workspace/lib",
+            "--env",
+            "MARK=the-owners",
+        ]);
+        let trap = "id -u >> /workspace/who\n";
+        let python = "import os\nos.system('id -u >> /workspace/who')\n".to_owned();
+        let program = format!("#!/bin/sh\n{trap}");
+        for (path, text) in [
+            ("trap.sh", trap),
+            ("home/.bash_profile", trap),
+            ("home/.bashrc", trap),
+            ("home/.profile", trap),
+            ("bin/git", &program),
+            ("bin/ls", &program),
+            ("lib/sitecustomize.py", &python),
+            ("who", ""),
+        ] {
+            user.run_with(["sandbox", "write", &id, path, "--agent", "owner"], text.as_bytes()).ok();
+        }
+        let open = ["/bin/chmod", "-R", "a+rwX,ug+x", "/workspace/bin", "/workspace/home", "/workspace/who"];
+        user.run([&["sandbox", "exec", &id, "--agent", "owner", "--"], &open[..]].concat()).ok();
+        acts(&user, "peer", &["sandbox", "attach", &id]);
+        let peer = says(&user, "peer", &id, "id -u");
+        let owner = says(&user, "owner", &id, "id -u");
+        let caught = || says(&user, "peer", &id, "cat /workspace/who");
+        assert!(caught().lines().any(|uid| uid == owner), "the traps work: {}", caught());
+
+        let everything = |when: &str| {
+            for args in [
+                &["--shell", "ls; git --version; python3 -c pass"][..],
+                &["--shell", "bash -ic true; bash -c true; sh -c true; echo $MARK"],
+                &["--", "git", "trap"],
+                &["--", "python3", "-c", "pass"],
+                &["--", "bash", "-lc", "ls"],
+                &["--env", "HOME=/nowhere", "--shell", "ls"],
+                &["--pty", "--", "bash", "-lic", "ls"],
+            ] {
+                user.run(["sandbox", "exec", &id, "--agent", "peer", "--timeout", "20s"].iter().chain(args).copied());
+            }
+            let process =
+                acts(&user, "peer", &["sandbox", "exec", &id, "--detach", "--shell", "ls; echo -$MARK-$HOME"]);
+            let process = process["exec_id"].as_str().unwrap_or_else(|| panic!("{process}")).to_owned();
+            acts(&user, "peer", &["sandbox", "wait", &id, &process]);
+            acts(&user, "peer", &["sandbox", "script", &id, "python_version"]);
+            acts(&user, "peer", &["sandbox", "run-script", &id, "--template", "describe_file", "--arg", "path=who"]);
+            acts(&user, "peer", &["sandbox", "shell", &id, "ls; git --version; bash -c true"]);
+            assert!(!caught().lines().any(|uid| uid == peer), "{when}: {}", caught());
+            let own = says(&user, "peer", &id, "echo $HOME $TMPDIR $PATH -$MARK- -$BASH_ENV-");
+            let places: Vec<_> = own.split_whitespace().collect();
+            assert_eq!(places[0], places[1], "{own}");
+            assert!(places[0].starts_with("/tmp/agent-") && !own.contains("workspace"), "{own}");
+            assert!(own.ends_with("-- --"), "{own}");
+        };
+        everything("after an attach");
+        // The owner keeps what the launch gave.
+        assert_eq!(says(&user, "owner", &id, "echo $MARK $HOME"), "the-owners /workspace/home");
+        acts(&user, "owner", &["sandbox", "restart", &id]);
+        everything("after a restart");
+        let pid = rustix_kill(user.host_pid());
+        eventually("the host's death", || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+        everything("with the next host");
+        assert_eq!(says(&user, "owner", &id, "echo $MARK"), "the-owners");
+    }
+
+    #[test]
     fn no_agent_reaches_anothers_processes() {
         needs_engine!();
         let user = User::new("");

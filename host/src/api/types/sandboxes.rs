@@ -33,7 +33,7 @@ pub struct LaunchRequest {
     pub wall_time_ms: Option<u64>,
     /// Whether other agents of the session may attach.
     pub shared: bool,
-    /// Environment of every command.
+    /// Environment of its owner's commands.
     pub env: BTreeMap<String, String>,
 }
 

@@ -33,7 +33,7 @@ struct Launch {
     /// Whether other agents of the session may attach.
     #[serde(default)]
     shared: bool,
-    /// Environment of every command.
+    /// Environment of your commands in it.
     #[serde(default)]
     env: BTreeMap<String, String>,
 }

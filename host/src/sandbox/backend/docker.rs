@@ -34,7 +34,9 @@ use serde::Deserialize;
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
-use super::{Backend, Found, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, Running, Transport, confined};
+use super::{
+    Backend, Found, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, Running, Transport, confined, mounts,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::images::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
@@ -49,10 +51,6 @@ const ASK: Duration = Duration::from_secs(10);
 const MAKE: Duration = Duration::from_secs(60);
 /// For ending one, its file system's removal included.
 const REMOVE: Duration = Duration::from_secs(30);
-
-/// Where engines listen when nobody says otherwise; never mounted, whichever is in use.
-const KNOWN_SOCKETS: [&str; 4] =
-    ["/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"];
 
 /// What the operator says of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -82,9 +80,9 @@ struct Client {
     supervisor: OnceCell<String>,
 }
 
-/// Refuses a path that holds the socket of an engine of this machine.
-pub(super) fn never_an_engine(path: &Path) -> Result<PathBuf> {
-    body::check_mount(path, &Docker::from_env(EngineConfig::default()).sockets())
+/// The socket of the engine that is used when nobody names another.
+pub(super) fn engine_socket() -> Option<PathBuf> {
+    Endpoint::from_env().socket().map(Path::to_owned)
 }
 
 impl Docker {
@@ -154,20 +152,15 @@ impl Docker {
     }
 
     /// Every socket that gives power over an engine, as far as it is known.
-    fn sockets(&self) -> Vec<PathBuf> {
-        let own = self.endpoint.socket().map(Path::to_owned);
-        own.into_iter().chain(KNOWN_SOCKETS.map(PathBuf::from)).collect()
-    }
-
     async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
         let client = self.client().await?;
         let mut spec = spec.clone();
         if let Workspace::Directory(path) = &mut spec.workspace {
-            *path = body::check_mount(path, &self.sockets())?;
+            *path = mounts::check(path, self.endpoint.socket())?;
         }
         let control = match spec.transport {
             Transport::Socket => {
-                spec.control = body::check_mount(&spec.control, &self.sockets())?;
+                spec.control = mounts::check(&spec.control, self.endpoint.socket())?;
                 Control::Directory(&spec.control)
             }
             Transport::Bridge => Control::Volume(self.supervisor_volume(client, &spec.image).await?),
@@ -190,7 +183,7 @@ impl Docker {
         let runtime = client.runtime(spec.runtime.as_deref());
         let (isolation, own_kernel) = (client.isolation(runtime), route::has_own_kernel(runtime));
         match self.start(client, &spec, &engine_id).await {
-            Ok(init_pid) => Ok(Running { engine_id, init_pid, own_kernel, isolation, bare: false, notes }),
+            Ok(init_pid) => Ok(Running { engine_id, init_pid, own_kernel, isolation, bare: false, home: None, notes }),
             Err(error) => {
                 if let Err(left) = self.remove(&engine_id, Duration::ZERO).await {
                     return Err(Error::new(error.kind, format!("{error}; and then: {left}")));

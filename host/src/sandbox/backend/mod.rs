@@ -6,6 +6,7 @@
 
 pub mod docker;
 pub mod local;
+mod mounts;
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,6 +95,8 @@ pub struct Running {
     pub isolation: String,
     /// Whether nothing isolates it, as the operator wishes.
     pub bare: bool,
+    /// The directory of this machine that is then its home.
+    pub home: Option<String>,
     /// What the engine says that it could not do as asked.
     pub notes: Vec<String>,
 }

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::outgoing::Outgoing;
+use super::outgoing::{MAX_WAITING, Outgoing};
 use super::{CloseReason, ExecEvent, HelloConfig, Link};
 use crate::error::{Error, Result};
 
@@ -111,7 +111,6 @@ pub(super) fn config(hello: HelloConfig) -> SandboxConfig {
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
         idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
         grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
-        env: hello.env.into_iter().collect(),
         workspace: hello.workspace,
     }
 }
@@ -364,6 +363,12 @@ impl Shared {
             return Err(Error::quota_exceeded(format!(
                 "the sandbox has {MAX_EXECS} commands and transfers under way, and no more are allowed; wait for one to end"
             )));
+        }
+        if self.outgoing().len() > MAX_WAITING {
+            drop(state);
+            return Err(Error::unavailable(
+                "the sandbox is behind with what it was given to do: wait for some of it, or give it more processor",
+            ));
         }
         let id = state
             .last_id

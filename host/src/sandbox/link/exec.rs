@@ -56,11 +56,11 @@ impl Link {
 
     /// The same of `program`, whatever the spec's command is.
     pub(super) fn run(&self, program: Program, spec: ExecSpec) -> Result<Exec> {
-        let ExecSpec { command: _, cwd, env, user, timeout, stdin, window, terminal } = spec;
+        let ExecSpec { command: _, cwd, env, home, user, timeout, stdin, window, terminal } = spec;
         let timeout_ms = timeout.map_or(0, millis);
         let start = |window| {
             let (cwd, env) = (cwd.unwrap_or_default(), env.into_iter().collect());
-            ToSupervisor::Exec(ExecStart { program, cwd, env, user, timeout_ms, stdin, window, terminal })
+            ToSupervisor::Exec(ExecStart { program, cwd, env, home, user, timeout_ms, stdin, window, terminal })
         };
         let (channel, mut writer) = self.start(window, None, start)?;
         writer.eof_on_drop = true;

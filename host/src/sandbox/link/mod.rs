@@ -58,8 +58,6 @@ pub struct HelloConfig {
     pub idle: Option<Duration>,
     /// Between TERM and KILL.
     pub grace: Duration,
-    /// Environment of every exec, over the image's and under the exec's own.
-    pub env: BTreeMap<String, String>,
     /// Where relative paths start.
     pub workspace: String,
 }
@@ -71,11 +69,13 @@ impl Default for HelloConfig {
             wall_time: Some(Duration::from_secs(3600)),
             idle: None,
             grace: Duration::from_millis(200),
-            env: BTreeMap::new(),
             workspace: "/workspace".into(),
         }
     }
 }
+
+/// A home where nobody has another: private to a sandbox that has a file system of its own and one user.
+pub const DEFAULT_HOME: &str = "/tmp";
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
@@ -87,8 +87,10 @@ pub struct ExecSpec {
     pub command: Command,
     /// Working directory; default the workspace.
     pub cwd: Option<String>,
-    /// Environment; wins over everything else.
+    /// Environment; wins over what all commands share.
     pub env: BTreeMap<String, String>,
+    /// `HOME` where the environment names none that the user can write to.
+    pub home: String,
     /// Who runs it.
     pub user: User,
     /// Deadline, kept by the supervisor.
@@ -115,7 +117,8 @@ impl ExecSpec {
     /// `command` with everything else at its default.
     pub fn new(command: Command, user: User) -> Self {
         let (cwd, env, window) = (None, BTreeMap::new(), DEFAULT_WINDOW);
-        Self { command, cwd, env, user, timeout: None, stdin: false, window, terminal: None }
+        let home = DEFAULT_HOME.to_owned();
+        Self { command, cwd, env, home, user, timeout: None, stdin: false, window, terminal: None }
     }
 }
 

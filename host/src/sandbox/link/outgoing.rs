@@ -11,8 +11,10 @@ use tokio::net::UnixStream;
 
 /// What was sent is kept up to here before the rest is moved to the front.
 const MAX_SENT: usize = 512 * 1024;
+/// While more than this waits, nothing new begins: a command with its environment has up to two megabytes.
+pub(super) const MAX_WAITING: usize = 16 * 1024 * 1024;
 
-/// Bounded by the windows of standard input; control messages are few. Whoever has something to send tries the socket
+/// Bounded by the windows of standard input and, for what begins, by [`MAX_WAITING`]; other control messages are few. Whoever has something to send tries the socket
 /// first: a task of its own for that would cost every command a switch to it.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
@@ -25,6 +27,11 @@ pub(super) struct Outgoing {
 impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// How many bytes wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() - self.sent
     }
 
     /// Adds `parts`, one after the other, and `descriptor` to go with the first of their bytes.

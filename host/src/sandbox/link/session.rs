@@ -7,14 +7,17 @@ use skillhost_protocol::{Program, User};
 
 use super::{Exec, ExecControl, ExecEvent, ExecSpec, Link};
 use crate::error::{Error, Result};
+use crate::sandbox::env::check_line;
 
 /// A shell to start.
 #[derive(Debug, Clone)]
 pub struct SessionSpec {
     /// Where it starts; default the workspace.
     pub cwd: Option<String>,
-    /// Environment; wins over everything else.
+    /// Environment; wins over what all commands share.
     pub env: BTreeMap<String, String>,
+    /// `HOME` where the environment names none that the user can write to.
+    pub home: String,
     /// Who runs it.
     pub user: User,
 }
@@ -29,8 +32,8 @@ pub struct Session {
 impl Link {
     /// Asks for a shell: `bash`, or `sh` where there is none. Which it is stands in [`ExecEvent::Started`].
     pub fn session(&self, spec: SessionSpec) -> Result<Session> {
-        let SessionSpec { cwd, env, user } = spec;
-        let spec = ExecSpec { cwd, env, ..ExecSpec::shell("", user) };
+        let SessionSpec { cwd, env, home, user } = spec;
+        let spec = ExecSpec { cwd, env, home, ..ExecSpec::shell("", user) };
         Ok(Session { exec: self.run(Program::Session, spec)?, lines: 0 })
     }
 }
@@ -41,6 +44,7 @@ impl Session {
         if text.contains('\0') {
             return Err(Error::invalid_argument("the line holds a zero byte, which no shell can take"));
         }
+        check_line(text)?;
         self.exec.control().line(self.lines + 1, text.to_owned(), timeout)?;
         self.lines += 1;
         Ok(self.lines)

@@ -26,9 +26,8 @@ enum Ours {
 
 impl Supervisor {
     pub(super) fn start_exec(&mut self, id: u32, start: ExecStart) -> Result<(), ProtocolError> {
-        let ExecStart { program, cwd, env, user, timeout_ms, stdin, window, terminal } = start;
+        let ExecStart { program, cwd, env, home, user, timeout_ms, stdin, window, terminal } = start;
         let mut all = self.env.clone();
-        all.extend(self.config.iter().flat_map(|config| config.env.iter().cloned()));
         all.extend(env);
         let beside = match program {
             Program::Session => match beside(Ours::Session) {
@@ -37,7 +36,7 @@ impl Supervisor {
             },
             _ => None,
         };
-        let task = Task::Exec { program, cwd, env: all, stdin, terminal };
+        let task = Task::Exec { program, cwd, env: all, home, stdin, terminal };
         self.start(id, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task }, beside)
     }
 

@@ -4,7 +4,7 @@
 //! other users and to end them; commands themselves never have any. What a knob holds against stands beside it.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
@@ -13,7 +13,6 @@ use bollard::models::{
 
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
 use crate::api::types::Network;
-use crate::error::{Error, Result};
 use crate::sandbox::members::Slot;
 use crate::sandbox::spec::{Identity, SandboxSpec, WORKSPACE, Workspace};
 
@@ -162,61 +161,5 @@ pub fn bind(source: &Path, target: &str, read_only: bool) -> Mount {
             ..MountBindOptions::default()
         }),
         ..Mount::default()
-    }
-}
-
-/// Refuses to mount what holds an engine's socket: who reaches that owns the machine. Gives the real path, which is
-/// what gets mounted, so that a link cannot change its meaning afterwards.
-pub fn check_mount(source: &Path, sockets: &[PathBuf]) -> Result<PathBuf> {
-    let real = source.canonicalize().map_err(|error| Error::from(error).context(source.display()))?;
-    if real.to_str().is_none() {
-        return Err(Error::invalid_argument(format!(
-            "cannot mount {real:?}: the engine takes paths as UTF-8 text only; use another state directory"
-        )));
-    }
-    for socket in sockets {
-        // A socket that is not there now may be later: its path as written counts as well.
-        let there = socket.canonicalize().unwrap_or_else(|_| socket.clone());
-        if there.starts_with(&real) || socket.starts_with(&real) {
-            return Err(Error::denied(format!(
-                "{} is not mounted into a sandbox: it holds the engine's socket {}",
-                real.display(),
-                socket.display()
-            )));
-        }
-    }
-    Ok(real)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::ErrorKind;
-
-    #[test]
-    fn an_engines_socket_and_what_holds_it_are_never_mounted() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = dir.path().join("run");
-        let (deep, beside) = (run.join("engine"), dir.path().join("workspace"));
-        std::fs::create_dir_all(&deep).unwrap();
-        std::fs::create_dir(&beside).unwrap();
-        let socket = deep.join("docker.sock");
-        std::fs::write(&socket, "").unwrap();
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&run, &link).unwrap();
-        let sockets = [link.join("engine/docker.sock")];
-        for holds in [dir.path(), &run, &deep, &socket, &link, Path::new("/")] {
-            assert_eq!(check_mount(holds, &sockets).unwrap_err().kind, ErrorKind::Denied, "{}", holds.display());
-        }
-        assert_eq!(check_mount(&beside, &sockets).unwrap(), beside.canonicalize().unwrap());
-        assert_eq!(check_mount(&dir.path().join("none"), &sockets).unwrap_err().kind, ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn a_socket_that_does_not_exist_yet_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let real = dir.path().canonicalize().unwrap();
-        let error = check_mount(&real, &[real.join("later.sock")]).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Denied);
     }
 }

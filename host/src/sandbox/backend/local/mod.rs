@@ -23,9 +23,8 @@ use skillhost_protocol::local::{LocalSpec, Stage, Users};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::docker::never_an_engine;
 use super::{
-    Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined,
+    Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined, mounts,
 };
 use crate::api::types::Network;
 use crate::error::{Error, Result};
@@ -57,6 +56,17 @@ pub struct LocalConfig {
     pub read_only: Vec<PathBuf>,
     /// Environment of every command, under the sandbox's and the command's own.
     pub env: BTreeMap<String, String>,
+}
+
+impl LocalConfig {
+    /// Refuses paths that would let commands out, or that are not there.
+    pub(in crate::sandbox) fn check(&self, state_dir: &Path) -> Result<()> {
+        for path in &self.read_only {
+            mounts::check_listed(path, state_dir)
+                .map_err(|error| error.context("`[local] read-only` in skillhost.toml"))?;
+        }
+        Ok(())
+    }
 }
 
 /// The kernel of this machine.
@@ -125,12 +135,10 @@ impl Local {
         }
     }
 
-    /// What the operator adds, as long as no engine's socket is in it.
+    /// What the operator adds, as long as it is no way out.
     fn extra(&self) -> Result<Vec<String>> {
-        let seen = |path: &PathBuf| {
-            never_an_engine(path)?;
-            path.to_str().map(str::to_owned).ok_or_else(|| not_text(path))
-        };
+        self.config.check(&self.state_dir)?;
+        let seen = |path: &PathBuf| path.to_str().map(str::to_owned).ok_or_else(|| not_text(path));
         self.config.read_only.iter().map(seen).collect()
     }
 
@@ -172,13 +180,10 @@ impl Local {
             Error::unavailable(format!("the sandbox's control group cannot be made: {error}; nothing was started"))
         })?;
         let root = spec.control.with_file_name("root");
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&root)
-            .map_err(|error| Error::from(error).context(root.display()))?;
+        private(&root)?;
+        let (env, home) = self.env(&spec.control)?;
         let order = self.order(spec, &root, &cgroup)?;
-        let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, Some(cgroup)).await?;
+        let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, &env, Some(cgroup)).await?;
         let engine_id = format!("local-{init_pid}");
         let held = Held { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
         self.table().insert(engine_id.clone(), Arc::new(held));
@@ -188,8 +193,27 @@ impl Local {
             own_kernel: false,
             isolation: self.isolation(),
             bare: self.config.bare,
+            home,
             notes: self.notes(),
         })
+    }
+
+    /// The environment of every command, and the directory of this machine that is its home where it has no file system of its
+    /// own. `/tmp` and what lies in it are everybody's there, and a shell reads a profile in its home, whoever wrote it.
+    fn env(&self, control: &Path) -> Result<(BTreeMap<String, String>, Option<String>)> {
+        if !self.config.bare {
+            return Ok((self.config.env.clone(), None));
+        }
+        let mut env = BTreeMap::new();
+        for (name, dir) in [("TMPDIR", "tmp"), ("HOME", "home")] {
+            let dir = control.with_file_name(dir);
+            private(&dir)?;
+            env.insert(name.to_owned(), text(&dir)?);
+        }
+        let home = env.get("HOME").cloned();
+        // What the operator says is known to be meant.
+        env.extend(self.config.env.clone());
+        Ok((env, home))
     }
 
     fn order(&self, spec: &SandboxSpec, root: &Path, cgroup: &Cgroup) -> Result<LocalSpec> {
@@ -231,14 +255,20 @@ impl Local {
     }
 
     /// Starts a supervisor, gives it its order, and waits for its word.
-    async fn make(&self, program: &Path, order: &LocalSpec, cgroup: Option<Cgroup>) -> Result<(Outer, i32)> {
+    async fn make(
+        &self,
+        program: &Path,
+        order: &LocalSpec,
+        env: &BTreeMap<String, String>,
+        cgroup: Option<Cgroup>,
+    ) -> Result<(Outer, i32)> {
         let mut command = Command::new(program);
         command
             // Not where it lies, which is nobody's business inside.
             .arg0("supervisor")
             .arg("local")
             .env_clear()
-            .envs(&self.config.env)
+            .envs(env)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -319,10 +349,16 @@ impl Local {
         };
         ready().map_err(|error| Error::from(error).context(dir.path().display()))?;
         let order = LocalSpec { probe: true, ..self.least(&root, &empty, &empty)? };
-        let (mut outer, _) = self.make(&program, &order, None).await?;
+        let (mut outer, _) = self.make(&program, &order, &self.config.env, None).await?;
         outer.end().await;
         Ok(())
     }
+}
+
+/// Makes a directory that is ours alone; one that is there from before a restart stays.
+fn private(dir: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| Error::from(error).context(dir.display()))
 }
 
 /// Starts a program that this process may have written a moment ago.
