@@ -59,7 +59,10 @@ impl RunningScript {
 /// What is to run, and what is added to it.
 struct Prepared {
     asked: Asked,
+    /// As it was written.
     source: Option<Bytes>,
+    /// As Python reads it.
+    input: Option<Bytes>,
     about: About,
 }
 
@@ -146,7 +149,7 @@ impl Broker {
         mut record: Record,
         prepared: Result<Prepared>,
     ) -> Result<RunningScript> {
-        let Prepared { asked, source, about } = match prepared {
+        let Prepared { asked, source: _, input, about } = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return record.end(Err(error)).await,
         };
@@ -155,7 +158,7 @@ impl Broker {
         if !names.is_empty() {
             record.note("env", names);
         }
-        Ok(RunningScript { running: self.start(actor, record, asked).await?, source, about })
+        Ok(RunningScript { running: self.start(actor, record, asked).await?, source: input, about })
     }
 
     fn prepare_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<Prepared> {
@@ -189,6 +192,7 @@ impl Broker {
         Ok(Prepared {
             asked: Asked { request, in_words: secrets_in_words(&secrets), secrets, ..Asked::default() },
             source: None,
+            input: None,
             about,
         })
     }
@@ -232,13 +236,17 @@ impl Broker {
         let secrets = self.required_env(role, &request.extra_env)?;
         let whose = if template_name.is_some() { Source::Operators } else { Source::Callers };
         let env = safe_path(whose).into_iter().chain(request.extra_env).collect();
+        let input = match whose {
+            Source::Operators => Bytes::from(images::input_apart(&source)),
+            Source::Callers => Bytes::from(source.clone()),
+        };
         let source = Bytes::from(source);
         let in_words = format!(" {}{}", sha256(&source), secrets_in_words(&secrets));
         let about =
             About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
         let request = ExecRequest {
             container_id: request.container_id,
-            command: Command::Argv(images::python(whose, &args)),
+            command: Command::Argv(images::python(&args)),
             env,
             timeout_ms: request.timeout_ms.or(timeout.map(millis)),
             max_output: request.max_output,
@@ -247,7 +255,8 @@ impl Broker {
             stream_to_blackboard: request.stream_to_blackboard,
             ..ExecRequest::default()
         };
-        Ok(Prepared { asked: Asked { request, secrets, in_words, ..Asked::default() }, source: Some(source), about })
+        let asked = Asked { request, secrets, in_words, ..Asked::default() };
+        Ok(Prepared { asked, source: Some(source), input: Some(input), about })
     }
 
     /// What roles require of the environment and would not get now.

@@ -22,7 +22,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use crate::beneath::{open_dir, read_named};
 use crate::error::{Error, Result};
 pub use param::{Argument, MAX_ARGUMENT, Params};
-pub use python::{SAFE_PATH, Source, python};
+pub use python::{SAFE_PATH, Source, input_apart, python};
 pub use registry::Registry;
 pub use role::{Role, is_variable};
 pub use script::Script;

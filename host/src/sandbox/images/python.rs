@@ -15,12 +15,6 @@ pub const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
 /// Takes the working directory off the path, in names of its own, so that the script finds none that it has not made.
 const APART: &str = r#"exec("import sys;sys.path[:]=[p for p in sys.path if p];import os;sys.path[:]=[p for p in sys.path if p!=os.getcwd()]",{})"#;
-/// Then runs what follows as `python3 -` does, as `python3 -c` does, and as `python3 -m` does.
-const STDIN: &str =
-    r#"__import__("sys").argv[0]="-";exec(compile(__import__("sys").stdin.buffer.read(),"<stdin>","exec"))"#;
-const SOURCE: &str = r#"exec(compile(__import__("sys").argv.pop(1),"<string>","exec"))"#;
-const MODULE: &str = r#"__import__("runpy")._run_module_as_main(__import__("sys").argv.pop(1))"#;
-
 /// Whose a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -31,12 +25,8 @@ pub enum Source {
 }
 
 /// The command that runs a Python source, given as its input, with these arguments.
-pub fn python(source: Source, args: &BTreeMap<String, Argument>) -> Vec<String> {
-    let mut argv = vec!["python3".to_owned()];
-    match source {
-        Source::Operators => argv.extend(["-c".to_owned(), format!("{APART};{STDIN}")]),
-        Source::Callers => argv.push("-".to_owned()),
-    }
+pub fn python(args: &BTreeMap<String, Argument>) -> Vec<String> {
+    let mut argv = vec!["python3".to_owned(), "-".to_owned()];
     for (name, Argument { text, .. }) in args {
         let option = option_of(name);
         // After an option, what starts with `-` would be the next one.
@@ -48,6 +38,17 @@ pub fn python(source: Source, args: &BTreeMap<String, Argument>) -> Vec<String> 
     argv
 }
 
+/// The input of that command which runs a source of the operator's.
+pub fn input_apart(source: &str) -> String {
+    let (source, name) = (literal(source), literal("<stdin>"));
+    format!("{APART};exec(compile({source},{name},\"exec\"))\n")
+}
+
+/// A text as Python and JSON both write it.
+fn literal(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 /// Where a command line that runs Python has the source or the module, and which of these it is. `None` for any other.
 pub(super) fn code_at(argv: &[&str]) -> Option<(usize, char)> {
     let program = argv.first()?.rsplit('/').next()?;
@@ -56,12 +57,15 @@ pub(super) fn code_at(argv: &[&str]) -> Option<(usize, char)> {
         return None;
     }
     let mut words = argv.iter().enumerate().skip(1);
-    while let Some((number, word)) = words.next() {
+    while let Some((_, word)) = words.next() {
         let letters = word.strip_prefix('-').filter(|letters| !letters.is_empty() && !letters.starts_with('-'))?;
         for (at, letter) in letters.char_indices() {
             match letter {
                 // Joined to its option it would have to be taken apart; nobody writes it so.
-                'c' | 'm' => return (at + 1 == letters.len()).then_some((number + 1, letter)),
+                'c' | 'm' => {
+                    let next = (at + 1 == letters.len()).then(|| words.next()).flatten();
+                    return next.map(|(number, _)| (number, letter));
+                }
                 // They take the rest of the word, or the next one.
                 'W' | 'X' => {
                     if at + 1 == letters.len() {
@@ -78,16 +82,22 @@ pub(super) fn code_at(argv: &[&str]) -> Option<(usize, char)> {
     None
 }
 
-/// The same command with its code apart from the workspace.
+/// The same command, of as many words, with its code apart from the workspace.
 pub(super) fn keep_apart(mut argv: Vec<String>) -> Vec<String> {
     let words: Vec<&str> = argv.iter().map(String::as_str).collect();
     let Some((at, letter)) = code_at(&words) else { return argv };
-    let runs = if letter == 'c' { SOURCE } else { MODULE };
+    if let Some(code) = argv.get_mut(at) {
+        let source = literal(code);
+        *code = match letter {
+            'c' => format!("{APART};exec(compile({source},\"<string>\",\"exec\"))"),
+            // What `-m` itself calls.
+            _ => format!("{APART};__import__(\"runpy\")._run_module_as_main({source})"),
+        };
+    }
     if let Some(option) = at.checked_sub(1).and_then(|before| argv.get_mut(before)) {
         // Other options may stand in the same word.
         option.pop();
         option.push('c');
-        argv.insert(at, format!("{APART};{runs}"));
     }
     argv
 }
@@ -143,10 +153,11 @@ mod tests {
             skillhost_test_support::skip("there is no python3 here");
             return;
         }
-        let source = "from __future__ import annotations\nimport json, sys\nprint(json.dumps(sys.argv), sorted(set(globals()) & {'os', 'p'}))\n";
+        let source = "from __future__ import annotations\nimport json, sys\n# \u{1f600} \\ \u{2028} \"\"\"\n\
+                      print(json.dumps(sys.argv), sorted(set(globals()) & {'os', 'p'}))\n";
         let args = BTreeMap::from([("a_b".to_owned(), Argument { text: "1".into(), guarded: false })]);
-        assert!(run(python(Source::Callers, &args), source, "").contains("trapped"), "the trap works");
-        assert_eq!(run(python(Source::Operators, &args), source, ""), "[\"-\", \"--a-b\", \"1\"] []\n");
+        assert!(run(python(&args), source, "").contains("trapped"), "the trap works");
+        assert_eq!(run(python(&args), &input_apart(source), ""), "[\"-\", \"--a-b\", \"1\"] []\n");
         let inline = words(&["python3", "-uc", source, "x"]);
         assert!(run(inline.clone(), "", "").contains("trapped"));
         assert_eq!(run(keep_apart(inline.clone()), "", ""), "[\"-c\", \"x\"] []\n");

@@ -131,7 +131,7 @@ mod tests {
     use cap_std::ambient_authority;
     use serde_json::json;
 
-    use super::super::{Roles, Source, python};
+    use super::super::{Roles, python};
     use super::*;
 
     fn args(value: Value) -> Result<BTreeMap<String, Argument>> {
@@ -143,7 +143,7 @@ mod tests {
         let given =
             args(json!({"input_file": "a b", "n": 3, "ok": true, "list": [1, "x"], "dash": "--help", "neg": -1}));
         assert_eq!(
-            python(Source::Callers, &given.unwrap()),
+            python(&given.unwrap()),
             [
                 "python3",
                 "-",
