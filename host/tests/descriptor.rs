@@ -72,17 +72,21 @@ fn one_that_cannot_be_described_leaves_the_others() {
     let descriptor = described(
         "package t:t;
          interface i { resource r { m: func(); } f: func(r: borrow<r>); g: func() -> list<r>; fine: func() -> u8; }
-         world w { export i; export s: func(s: stream<u8>); export fu: func() -> option<future<u8>>; export ok: func(); }",
+         world w { export i; export m: func(m: map<string, u8>); export fl: func() -> option<list<u8, 4>>; export ok: func(); }",
     );
     assert_eq!(names(&descriptor), ["fine", "ok"]);
-    for (name, reason) in
-        [("f", "a resource"), ("g", "a resource"), ("s", "a stream"), ("fu", "a future"), ("[method]r.m", "a resource")]
-    {
+    for (name, reason) in [
+        ("f", "a resource"),
+        ("g", "a resource"),
+        ("m", "a map"),
+        ("fl", "a list of fixed length"),
+        ("[method]r.m", "a resource"),
+    ] {
         assert!(descriptor.unavailable[name].contains(reason), "{name}: {}", descriptor.unavailable[name]);
     }
     let exposed = descriptor.clone().expose(&actions(&["ok"])).unwrap();
     assert_eq!(names(&exposed), ["ok"]);
-    assert!(descriptor.clone().expose(&actions(&["s"])).unwrap_err().message.contains("actions.expose: the export s"));
+    assert!(descriptor.clone().expose(&actions(&["m"])).unwrap_err().message.contains("actions.expose: the export m"));
     assert!(descriptor.expose(&actions(&["gone"])).unwrap_err().message.contains("it has fine, ok"));
 }
 
@@ -174,7 +178,7 @@ static DAMAGED: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
            go: func(r: r, v: v) -> result<tuple<f, e>, string>;
          }
          world w {
-           import skillhost:skill/sandbox@0.1.0; export i; export s: func(s: stream<u8>) -> future<u32>;
+           import skillhost:skill/sandbox@0.1.0; export i; export m: func(m: map<string, u8>) -> list<u32, 4>;
          }",
     )
 });

@@ -3,6 +3,7 @@
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
 
 use super::limits::Limits;
+use crate::skills::FEATURES;
 
 /// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
 pub(crate) const MAX_LIVE: u32 = 256;
@@ -43,6 +44,7 @@ pub fn config(allocation: Allocation) -> Config {
     let mut config = Config::new();
     // The two ways to stop a guest: fuel is exact and the same everywhere, epochs are cheap and follow the clock.
     config.consume_fuel(true).epoch_interruption(true);
+    config.wasm_features(FEATURES, true).wasm_features(FEATURES.complement(), false);
     // Skills call and return; concurrency within one component is not offered, and costs each store its bookkeeping.
     config.concurrency_support(false);
     // What a trap says to an author: the functions of the component, never addresses of the host.

@@ -11,6 +11,7 @@
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`apart`]: the same, in a process of its own.
+//! - `features`: what of WebAssembly a component may use.
 //! - [`cache`]: descriptors, kept by the component's digest.
 //! - [`imports`]: what a component imports, compared with what its manifest asks for.
 //! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
@@ -26,6 +27,7 @@ pub mod component;
 pub mod descriptor;
 pub mod discovery;
 pub mod docs;
+mod features;
 pub mod files;
 pub mod frontmatter;
 pub mod imports;
@@ -48,7 +50,9 @@ pub use cache::{DescriptorCache, DirCache};
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
 pub use discovery::{Catalog, Entry, Root, Roots, Source};
+pub use features::FEATURES;
 pub use files::FileDigests;
+pub use frontmatter::Frontmatter;
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use loaded::{Loaded, Shelf};

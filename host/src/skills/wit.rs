@@ -163,5 +163,5 @@ impl Reader<'_> {
 }
 
 fn unsupported(what: &str) -> Refused {
-    format!("its signature has {what}, which cannot be written as JSON")
+    format!("its signature has {what}, which no action can take or give")
 }
