@@ -140,7 +140,8 @@ async fn listing(app: &App, request: Request, none: &str) -> Ended {
         }
         for skill in &list.skills {
             if let Some(problem) = &skill.problem {
-                app.note(&format!("{}: {problem}", skill.name)).await?;
+                // It names the skill itself.
+                app.note(problem).await?;
             }
         }
         if list.skills.is_empty() {
@@ -208,6 +209,9 @@ fn describe(skill: &SkillDetail) -> String {
     }
     line(format!("  from       {} ({})", summary.directory.display(), summary.source));
     line(format!("  component  {}", skill.digest));
+    if let Some(left_out) = &skill.left_out {
+        line(format!("  files      {}", indented(left_out, 13)));
+    }
 
     line("\nIt may:".into());
     if skill.permissions.is_empty() {

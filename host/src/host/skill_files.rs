@@ -12,7 +12,7 @@ use super::{CallIo, Host, switched_off};
 use crate::api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Entry, FileDigests, Roots, SkillName, files};
+use crate::skills::{Entry, FileDigests, Frontmatter, Roots, SkillName, files};
 
 /// The most characters of a path that an error repeats.
 const SHOWN: usize = 200;
@@ -43,7 +43,7 @@ impl Host {
                 None if trust.lets(entry) => SkillState::Ready,
                 None => SkillState::Untrusted,
             };
-            let list = |entry: &Entry| listed(entry, state(entry), &host.digests);
+            let list = |entry: &Entry| of(entry, state(entry), &host.digests);
             let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
             Ok(SkillFileList { skills: cut(&entries, skills) })
         })
@@ -81,7 +81,12 @@ impl Host {
     }
 }
 
-fn listed(entry: &Entry, state: SkillState, digests: &FileDigests) -> SkillFiles {
+/// Which files of a skill a model is not given, and why.
+pub(super) fn left_out(entry: &Entry, digests: &FileDigests) -> Option<String> {
+    of(entry, SkillState::Ready, digests).problem
+}
+
+fn of(entry: &Entry, state: SkillState, digests: &FileDigests) -> SkillFiles {
     let name = entry.name.clone();
     let loaded = match &entry.loaded {
         Ok(loaded) => loaded,
@@ -95,7 +100,21 @@ fn listed(entry: &Entry, state: SkillState, digests: &FileDigests) -> SkillFiles
         Ok(listing) => (listing.files, listing.left_out),
         Err(error) => (Vec::new(), Some(error.message)),
     };
+    let problem = [misnamed(&entry.name, &loaded.frontmatter), problem];
+    let problem = problem.into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
     SkillFiles { name, state, frontmatter: Value::Object(frontmatter), files, problem }
+}
+
+/// Why clients are not shown a skill, when its name is not the one that it gives itself: they know it by both.
+fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> {
+    let directory = name.rsplit('/').next().unwrap_or(name);
+    match frontmatter.name.as_deref() {
+        Some(own) if own == directory => None,
+        Some(own) => Some(format!(
+            "`skills/list` leaves it out: its SKILL.md says `name: {own}`, and its directory is {directory}; give both the same"
+        )),
+        None => Some(format!("`skills/list` leaves it out: its SKILL.md has no name; write `name: {directory}`")),
+    }
 }
 
 /// Takes from those that do not fit into the answer what makes them long.

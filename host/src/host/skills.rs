@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{Host, grant, switched_off};
+use super::{Host, grant, skill_files, switched_off};
 use crate::api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 use crate::broker::Broker;
 use crate::config::Config;
@@ -95,6 +95,8 @@ impl Host {
         let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
+        let (of, digests) = (entry.clone(), self.digests.clone());
+        let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
         let granted = grant::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
         let permissions = descriptor.imports.iter().map(|import| Permission {
             lets: imports::lets(import).into(),
@@ -118,6 +120,7 @@ impl Host {
                 })
                 .collect(),
             unavailable: descriptor.unavailable.clone(),
+            left_out,
             limits: loaded.manifest.limits.shown(),
             body: loaded.frontmatter.body.clone(),
         })

@@ -10,9 +10,10 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{
-    DIRECTORY_MIME_TYPE, Resource, ResourceContents, SKILL_MD, Skill, SkillFrontmatter, SkillResource, SkillResources,
+    DIRECTORY_MIME_TYPE, MetaObject, Resource, ResourceContents, SKILL_MD, Skill, SkillFrontmatter, SkillResource,
+    SkillResources,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::types::SkillFiles;
 use crate::error::{Error, Result};
@@ -20,6 +21,8 @@ use crate::error::{Error, Result};
 /// How many entries a page has.
 pub(super) const PAGE: usize = 100;
 const SCHEME: &str = "skill://";
+/// The field of a skill's `_meta` that says which of its files are not served, and why.
+const LEFT_OUT: &str = "skillhost/left-out";
 
 /// Where a skill's files are.
 fn base(name: &str) -> String {
@@ -45,11 +48,9 @@ pub(super) fn skill_uri(name: &str) -> String {
     uri(name, SKILL_MD)
 }
 
-/// The entry of a skill; none for one whose files cannot be served.
+/// The entry of a skill with the files that can be served; what is left out of them is said in it. None for one that a client
+/// could make no sense of: [`SkillFiles::problem`] says why.
 pub(super) fn skill(files: &SkillFiles) -> Option<Skill> {
-    if files.problem.is_some() {
-        return None;
-    }
     let mut fields = files.frontmatter.as_object()?.clone();
     let (name, description) = (fields.remove("name")?, fields.remove("description")?);
     let mut frontmatter = SkillFrontmatter::new(name.as_str()?, description.as_str()?);
@@ -61,7 +62,9 @@ pub(super) fn skill(files: &SkillFiles) -> Option<Skill> {
             SkillResource::new(uri(&files.name, &file.path), format!("sha256:{}", plain(&file.sha256)), file.size)
         })
         .collect();
-    let skill = Skill::new(skill_uri(&files.name), frontmatter, SkillResources::Files(resources));
+    let mut skill = Skill::new(skill_uri(&files.name), frontmatter, SkillResources::Files(resources));
+    skill.meta =
+        files.problem.as_deref().map(|problem| MetaObject(Map::from_iter([(LEFT_OUT.to_owned(), problem.into())])));
     // What a client could not make sense of must not take the others with it.
     skill.validate().is_ok().then_some(skill)
 }

@@ -3,14 +3,18 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use skillhost::api::types::{Request, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 use skillhost::error::{Error, ErrorKind};
 use skillhost_e2e::api::Api;
+use skillhost_e2e::mcp::Client;
 use skillhost_e2e::{User, write};
 
+/// A link that most skills that ship have, out of their directory.
+const LINK: &str = "wit/deps/skillhost-skill";
 const SECRET: &str = "what nobody is to read";
 
 fn skill(user: &User) -> PathBuf {
@@ -155,6 +159,57 @@ fn links_and_pipes_are_left_out_and_lead_nowhere() {
     assert_eq!((listed.state, paths(&listed).len()), (SkillState::Broken, 0));
     assert!(listed.problem.is_some());
     assert_eq!(read(&api, "SKILL.md").unwrap_err().kind, ErrorKind::NotFound);
+}
+
+/// A skill of those that ship as it lies in the repository, with its links.
+fn add_whole(user: &User, name: &str) {
+    let from = skillhost_test_support::workspace().join("skills").join(name);
+    let to = user.project().join("skills");
+    fs::create_dir_all(&to).unwrap();
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+#[test]
+fn a_link_in_a_skill_hides_the_link_alone_from_clients() {
+    let user = User::new("");
+    let all = ["code-stats", "git-digest", "hello", "run-tests", "table-query"];
+    for name in all {
+        add_whole(&user, name);
+    }
+    user.run(["trust"]).ok();
+    let mut client = Client::start(&user, []);
+    let skills = client.ask("skills/list", json!({}))["result"]["skills"].clone();
+    let skills = skills.as_array().unwrap();
+    assert_eq!(skills.iter().map(|skill| skill["frontmatter"]["name"].clone()).collect::<Vec<_>>(), all);
+    let resources = client.ask("resources/list", json!({}))["result"]["resources"].clone();
+    let uris = resources.as_array().unwrap().iter().map(|resource| resource["uri"].as_str().unwrap().to_owned());
+    let expected = all.map(|name| format!("skill://{name}/SKILL.md"));
+    assert_eq!(uris.collect::<Vec<_>>(), expected);
+    for (name, skill) in all.into_iter().zip(skills) {
+        let files = skill["resources"].as_array().unwrap();
+        let has_link = user.project().join("skills").join(name).join(LINK).is_symlink();
+        let told = skill["_meta"]["skillhost/left-out"].as_str().unwrap_or_default();
+        assert_eq!(told.contains(LINK) && told.contains("symbolic link"), has_link, "{skill}");
+        assert!(files.iter().all(|file| !file["uri"].as_str().unwrap().contains("skillhost-skill")), "{skill}");
+        assert!(files.iter().any(|file| file["uri"] == format!("skill://{name}/wit/world.wit")), "{skill}");
+        assert_eq!(client.ask("skills/get", json!({"uri": skill["uri"]}))["result"]["skill"], *skill);
+        let inspected = user.run(["inspect", name]).ok().text();
+        assert_eq!(inspected.contains(LINK), has_link, "{inspected}");
+    }
+    assert!(user.project().join("skills/code-stats").join(LINK).is_symlink(), "the test's own premise");
+}
+
+#[test]
+fn a_skill_that_clients_are_not_shown_says_why() {
+    let user = User::with_skills(&["hello"]);
+    for (name, says) in [("name: other\n", "`name: other`"), ("", "has no name")] {
+        write(&skill(&user).join("SKILL.md"), format!("---\n{name}description: Hi.\n---\n"));
+        let mut client = Client::start(&user, []);
+        assert_eq!(client.ask("skills/list", json!({}))["result"]["skills"], json!([]));
+        let inspected = user.run(["inspect", "hello"]).ok().text();
+        assert!(inspected.contains("`skills/list` leaves it out") && inspected.contains(says), "{inspected}");
+        assert!(files(&user.api(), "hello").problem.unwrap().contains(says));
+    }
 }
 
 #[test]

@@ -104,6 +104,9 @@ pub struct SkillDetail {
     pub actions_detail: Vec<ActionDetail>,
     /// Exports that cannot be actions, with the reason.
     pub unavailable: BTreeMap<String, String>,
+    /// Which of its files a model is not given, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
     /// What it imports, and what each import lets it do.
     pub permissions: Vec<Permission>,
     /// The limits in force, by name, as text with units.
