@@ -4,6 +4,7 @@
 //! remembered in an order. What is going on stands on stderr; a failure says what to do about it.
 
 mod bench;
+mod clients;
 mod demo;
 mod engine;
 mod guests;
@@ -70,6 +71,13 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Do all the set-up, then try clients of the Model Context Protocol from PyPI: `cargo xtask clients [NAME…]`.
+    ///
+    /// Each is installed in the version that `tests/clients/NAME.txt` pins, into an environment of its own beneath `target/`.
+    Clients {
+        /// Those whose name has one of these in it; all, without any.
+        names: Vec<String>,
+    },
     /// Check format, clippy, layers, lengths of files, and docs of WIT.
     Lint,
 }
@@ -96,6 +104,7 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Test { arguments } => test::test(&arguments),
         Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
+        Verb::Clients { names } => clients::clients(&names),
         Verb::Lint => lint::lint(),
     }
 }

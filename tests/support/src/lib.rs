@@ -77,19 +77,25 @@ pub fn try_python_guest() -> Result<PathBuf, String> {
     Ok(component)
 }
 
-/// A Python that has the official SDK of the Model Context Protocol, installed once for each version.
+/// A Python that has the official SDK of the Model Context Protocol.
 pub fn mcp_python() -> PathBuf {
-    let dir = workspace().join("target/guests/mcp-python");
+    python_with("mcp-sdk", MCP_SDK)
+}
+
+/// A Python that has the packages of this requirements file of pip's, installed once for each content.
+pub fn python_with(name: &str, requirements: &str) -> PathBuf {
+    let dir = workspace().join("target/clients").join(name);
     must(fs::create_dir_all(&dir), &dir);
     // Several test processes may want it at once.
     let lock = must(File::create(dir.join("lock")), &dir);
     must(lock.lock(), &dir);
-    let (venv, made_from) = (dir.join("venv"), dir.join("made-from"));
-    if !fs::read_to_string(&made_from).is_ok_and(|from| from == MCP_SDK) {
+    let (venv, file, made_from) = (dir.join("venv"), dir.join("requirements.txt"), dir.join("made-from"));
+    if !fs::read_to_string(&made_from).is_ok_and(|from| from == requirements) {
         let remedy = "Python 3.10 or newer with `venv`, and a package index for pip, are needed";
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy);
-        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", MCP_SDK]), remedy);
-        must(fs::write(&made_from, MCP_SDK), &made_from);
+        must(fs::write(&file, requirements), &file);
+        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "--requirement"]).arg(&file), remedy);
+        must(fs::write(&made_from, requirements), &made_from);
     }
     venv.join("bin/python")
 }
