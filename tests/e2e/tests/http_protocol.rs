@@ -1,5 +1,7 @@
 //! What clients over HTTP get wrong, and that each is told so in the protocol's own words.
 
+use std::io::Read as _;
+
 use serde_json::{Value, json};
 use skillhost_e2e::User;
 use skillhost_e2e::http::{Response, Server, head, request, tool};
@@ -110,4 +112,23 @@ fn a_client_that_leaves_is_no_error_in_the_log() {
     server.terminate();
     let (_, log) = server.ended();
     assert!(!log.contains("ERROR") && !log.contains("WARN"), "{log}");
+}
+
+#[test]
+fn a_call_that_says_nothing_still_shows_that_it_goes_on() {
+    let user = User::with_skills(&["probe"]);
+    user.run(["host", "stop"]).ok();
+    let server = Server::start(&user);
+    let mut message = tool("probe.spin", &json!({}));
+    message["params"]["_meta"] = json!({"progressToken": "t"});
+    let mut connection = server.connect();
+    connection.send(&server.message(&[], &message));
+    let (mut stream, mut heard) = (connection.writer(), String::new());
+    while heard.matches("so far").count() < 2 {
+        let mut piece = [0; 4096];
+        let read = stream.read(&mut piece).unwrap();
+        assert!(read > 0, "the connection was closed after {heard}");
+        heard.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    assert!(heard.contains("notifications/progress") && !heard.contains("\"result\""), "{heard}");
 }
