@@ -84,7 +84,7 @@ impl Host {
     ) -> Result<ActionList> {
         let host = self.clone();
         let (list, entries) = blocking(move || {
-            let kept = host.looks.get(project.as_deref());
+            let kept = host.kept.catalogue(project.as_deref());
             let is_kept = kept.is_some();
             let look = match kept {
                 Some(look) => look,

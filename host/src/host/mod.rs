@@ -5,8 +5,9 @@ mod authority;
 mod doctor;
 mod fit;
 mod grant;
+mod guarded;
 mod held;
-mod looks;
+mod kept;
 mod run;
 mod sandboxes;
 mod skill_files;
@@ -39,7 +40,7 @@ use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, FileDigests, Shelf};
 use crate::units::now_ms;
 pub use held::Held;
-use looks::Looks;
+use kept::Kept;
 use trust::Trust;
 use watch_skills::Watches;
 
@@ -137,7 +138,7 @@ pub struct Host {
     descriptors: Arc<DirCache>,
     shelf: Arc<Shelf>,
     digests: Arc<FileDigests>,
-    looks: Looks,
+    kept: Kept,
     watches: Watches,
     trust: Trust,
     calls: AtomicUsize,
@@ -196,7 +197,7 @@ impl Host {
             descriptors,
             shelf: Arc::default(),
             digests: Arc::default(),
-            looks: Looks::default(),
+            kept: Kept::default(),
             watches: Watches::default(),
             trust: Trust::open(db).await?,
             calls: AtomicUsize::new(0),

@@ -19,7 +19,7 @@ use crate::skills::{Component, Source, Target};
 
 impl Host {
     pub(super) async fn run(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         asks: Authority,
         project: Option<PathBuf>,
@@ -28,15 +28,17 @@ impl Host {
     ) -> Result<RunAnswer> {
         let started = Instant::now();
         let target: Target = request.skill.parse()?;
-        let entry = self.find(project.as_deref(), &target.skill).await?;
+        let found = self.found(project.as_deref(), &target.skill).await?;
+        let entry = &found.entry;
         let name = entry.name.clone();
         let actor = Actor { skill: Some(name.clone()), ..Actor::owner(caller.clone()) };
-        if let Some(why) = switched_off::for_those(&self.config, &entry, asks) {
+        if let Some(why) = switched_off::for_those(&self.config, entry, asks) {
             return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
         }
-        let trusted = self.trusts(std::iter::once(&entry), project.as_deref())?.lets(&entry);
-        let descriptor = self.describe(&entry).await?;
-        let loaded = entry.loaded?;
+        let trusted = entry.source != Source::Project
+            || found.project.as_deref().is_some_and(|project| self.trust.has_real(project));
+        let descriptor = self.describe(entry).await?;
+        let loaded = entry.loaded.clone()?;
         let asked = &loaded.manifest.capabilities;
         let candidate = Candidate {
             name: &name,

@@ -74,12 +74,17 @@ impl Trust {
 
     /// Whether the project is trusted.
     pub(super) fn has(&self, project: &Path) -> Result<bool> {
-        Ok(self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(&real(project)?))
+        Ok(self.has_real(&real(project)?))
+    }
+
+    /// The same, of a project's own path.
+    pub(super) fn has_real(&self, project: &Path) -> bool {
+        self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(project)
     }
 }
 
 /// The project's own path, through no link.
-fn real(project: &Path) -> Result<PathBuf> {
+pub(super) fn real(project: &Path) -> Result<PathBuf> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     // It is one already, as a rule, and that is asked at once and not for each of its parts: each call of a project's skill
     // comes here. (Of a path's parts only `..` could lead elsewhere.)

@@ -133,6 +133,14 @@ impl Entry {
         self.known.clone().unwrap_or_else(|| loaded.describe(&self.dir, cache))
     }
 
+    /// Whether this is the skill that `other` was, read once.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |one: &Result<Arc<Loaded>>, other: &Result<Arc<Loaded>>| matches!((one, other), (Ok(one), Ok(other)) if Arc::ptr_eq(one, other));
+        self.dir == other.dir
+            && same(&self.loaded, &other.loaded)
+            && matches!((&self.known, &other.known), (Some(Ok(one)), Some(Ok(other))) if Arc::ptr_eq(one, other))
+    }
+
     /// Whether [`Self::describe`] takes no look at the component.
     pub fn is_known(&self) -> bool {
         self.known.is_some() || self.loaded.is_err()

@@ -6,7 +6,7 @@
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
 //! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
 //! - [`files`]: what else is in a skill's directory, for a model that reads it.
-//! - [`places`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`still`], who says that there
+//! - [`places`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`guard`], who says that there
 //!   was none.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
@@ -30,6 +30,7 @@ pub mod docs;
 mod features;
 pub mod files;
 pub mod frontmatter;
+pub mod guard;
 pub mod imports;
 pub mod lift;
 pub mod loaded;
@@ -38,7 +39,6 @@ pub mod manifest;
 pub mod name;
 pub mod places;
 pub mod schema;
-pub mod still;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
@@ -53,11 +53,11 @@ pub use discovery::{Catalog, Entry, Root, Roots, Source};
 pub use features::FEATURES;
 pub use files::FileDigests;
 pub use frontmatter::Frontmatter;
+pub use guard::{ChangeQueue, Guard, WatchSet};
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use loaded::{Loaded, Shelf};
 pub use manifest::Manifest;
 pub use name::{SkillName, Target};
 pub use places::Places;
-pub use still::Still;
 pub use watcher::Watcher;

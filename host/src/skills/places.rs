@@ -23,6 +23,17 @@ pub(super) enum Entries {
     Only(BTreeSet<OsString>),
 }
 
+impl Entries {
+    /// Has these matter, too.
+    pub(super) fn extend(&mut self, more: Self) {
+        match (&mut *self, more) {
+            (Self::All, _) => {}
+            (_, Self::All) => *self = Self::All,
+            (Self::Only(names), Self::Only(more)) => names.extend(more),
+        }
+    }
+}
+
 impl Places {
     /// Those of the roots and of what was found there.
     pub fn of(roots: &Roots, catalog: &Catalog) -> Self {
@@ -93,12 +104,8 @@ impl Places {
     }
 
     fn only(&mut self, dir: PathBuf, name: &OsStr) {
-        match self.0.entry(dir).or_insert_with(|| Entries::Only(BTreeSet::new())) {
-            Entries::All => {}
-            Entries::Only(names) => {
-                names.insert(name.to_owned());
-            }
-        }
+        let name = Entries::Only(BTreeSet::from([name.to_owned()]));
+        self.0.entry(dir).or_insert_with(|| Entries::Only(BTreeSet::new())).extend(name);
     }
 
     /// The directories.

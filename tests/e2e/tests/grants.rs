@@ -1,7 +1,8 @@
 //! What is outside a grant is denied, as a value and in the audit log.
 
 use serde_json::{Value, json};
-use skillhost_e2e::{User, needs_engine, write};
+use skillhost_e2e::mcp::{Client, text};
+use skillhost_e2e::{User, eventually, needs_engine, write};
 
 /// The failure that the guest got, checked to be in the audit log too.
 #[track_caller]
@@ -194,4 +195,75 @@ fn the_workspace_is_seen_when_it_is_granted_and_only_then() {
         std::fs::read_to_string(&manifest).unwrap().replace("workspace = \"read-write\"", "workspace = \"none\"");
     std::fs::write(&manifest, text).unwrap();
     assert!(read("note")["failure"].is_string());
+}
+
+#[test]
+fn a_skill_that_may_only_read_the_workspace_changes_nothing_of_it() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    let id = user.launch([]);
+    user.shell(&id, "echo shared > note; chmod 666 note; chmod 777 .");
+    let manifest = user.project().join("skills/probe/skill.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let read_only = text.replace("workspace = \"read-write\"", "workspace = \"read-only\"");
+    assert_ne!(read_only, text);
+    std::fs::write(&manifest, read_only).unwrap();
+    assert_eq!(user.call("probe.read-workspace", &json!({"path": "note"})).ok().json()["result"], "shared\n");
+    assert_eq!(user.call("probe.change-workspace", &json!({})).ok().json()["result"], json!([]));
+    assert_eq!(user.shell(&id, "ls -A; cat note")["stdout"], "note\nshared\n");
+    // The same ways work where they are granted.
+    std::fs::write(&manifest, text).unwrap();
+    let changed = user.call("probe.change-workspace", &json!({})).ok().json();
+    assert_eq!(changed["result"].as_array().unwrap().len(), 8, "{changed}");
+}
+
+#[test]
+fn a_sandbox_lives_no_longer_than_the_operator_allows_whatever_its_launch_asks_for() {
+    needs_engine!();
+    // Longer than a launch takes on a slow engine.
+    let user = User::new("[sandbox]\nwall-time = \"3s\"\n");
+    let launched =
+        user.run(["sandbox", "launch", "--role", "default", "--wall-time", "1h", "--output", "json"]).ok().json();
+    assert!(launched["message"].as_str().unwrap().contains("clamped to 3 s"), "{launched}");
+    let id = launched["container_id"].as_str().unwrap();
+    eventually("it is over", || {
+        let listed = user.run(["sandbox", "list", "--output", "json"]).ok().json();
+        (listed["count"] == 0).then_some(())
+    });
+    let answer = user.run(["sandbox", "exec", id, "--output", "json", "--", "true"]).code(5).json();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("wall time"), "{answer}");
+}
+
+/// What containers alone have: a network.
+mod docker {
+    use super::*;
+
+    #[test]
+    fn who_has_no_network_uses_no_sandbox_that_has_one() {
+        needs_engine!();
+        let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n");
+        user.add_skill("probe");
+        user.run(["trust"]).ok();
+        let launch = |network: &str| user.launch(["--network", network]);
+        let (closed, open) = (launch("none"), launch("bridge"));
+        let attach = |id: &str| json!({"id": id, "line": "true"});
+        // The skill's manifest asks for no network. The sandboxes are its caller's own.
+        user.call("probe.attach", &attach(&closed)).ok();
+        let failure = denied(&user, "probe.attach", &attach(&open), "sandbox.attach");
+        assert!(failure.contains("network = \"bridge\""), "{failure}");
+        // Nor does an agent that may not have one, whatever it asks of it.
+        let mut client = Client::start(&user, []);
+        for (tool, args) in [
+            ("execute_command", json!({"container_id": open, "command": "true"})),
+            ("shell_execute", json!({"container_id": open, "line": "true"})),
+            ("start_process", json!({"container_id": open, "command": "true"})),
+            ("read_file", json!({"container_id": open, "path": "/etc/hostname"})),
+            ("write_file", json!({"container_id": open, "path": "note", "content": ""})),
+        ] {
+            let answer = client.call(tool, args);
+            assert_eq!(answer["isError"], true, "{tool}: {answer}");
+            let text = text(&answer);
+            assert!(text.starts_with("denied: ") && text.contains("network"), "{tool}: {text}");
+        }
+    }
 }

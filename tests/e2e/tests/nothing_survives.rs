@@ -183,11 +183,53 @@ mod docker {
         let id = user.launch([]);
         user.shell(&id, "echo kept > /tmp/note");
         let before = user.host_pid();
-        signal(before, Signal::KILL);
-        eventually("the host is gone", || (!std::path::Path::new(&format!("/proc/{before}")).exists()).then_some(()));
+        kill_host(&user);
         assert_eq!(user.shell(&id, "cat /tmp/note")["stdout"], "kept\n");
         assert_ne!(user.host_pid(), before);
         assert_eq!(user.run(["sandbox", "list", "--output", "json"]).ok().json()["count"], 1);
+    }
+
+    #[test]
+    fn a_sandbox_that_is_found_again_counts_against_its_owners_quota() {
+        needs_engine!();
+        let user = User::new("[sandbox]\nlease = \"60s\"\n[quota]\nsandboxes = 2\ncpus = 4.0\nmemory-mib = 700\n");
+        let launch = |memory: &str| {
+            user.run(["sandbox", "launch", "--role", "default", "--memory-mib", memory, "--output", "json"])
+        };
+        let id = launch("500").ok().json()["container_id"].as_str().unwrap().to_owned();
+        kill_host(&user);
+        let refused = launch("300").code(4).json();
+        assert!(refused["error"]["message"].as_str().unwrap().contains("MiB"), "{refused}");
+        launch("100").ok();
+        let refused = launch("16").code(4).json();
+        assert!(refused["error"]["message"].as_str().unwrap().contains("2 of 2 sandboxes"), "{refused}");
+        user.run(["sandbox", "stop", &id]).ok();
+        launch("500").ok();
+    }
+
+    #[test]
+    fn a_sandbox_of_a_call_that_died_with_its_host_is_ended_by_the_next_host() {
+        needs_engine!();
+        // Its lease is renewed by the host that finds it, and so ends nothing.
+        let (user, mark) = (User::new("[sandbox]\nlease = \"300s\"\n"), mark());
+        user.add_skill("probe");
+        user.run(["trust"]).ok();
+        let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": "wait"}).to_string();
+        let mut child = user.spawn(["run", "probe.start", "--json", &args]);
+        alive(&mark);
+        kill_host(&user);
+        child.wait().unwrap();
+        eventually("its sandbox is gone", || {
+            let listed = user.run(["sandbox", "list", "--output", "json"]).ok().json();
+            (listed["count"] == 0).then_some(())
+        });
+        gone(&mark);
+    }
+
+    fn kill_host(user: &User) {
+        let pid = user.host_pid();
+        signal(pid, Signal::KILL);
+        eventually("the host is gone", || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What it costs that a guest can be stopped: fuel and epochs, against neither.
+//! What it costs that a guest can be stopped: fuel and epochs, against neither, and against epochs alone.
 
 use anyhow::{Result, ensure};
 use skillhost::engine::{Allocation, wasmtime_config};
@@ -6,12 +6,13 @@ use wasm_encoder::{
     BlockType, CodeSection, ExportKind, ExportSection, Function, FunctionSection, Instruction, Module, TypeSection,
     ValType,
 };
+use wasmtime::component::{ComponentType, Lower};
 use wasmtime::{Engine, Instance, Store, TypedFunc};
 
-use crate::bare;
+use crate::bare::{self, Bare};
 use crate::row::{Control, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
-use crate::world::Bench;
+use crate::world::{Bench, component};
 
 /// Turns of the loop in a sample.
 const TURNS: i32 = 2_000_000;
@@ -25,6 +26,84 @@ pub(super) const METERING: Row = Row {
     run,
 };
 
+/// What work is compared with.
+const CONTROLS: &[Control] = &[
+    Control { what: "the same code under the same settings without them", goal: None },
+    Control { what: "with epochs alone", goal: None },
+];
+
+pub(super) const HASH: Row = Row {
+    name: "metering/hash",
+    what: "SHA-256 of 64 KiB, 8 times, by a component with fuel and epochs",
+    unit: Unit::Time,
+    goal: None,
+    controls: CONTROLS,
+    run: |bench| work(bench, Work::Hash, 8),
+};
+
+pub(super) const SORT: Row = Row {
+    name: "metering/sort",
+    what: "10,000 numbers put in order, 8 times, by a component with fuel and epochs",
+    unit: Unit::Time,
+    goal: None,
+    controls: CONTROLS,
+    run: |bench| work(bench, Work::Sort, 8),
+};
+
+pub(super) const JSON: Row = Row {
+    name: "metering/json",
+    what: "200 records written, read and written again as JSON, 8 times, by a component with fuel and epochs",
+    unit: Unit::Time,
+    goal: None,
+    controls: CONTROLS,
+    run: |bench| work(bench, Work::Json, 8),
+};
+
+pub(super) const MATRIX: Row = Row {
+    name: "metering/matrix",
+    what: "a product of two matrices of 64 by 64, 16 times, by a component with fuel and epochs",
+    unit: Unit::Time,
+    goal: None,
+    controls: CONTROLS,
+    run: |bench| work(bench, Work::Matrix, 16),
+};
+
+/// The guest's `work`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ComponentType, Lower)]
+#[component(enum)]
+#[repr(u8)]
+enum Work {
+    #[component(name = "hash")]
+    Hash,
+    #[component(name = "sort")]
+    Sort,
+    #[component(name = "json")]
+    Json,
+    #[component(name = "matrix")]
+    Matrix,
+}
+
+/// An engine with skillhost's settings but for these.
+fn settings(fuel: bool, epochs: bool) -> Result<Engine> {
+    let mut config = wasmtime_config(Allocation::Pooling);
+    config.consume_fuel(fuel).epoch_interruption(epochs);
+    Ok(Engine::new(&config)?)
+}
+
+fn work(bench: &Bench, kind: Work, rounds: u32) -> Result<Sampled> {
+    let path = component("bench")?;
+    let side = |engine: Engine| {
+        let bare = Bare::new(&engine, &path)?;
+        let expected: (u64,) = bench.runtime.block_on(bare.call("compute", (kind, 1u32), bare::NEVER))?;
+        ensure!(expected.0 != 0, "{kind:?} gives nothing");
+        Ok::<_, anyhow::Error>(Side::timed(move || {
+            bench.runtime.block_on(bare.call::<_, (u64,)>("compute", (kind, rounds), bare::NEVER)).map(drop)
+        }))
+    };
+    let subject = side(bare::engine()?)?;
+    interleave(bench.pace, subject, vec![side(settings(false, false)?), side(settings(false, true)?)])
+}
+
 /// The function, and what it runs in.
 struct Loop {
     store: Store<()>,
@@ -33,10 +112,8 @@ struct Loop {
 
 fn run(bench: &Bench) -> Result<Sampled> {
     let code = empty_loop();
-    let mut plain = wasmtime_config(Allocation::Pooling);
-    plain.consume_fuel(false).epoch_interruption(false);
     let mut metered = Loop::new(&bare::engine()?, &code)?;
-    let mut plain = Loop::new(&Engine::new(&plain)?, &code)?;
+    let mut plain = Loop::new(&settings(false, false)?, &code)?;
     metered.store.set_epoch_deadline(bare::NEVER);
     let subject = Side::timed(|| {
         metered.store.set_fuel(u64::MAX)?;

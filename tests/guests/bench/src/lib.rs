@@ -1,4 +1,6 @@
-//! Waits, or computes without end.
+//! Waits, computes for a while, or without end.
+
+mod work;
 
 mod component {
     wit_bindgen::generate!({ path: "wit", world: "bench" });
@@ -9,6 +11,16 @@ mod component {
 struct Bench;
 
 impl component::Guest for Bench {
+    fn compute(kind: component::Work, rounds: u32) -> u64 {
+        let once = match kind {
+            component::Work::Hash => work::hash,
+            component::Work::Sort => work::sort,
+            component::Work::Json => work::json,
+            component::Work::Matrix => work::matrix,
+        };
+        (0..rounds).fold(0, |sum, round| sum ^ once(std::hint::black_box(round)))
+    }
+
     fn wait(milliseconds: u64) {
         println!("waiting");
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));

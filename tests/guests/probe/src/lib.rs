@@ -7,6 +7,8 @@ mod component {
     use super::Probe;
 }
 
+use std::io::Write as _;
+
 use component::Guest;
 use component::skillhost::skill::blackboard::{self, PublishOptions, Subscription};
 use component::skillhost::skill::sandbox::{
@@ -281,6 +283,24 @@ impl Guest for Probe {
 
     fn read_workspace(path: String) -> Result<String, String> {
         std::fs::read_to_string(format!("/workspace/{path}")).map_err(|error| error.to_string())
+    }
+
+    fn change_workspace() -> Vec<String> {
+        use std::fs;
+        let note = "/workspace/note";
+        let append = || fs::OpenOptions::new().append(true).open(note).and_then(|mut file| file.write_all(b"more"));
+        let touch = || fs::File::open(note).and_then(|file| file.set_modified(std::time::SystemTime::UNIX_EPOCH));
+        let ways: [(&str, &dyn Fn() -> std::io::Result<()>); 8] = [
+            ("touch", &touch),
+            ("append", &append),
+            ("cut", &|| fs::OpenOptions::new().write(true).open(note).and_then(|file| file.set_len(1))),
+            ("create", &|| fs::write("/workspace/new", "x")),
+            ("make a directory", &|| fs::create_dir("/workspace/directory")),
+            ("link", &|| fs::hard_link(note, "/workspace/linked")),
+            ("rename", &|| fs::rename(note, "/workspace/renamed")),
+            ("remove", &|| fs::remove_file("/workspace/renamed").or_else(|_| fs::remove_file(note))),
+        ];
+        ways.iter().filter(|(_, way)| way().is_ok()).map(|(name, _)| (*name).to_owned()).collect()
     }
 
     fn look_around() -> Vec<String> {

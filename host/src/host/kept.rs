@@ -1,0 +1,158 @@
+//! What the host knows of skills for as long as nothing happens to their files: for listings, whole catalogues; for calls,
+//! single skills.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Host;
+use super::actions::Look;
+use super::guarded::GuardedCache;
+use super::trust;
+use crate::error::Result;
+use crate::skills::{Catalog, ChangeQueue, Entry, Guard, Roots, SkillName, Source, WatchSet, manifest};
+
+/// The most projects whose catalogues are kept.
+const MAX_CATALOGUES: usize = 8;
+/// The most skills that are kept for calls.
+const MAX_SKILLS: usize = 256;
+
+/// Catalogues and skills whose files are guarded.
+pub(super) struct Kept {
+    catalogues: GuardedCache<Option<PathBuf>, Arc<Look>>,
+    /// By the project as it is written, for to take a path apart costs more than all the rest, and the skill's name.
+    skills: GuardedCache<(Option<OsString>, SkillName), Arc<Found>>,
+    queue: Option<Arc<ChangeQueue>>,
+}
+
+/// A skill that was found.
+pub(super) struct Found {
+    pub(super) entry: Entry,
+    /// The own path, through no link, of the project that it is of.
+    pub(super) project: Option<PathBuf>,
+}
+
+impl Found {
+    fn new(entry: Entry, project: Option<&Path>) -> Result<Self> {
+        let project = project.filter(|_| entry.source == Source::Project).map(trust::real).transpose()?;
+        Ok(Self { entry, project })
+    }
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            catalogues: GuardedCache::new(MAX_CATALOGUES),
+            skills: GuardedCache::new(MAX_SKILLS),
+            queue: ChangeQueue::open(),
+        }
+    }
+}
+
+impl Kept {
+    /// The look at a project's catalogue, if that is as it was.
+    pub(super) fn catalogue(&self, project: Option<&Path>) -> Option<Arc<Look>> {
+        self.catalogues.get(&project.map(Path::to_owned))
+    }
+
+    fn forget(&self) {
+        self.catalogues.forget();
+        self.skills.forget();
+    }
+
+    fn guard(&self, set: WatchSet) -> Option<Guard> {
+        self.queue.as_ref()?.guard(set)
+    }
+}
+
+/// What is about to change on no disk: whatever becomes of it, what was known before is worth nothing after it.
+pub(super) struct Changing<'a>(&'a Host);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.kept.forget();
+        self.0.watches.look_again();
+    }
+}
+
+impl Host {
+    /// To be held over a change of what skills' states depend on besides their files.
+    pub(super) fn changing(&self) -> Changing<'_> {
+        Changing(self)
+    }
+
+    /// Keeps a look at the catalogue, for one who has found it unchanged. Nobody waits for that.
+    pub(super) fn keep_look(self: &Arc<Self>, project: Option<PathBuf>) {
+        if let Some(began) = self.kept.catalogues.begin(&project) {
+            let host = self.clone();
+            tokio::task::spawn_blocking(move || {
+                let kept = host.look_to_keep(project.as_deref());
+                host.kept.catalogues.end(project, began, kept);
+            });
+        }
+    }
+
+    fn look_to_keep(&self, project: Option<&Path>) -> Option<(Arc<Look>, Guard)> {
+        // A problem may be the machine's of that moment, and end without a change on disk.
+        let look = || self.look_at(project, true).ok().filter(|look| look.problems.is_empty());
+        let first = look()?;
+        let mut set = WatchSet::default();
+        set.places(&first.places);
+        for root in Roots::from_env(project).0 {
+            set.way(&root.dir);
+            set.way(&root.dir.with_file_name("plugins"));
+        }
+        for (dir, loaded) in first.skills() {
+            for file in loaded.files() {
+                set.file(&dir.join(file));
+            }
+        }
+        let guard = self.kept.guard(set)?;
+        // What happened before the guard was there shows in no event.
+        let second = look().filter(|second| second.places == first.places)?;
+        guard.holds().then(|| (Arc::new(second), guard))
+    }
+
+    /// The skill called `name`, with what its component is known to be.
+    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> Result<Arc<Found>> {
+        let key = (project.map(|project| project.as_os_str().to_owned()), name.clone());
+        if let Some(found) = self.kept.skills.get(&key) {
+            return Ok(found);
+        }
+        let entry = self.find(project, name).await?;
+        if entry.is_known()
+            && let Some(began) = self.kept.skills.begin(&key)
+        {
+            let host = self.clone();
+            tokio::task::spawn_blocking(move || {
+                let kept = host.found_to_keep(key.0.as_ref().map(Path::new), &key.1);
+                host.kept.skills.end(key, began, kept);
+            });
+        }
+        Ok(Arc::new(Found::new(entry, project)?))
+    }
+
+    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Option<(Arc<Found>, Guard)> {
+        let roots = Roots::from_env(project);
+        let first = Catalog::recall(&roots, name, &self.shelf)?;
+        let mut set = WatchSet::default();
+        if let Some(project) = project {
+            set.way(project);
+        }
+        for root in &roots.0 {
+            let dir = root.dir.join(&name.skill);
+            if dir == first.dir {
+                break;
+            }
+            set.way(&dir.join(manifest::FILE));
+        }
+        for file in first.loaded.as_ref().ok()?.files() {
+            set.file(&first.dir.join(file));
+        }
+        let guard = self.kept.guard(set)?;
+        // What happened before the guard was there shows in no event.
+        let entry = Catalog::recall(&roots, name, &self.shelf).filter(|entry| entry.is_same(&first))?;
+        let found = Found::new(entry, project).ok()?;
+        guard.holds().then(|| (Arc::new(found), guard))
+    }
+}
