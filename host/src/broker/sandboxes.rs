@@ -173,6 +173,13 @@ impl Broker {
         Ok(AttachAnswer { container_id: id.to_owned(), attached: true, message: message.into() })
     }
 
+    /// A sandbox that runs already and that the actor may use, for a guest that gets a handle of it.
+    pub(crate) async fn take_up(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
+        let mut record = self.begin(actor, "sandbox.attach").await?;
+        record.note("container_id", id);
+        record.end(self.usable(actor, id)).await
+    }
+
     /// Detaches the actor from a sandbox of another agent; what it runs there ends.
     pub(crate) async fn detach(&self, actor: &Actor, id: &str) -> Result<DetachAnswer> {
         let mut record = self.begin(actor, "sandbox.detach").await?;

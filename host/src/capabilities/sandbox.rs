@@ -256,9 +256,10 @@ impl wit::HostContainer for View<'_> {
     }
 
     async fn attach(&mut self, id: String) -> wasmtime::Result<Result<Resource<Container>, WitError>> {
-        let info = match self.context.broker.usable(&self.context.actor, &id) {
+        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+        let info = match self.context.on_host(async move { broker.take_up(&actor, &id).await }).await {
             Ok(info) => info,
-            Err(error) => return Ok(Err(error.into())),
+            Err(error) => return Ok(Err(error)),
         };
         let info = wit::ContainerInfo {
             id: info.id,

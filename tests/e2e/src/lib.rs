@@ -336,6 +336,12 @@ impl Drop for User {
     }
 }
 
+/// Whether a process has the kernel queue what happens to files.
+pub fn guards_files(pid: i32) -> bool {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|info| info.contains("inotify wd:"))
+}
+
 /// Waits until `ready` gives something; `what` is named when it never does.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {

@@ -202,19 +202,19 @@ fn a_skill_that_may_only_read_the_workspace_changes_nothing_of_it() {
     needs_engine!();
     let user = User::with_skills(&["probe"]);
     let id = user.launch([]);
-    user.shell(&id, "echo shared > note; chmod 666 note; chmod 777 .");
+    let fresh = || user.shell(&id, "rm -rf ./*; echo shared > note; chmod 666 note; chmod 777 .");
+    let change = || user.call("probe.change-workspace", &json!({})).ok().json()["result"].clone();
+    fresh();
+    assert_eq!(change().as_array().unwrap().len(), 8, "each way works where it is granted");
+    fresh();
     let manifest = user.project().join("skills/probe/skill.toml");
     let text = std::fs::read_to_string(&manifest).unwrap();
     let read_only = text.replace("workspace = \"read-write\"", "workspace = \"read-only\"");
     assert_ne!(read_only, text);
     std::fs::write(&manifest, read_only).unwrap();
     assert_eq!(user.call("probe.read-workspace", &json!({"path": "note"})).ok().json()["result"], "shared\n");
-    assert_eq!(user.call("probe.change-workspace", &json!({})).ok().json()["result"], json!([]));
+    assert_eq!(change(), json!([]));
     assert_eq!(user.shell(&id, "ls -A; cat note")["stdout"], "note\nshared\n");
-    // The same ways work where they are granted.
-    std::fs::write(&manifest, text).unwrap();
-    let changed = user.call("probe.change-workspace", &json!({})).ok().json();
-    assert_eq!(changed["result"].as_array().unwrap().len(), 8, "{changed}");
 }
 
 #[test]
@@ -241,7 +241,7 @@ mod docker {
     #[test]
     fn who_has_no_network_uses_no_sandbox_that_has_one() {
         needs_engine!();
-        let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n");
+        let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n[policy.agents]\nnetwork = [\"none\"]\n");
         user.add_skill("probe");
         user.run(["trust"]).ok();
         let launch = |network: &str| user.launch(["--network", network]);

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use skillhost::api::types::{ActionEntry, ActionList, Request, SkillList, SkillState};
 use skillhost_e2e::api::Api;
-use skillhost_e2e::{User, eventually, touched, write};
+use skillhost_e2e::{User, eventually, guards_files, touched, write};
 
 /// An answer with what was streamed before it.
 #[derive(Debug, Clone, PartialEq)]
@@ -153,12 +153,6 @@ fn a_revision_stands_for_its_list() {
     assert_eq!(left, ["hello", "third"]);
 }
 
-/// Whether a process has a queue of what happens to files.
-fn has_queue(pid: i32) -> bool {
-    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
-    infos.filter_map(|info| fs::read_to_string(info.path()).ok()).any(|info| info.contains("inotify wd:"))
-}
-
 #[test]
 fn what_is_kept_of_the_skills_is_over_with_the_first_change() {
     let user = User::with_skills(&["hello"]);
@@ -183,7 +177,7 @@ fn what_is_kept_of_the_skills_is_over_with_the_first_change() {
         if before.problems.is_empty() {
             eventually("the catalogue is kept", || {
                 assert_eq!(unless(&api, &before.revision).actions, None, "before: {what}");
-                has_queue(pid).then_some(())
+                guards_files(pid).then_some(())
             });
             assert_eq!(unless(&api, &before.revision).actions, None, "kept: {what}");
             assert_eq!(list(&api), before, "kept: {what}");
@@ -191,7 +185,7 @@ fn what_is_kept_of_the_skills_is_over_with_the_first_change() {
         change();
         let after = unless(&api, &before.revision);
         assert!(after.actions.is_some() && after.revision != before.revision, "not noticed: {what}");
-        eventually("the queue is closed", || (!has_queue(pid)).then_some(()));
+        eventually("nothing is guarded", || (!guards_files(pid)).then_some(()));
         before = after;
     }
 }

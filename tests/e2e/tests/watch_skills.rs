@@ -158,6 +158,9 @@ fn what_changes_nothing_that_is_offered_is_not_told() {
     watch.told_of(&api);
 }
 
+/// The queue that a host has for itself.
+const OWN: usize = 1;
+
 #[test]
 fn watchers_of_one_project_share_what_is_given_back_when_the_last_leaves() {
     let user = User::with_skills(&["hello"]);
@@ -166,19 +169,19 @@ fn watchers_of_one_project_share_what_is_given_back_when_the_last_leaves() {
     let pid = user.host_pid();
     // Whatever a host opens once and keeps.
     drop(Watch::begin(&user));
-    eventually("the end of the first watch", || (descriptors(pid).1 == 0).then_some(()));
+    eventually("the end of the first watch", || (descriptors(pid).1 == OWN).then_some(()));
     let before = descriptors(pid).0;
     for _ in 0..3 {
         let mut watches: Vec<_> = (0..4).map(|_| Watch::begin(&user)).collect();
-        assert_eq!(descriptors(pid).1, 1, "four watch one project");
+        assert_eq!(descriptors(pid).1, OWN + 1, "four watch one project");
         let elsewhere = Watch::over(user.api().in_project(json!(other)));
-        assert_eq!(descriptors(pid).1, 2, "and one watches another");
+        assert_eq!(descriptors(pid).1, OWN + 2, "and one watches another");
         write(
             &user.project().join("skills/hello/SKILL.md"),
             format!("---\ndescription: {pid}{}\n---\n", watches.len()),
         );
         drop(elsewhere);
-        eventually("the end of that", || (descriptors(pid).1 == 1).then_some(()));
+        eventually("the end of that", || (descriptors(pid).1 == OWN + 1).then_some(()));
         let mut left = watches.split_off(1);
         for watch in &left {
             watch.calling.event();
@@ -195,7 +198,7 @@ fn watchers_of_one_project_share_what_is_given_back_when_the_last_leaves() {
         drop(left);
         eventually("all descriptors back", || {
             let (all, watches) = descriptors(pid);
-            (all <= before && watches == 0).then_some(())
+            (all <= before && watches == OWN).then_some(())
         });
     }
 }

@@ -100,8 +100,8 @@ fn work(bench: &Bench, kind: Work, rounds: u32) -> Result<Sampled> {
             bench.runtime.block_on(bare.call::<_, (u64,)>("compute", (kind, rounds), bare::NEVER)).map(drop)
         }))
     };
-    let subject = side(bare::engine()?)?;
-    interleave(bench.pace, subject, vec![side(settings(false, false)?), side(settings(false, true)?)])
+    let (plain, epochs) = (side(settings(false, false)?)?, side(settings(false, true)?)?);
+    interleave(bench.pace, side(bare::engine()?)?, vec![Ok(plain), Ok(epochs)])
 }
 
 /// The function, and what it runs in.
