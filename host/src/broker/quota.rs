@@ -131,18 +131,21 @@ impl Quota {
                 used.sandboxes, self.limits.sandboxes
             )));
         }
+        // What is asked for was not checked yet: a sum that cannot even be counted is past every limit.
         let allowed = milli(self.limits.cpus);
-        if used.cpus + share.cpus > allowed {
+        let cpus = used.cpus.checked_add(share.cpus);
+        if cpus.is_none_or(|cpus| cpus > allowed) {
             return Err(Error::quota_exceeded(format!(
                 "the agent's sandboxes would have {} cores, and it may have {}: {remedy}",
-                cores(used.cpus + share.cpus),
+                cores(cpus.unwrap_or(MilliCpus::MAX)),
                 self.limits.cpus
             )));
         }
-        if used.memory_mib + share.memory_mib > self.limits.memory_mib {
+        let memory_mib = used.memory_mib.checked_add(share.memory_mib);
+        if memory_mib.is_none_or(|memory_mib| memory_mib > self.limits.memory_mib) {
             return Err(Error::quota_exceeded(format!(
                 "the agent's sandboxes would have {} MiB of memory, and it may have {}: {remedy}",
-                used.memory_mib + share.memory_mib,
+                memory_mib.unwrap_or(u64::MAX),
                 self.limits.memory_mib
             )));
         }
@@ -163,6 +166,12 @@ impl Quota {
 
     fn take(&self, all: &mut HashMap<Caller, Used>, caller: &Caller, share: Used) -> Reservation {
         let used = all.entry(caller.clone()).or_default();
+        // As much as can be counted: what is given back is what was taken.
+        let share = Used {
+            sandboxes: share.sandboxes.min(u32::MAX - used.sandboxes),
+            cpus: share.cpus.min(MilliCpus::MAX - used.cpus),
+            memory_mib: share.memory_mib.min(u64::MAX - used.memory_mib),
+        };
         used.sandboxes += share.sandboxes;
         used.cpus += share.cpus;
         used.memory_mib += share.memory_mib;
@@ -219,6 +228,24 @@ mod tests {
         quota.reserve(&other, 1.0, 100).unwrap();
         drop((first, second));
         quota.reserve(&me, 1.0, 100).unwrap();
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_counted_is_refused_and_counts_for_nothing() {
+        let boundless = QuotaLimits { sandboxes: 9, cpus: f64::INFINITY, memory_mib: u64::MAX };
+        for limits in [QuotaLimits::default(), boundless] {
+            let (quota, me) = (Quota::new(limits), Caller::default());
+            let one = quota.reserve(&me, 1.0, 1).unwrap();
+            for (cpus, memory_mib) in [(1.0, u64::MAX), (f64::INFINITY, 1), (f64::MAX, 1)] {
+                let error = quota.reserve(&me, cpus, memory_mib).unwrap_err();
+                assert_eq!(error.kind, ErrorKind::QuotaExceeded, "{cpus} {memory_mib}");
+            }
+            // One that is there already is counted as far as that goes, and gone without a trace.
+            drop(quota.adopt(&me, f64::INFINITY, u64::MAX));
+            let two = quota.reserve(&me, 1.0, 1).unwrap();
+            drop((one, two));
+            assert_eq!(quota.taken(), 0);
+        }
     }
 
     #[tokio::test]
