@@ -137,7 +137,7 @@ pub struct Hello {
     /// The configuration file that the host was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<PathBuf>,
-    /// The backend that the host was started with.
+    /// The backend that the host has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendChoice>,
 }

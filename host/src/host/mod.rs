@@ -75,6 +75,16 @@ impl BackendChoice {
     }
 }
 
+impl From<Choice> for BackendChoice {
+    fn from(choice: Choice) -> Self {
+        match choice {
+            Choice::Auto => Self::Auto,
+            Choice::Docker => Self::Docker,
+            Choice::Local => Self::Local,
+        }
+    }
+}
+
 /// How a host is opened.
 #[derive(Debug, Clone, Default)]
 pub struct HostOptions {
@@ -336,6 +346,11 @@ impl Host {
         Ok(watching.seen())
     }
 
+    /// The choice of backends that it has, wherever that was said.
+    pub fn backend(&self) -> BackendChoice {
+        self.broker.sandboxes().backend().into()
+    }
+
     /// What answers [`Request::HostStatus`], without being a call.
     pub(crate) fn status(&self) -> HostStatus {
         HostStatus {
@@ -346,7 +361,7 @@ impl Host {
             calls: self.calls.load(Ordering::Relaxed),
             sandboxes: self.broker.sandboxes().list().len(),
             warm: self.broker.sandboxes().warm(),
-            backend: self.broker.sandboxes().backend().into(),
+            backend: self.backend().name().into(),
             http: None,
         }
     }

@@ -122,8 +122,9 @@ async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Optio
     if let Some(door) = &mut door {
         door.bind().await?;
     }
-    let hello = Hello { config: options.config.clone(), backend: options.backend, ..Hello::new() };
+    let config = options.config.clone();
     let host = Host::open(options).await?;
+    let hello = Hello { config, backend: Some(host.backend()), ..Hello::new() };
     let listener = state.listen()?;
     drop(start_lock);
     let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());

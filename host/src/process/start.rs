@@ -82,26 +82,24 @@ async fn connect(state: &StateDir) -> Result<Option<Client>> {
 /// A client of the version and settings that are wanted: what was said on the command line is never quietly ignored.
 fn suits(client: Client, wanted: &HostProcess) -> Result<Client> {
     same_version(&client)?;
-    let differs = |what: &str, theirs: Option<String>, ours: String| {
+    let differs = |theirs: String, ours: String| {
         Err(Error::invalid_argument(format!(
-            "the host process that runs was started with {}, not with {what} {ours}; `skillhost host stop` ends it, and the next command starts one as you want it",
-            theirs.map_or_else(|| format!("no {what}"), |theirs| format!("{what} {theirs}")),
+            "the host process that runs has {theirs}, not {ours}; `skillhost host stop` ends it, and the next command starts \
+             one as you want it"
         )))
     };
     let hello = client.hello();
     if let Some(config) = &wanted.config
         && hello.config.as_ref() != Some(config)
     {
-        return differs(
-            "--config",
-            hello.config.as_ref().map(|path| path.display().to_string()),
-            config.display().to_string(),
-        );
+        let theirs =
+            hello.config.as_ref().map_or_else(|| "no --config".into(), |path| format!("--config {}", path.display()));
+        return differs(theirs, config.display().to_string());
     }
     if let Some(backend) = wanted.backend
-        && hello.backend.unwrap_or_default() != backend
+        && let Some(theirs) = hello.backend.filter(|theirs| *theirs != backend)
     {
-        return differs("--backend", hello.backend.map(|backend| backend.name().into()), backend.name().into());
+        return differs(format!("the backend {}", theirs.name()), backend.name().into());
     }
     Ok(client)
 }

@@ -229,6 +229,21 @@ fn auto_is_docker_and_else_this_and_says_why() {
 }
 
 #[test]
+fn the_backend_that_is_named_is_compared_with_the_one_that_runs() {
+    let user = User::local("");
+    user.run(["list"]).ok();
+    // The configuration said so, and nobody at the start.
+    user.run(["--backend", "local", "list"]).ok();
+    let refused = user.run(["--backend", "docker", "list"]).code(2);
+    assert!(refused.stderr.contains("backend local, not docker"), "{refused:?}");
+    // And the other way round: what was said at the start stands above the configuration.
+    user.run(["host", "stop"]).ok();
+    user.run(["--backend", "auto", "list"]).ok();
+    let refused = user.run(["--backend", "local", "list"]).code(2);
+    assert!(refused.stderr.contains("backend auto, not local"), "{refused:?}");
+}
+
+#[test]
 fn without_isolation_every_command_waits_for_its_owners_word() {
     let user = User::local("[local]\nisolation = \"none\"\n");
     if runs_as() == 0 {
