@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
@@ -42,10 +43,53 @@ pub struct Process {
 struct State {
     /// Until its end was asked for.
     running: Option<Running>,
-    stdin: Option<ExecStdin>,
+    stdin: Input,
     /// What a `read` left over.
     rest: Option<Chunk>,
     ended: Option<wit::ProcessResult>,
+}
+
+/// A process's standard input.
+enum Input {
+    Open(ExecStdin),
+    /// What `start` was given for it is being written, as the command reads it.
+    Fed(JoinHandle<ExecStdin>),
+    Closed,
+}
+
+impl Input {
+    /// Writes `bytes` without anybody waiting for that.
+    fn fed(mut stdin: ExecStdin, bytes: Bytes) -> Self {
+        Self::Fed(tokio::spawn(async move {
+            // A command that does not read to the end of its input has its reasons; its outcome tells.
+            let _ = stdin.write(bytes).await;
+            stdin
+        }))
+    }
+
+    /// Writes `bytes` after what is being written.
+    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
+        if let Self::Fed(feeding) = self {
+            *self = feeding.await.map_or(Self::Closed, Self::Open);
+        }
+        match self {
+            // What a command that has ended would have read is dropped, as by a closed pipe.
+            Self::Open(stdin) => stdin.write(bytes).await.map(|_| ()),
+            Self::Fed(_) | Self::Closed => {
+                Err(Error::invalid_argument("the process's standard input is closed already"))
+            }
+        }
+    }
+
+    /// Ends it after what is being written.
+    fn close(&mut self) {
+        match std::mem::replace(self, Self::Closed) {
+            Self::Open(stdin) => stdin.close(),
+            // Dropping it is its end.
+            Self::Fed(feeding) => drop(feeding),
+            Self::Closed => {}
+        }
+    }
 }
 
 impl State {
@@ -202,10 +246,11 @@ impl View<'_> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let work = async move {
             let mut running = broker.exec(&actor, request).await?;
-            let mut input = running.stdin();
-            if let (Some(input), Some(bytes)) = (&mut input, stdin) {
-                input.write(bytes).await?;
-            }
+            let input = match (running.stdin(), stdin) {
+                (Some(input), Some(bytes)) => Input::fed(input, bytes),
+                (Some(input), None) => Input::Open(input),
+                (None, _) => Input::Closed,
+            };
             Ok((running, input))
         };
         let (running, stdin) = match self.context.on_host(work).await {
@@ -410,22 +455,13 @@ impl wit::HostProcess for View<'_> {
 
     async fn write(&mut self, process: Resource<Process>, bytes: Vec<u8>) -> wasmtime::Result<Result<(), WitError>> {
         let state = self.process(&process)?;
-        let work = async move {
-            match &mut state.lock().await.stdin {
-                // What a command that has ended would have read is dropped, as by a closed pipe.
-                Some(stdin) => stdin.write(bytes).await.map(|_| ()),
-                None => Err(Error::invalid_argument("the process's standard input is closed already")),
-            }
-        };
-        Ok(self.context.on_host(work).await)
+        Ok(self.context.on_host(async move { state.lock().await.stdin.write(bytes).await }).await)
     }
 
     async fn close_stdin(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
         let state = self.process(&process)?;
         let work = async move {
-            if let Some(stdin) = state.lock().await.stdin.take() {
-                stdin.close();
-            }
+            state.lock().await.stdin.close();
             Ok(())
         };
         Ok(self.context.on_host(work).await)
@@ -437,8 +473,10 @@ impl wit::HostProcess for View<'_> {
             if !(1..=64).contains(&number) {
                 return Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64")));
             }
-            if let Some(running) = &state.lock().await.running {
-                running.control().signal(i32::from(number));
+            let control = state.lock().await.running.as_ref().map(Running::control);
+            if let Some(control) = control {
+                control.signal(i32::from(number));
+                control.confirm().await?;
             }
             Ok(())
         };

@@ -121,6 +121,21 @@ fn a_skill_reads_and_feeds_a_process_in_pieces() {
 }
 
 #[test]
+fn what_a_process_is_started_with_is_written_while_its_output_is_read() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    let poured = |args: Value| user.call("probe.pour", &args).ok().json()["result"].clone();
+    // More than all that lies in between can hold.
+    let answer = poured(json!({"line": "cat; echo; echo end", "mib": 8, "then": ""}));
+    assert_eq!(answer, format!("0 {} {}\nend\n", (8 << 20) + 5, "x".repeat(15)));
+    // What is written later comes later.
+    let answer = poured(json!({"line": "tail -c 4; wc -c", "mib": 3, "then": "last"}));
+    assert_eq!(answer, "0 6 last0\n");
+    // Who reads none of it ends all the same.
+    assert_eq!(poured(json!({"line": "echo no", "mib": 8, "then": ""})), "0 3 no\n");
+}
+
+#[test]
 fn what_cannot_run_says_so() {
     needs_engine!();
     let user = User::new("");

@@ -253,6 +253,20 @@ impl Guest for Probe {
         Ok(format!("{} {} {out}", ended.exit_code, ended.stdout_bytes))
     }
 
+    fn pour(line: String, mib: u32, then: String) -> Result<String, String> {
+        let container = launch()?;
+        let options = ExecOptions { stdin: Some(vec![b'x'; (mib as usize) << 20]), ..options() };
+        let process = container.start(&Command::Shell(line), &options).map_err(say)?;
+        if !then.is_empty() {
+            process.write(then.as_bytes()).map_err(say)?;
+        }
+        process.close_stdin().map_err(say)?;
+        let out = all(&process)?;
+        let ended = process.wait().map_err(say)?;
+        let end: String = out.chars().rev().take(20).collect();
+        Ok(format!("{} {} {}", ended.exit_code, ended.stdout_bytes, end.chars().rev().collect::<String>()))
+    }
+
     fn lines(lines: Vec<String>, timeout_ms: Option<u64>) -> Result<Vec<String>, String> {
         let container = launch()?;
         let shell = container.open_shell().map_err(say)?;
