@@ -201,6 +201,39 @@ async fn a_program_gets_none_of_the_shells_own_descriptors() {
 }
 
 #[tokio::test]
+async fn a_stream_that_a_line_has_closed_is_there_again_for_the_next() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    for kind in BOTH {
+        let mut shell = Shell::start(&sandbox, kind).await;
+        for closes in [
+            "exec 1>&-",
+            "exec 2>&-",
+            "exec 0<&-",
+            "exec <&- >&- 2>&-",
+            "set -x; exec 2>&-; set +x",
+            "set -e; exec >&-; set +e",
+        ] {
+            shell.run(closes).await.status(0);
+            let did = shell.run("echo out; echo err >&2; cat; echo $?; ls /nonexistent || (echo sub)").await;
+            assert_eq!(did.status(0).text(), "out\n0\nsub\n", "{kind} {closes}: {did:?}");
+            assert!(did.stderr.starts_with("err\n") && did.stderr.contains("nonexistent"), "{kind} {closes}: {did:?}");
+        }
+        // The rest of that very line has it closed, as it wished, and programs get no copies.
+        let did = shell.run("exec >&-; echo lost || echo failed >&2").await;
+        assert!(did.status(0).stderr.contains("failed") && did.text().is_empty(), "{kind}: {did:?}");
+        shell.says("ls /proc/self/fd | grep -cE '^([6-9]|19[4568])$'; true", "0\n").await;
+        // One that leads elsewhere does so for good.
+        shell.run("exec >elsewhere").await.status(0);
+        shell.says("echo kept", "").await;
+        shell.run("exec >&-").await.status(0);
+        shell.says("cat elsewhere", "kept\n").await;
+    }
+}
+
+#[tokio::test]
 async fn a_shell_that_ends_says_how_and_takes_its_jobs_along() {
     if skip() {
         return;

@@ -3,7 +3,9 @@
 //!
 //! - The socket is a descriptor of the shell's that is closed while a line runs (the shell keeps a copy, which no program
 //!   inherits). So output cannot be taken for an end, and nothing is searched for in it.
-//! - Standard input is the null device unless a line changes that for good (`exec <file`).
+//! - Standard input is the null device unless a line changes that for good (`exec <file`), and so are output and error what
+//!   they are. One that a line has closed for good (`exec >&-`) is as at first when the next begins: every later line would
+//!   fail at it, and the shell alone could open it again.
 //! - **bash** runs a line with `source`, so that a trap can leave it at once with `return`, and does that when a line is to
 //!   be interrupted: nothing of the rest of the line runs. (Before it has begun with the line it takes no notice, and has to be
 //!   told again.) Where `return` would lead back into a function or another file, and
@@ -20,12 +22,19 @@ pub const INTERRUPT: i32 = 63;
 /// Longer than any path that the kernel gives.
 const MAX_RECORD: usize = 8 * 1024;
 
-/// The loop. `@` is the socket's descriptor, `%` what finds a builtin that a function hides, `!` what runs the line.
+/// The loop. `@` is the socket's descriptor, `OUT`, `ERR` copies of standard output and error, `TRY` a free one; `%` is what
+/// finds a builtin that a function hides, `!` what runs the line.
 ///
 /// At its top it says how the last line ended, which is so also after a line that says `continue`; after `break` it
 /// begins anew. What it does itself is kept out of traces (`set -x`).
-const LOOP: &str = r#"__skillhost_r=
+const LOOP: &str = r#"exec OUT>&1 ERR>&2
+__skillhost_r=
 __skillhost_loop='while { __skillhost_s=$?; } 2>/dev/null; do
+{ __skillhost_c=; } TRY>&2 2>/dev/null TRY<&0 TRY>&1 || {
+{ __skillhost_c=; } TRY>&2 2>/dev/null || exec 2>&ERR
+{ __skillhost_c=; } 2>/dev/null TRY>&1 || exec >&OUT
+{ __skillhost_c=; } 2>/dev/null TRY<&0 || exec </dev/null
+}
 { if [ "$__skillhost_r" ]; then __skillhost_r=; % printf "%s %s %s\0" "$__skillhost_k" "$__skillhost_s" "${PWD-}" >&@ || exit 125; fi
 IFS=" " % read -r __skillhost_h __skillhost_k __skillhost_n <&@ && [ "$__skillhost_h" = skillhost ] || exit 125
 __skillhost_c=
@@ -36,7 +45,7 @@ __skillhost_c="$__skillhost_c$__skillhost_l
 done
 __skillhost_r=1
 } >/dev/null 2>&1
-! @<&-
+! @<&- OUT>&- ERR>&-
 done
 eval "$__skillhost_loop"'
 "#;
@@ -64,6 +73,14 @@ impl Shell {
         }
     }
 
+    /// The numbers of its copies of standard output and error, and of one that is free; beside the socket's.
+    fn others(self) -> [(&'static str, &'static str); 3] {
+        match self {
+            Self::Bash => [("OUT", "196"), ("ERR", "195"), ("TRY", "194")],
+            Self::Sh => [("OUT", "8"), ("ERR", "7"), ("TRY", "6")],
+        }
+    }
+
     /// What it runs.
     pub fn program(self) -> String {
         let (finds, runs) = match self {
@@ -76,6 +93,9 @@ impl Shell {
             .replace("% r", &format!("{finds} r"))
             .replace("&@", &format!("&{}", self.socket()))
             .replace("\n! @<", &format!("\n{runs} {}<", self.socket()));
+        for (name, number) in self.others() {
+            text = text.replace(name, number);
+        }
         if self == Self::Bash {
             let _ = writeln!(
                 text,
@@ -124,6 +144,7 @@ mod tests {
             let text = shell.program();
             assert!(!text.contains('@') || text.replace("[@]", "").find('@').is_none(), "{text}");
             assert!(!text.contains("% ") && !text.contains("\n! "), "{text}");
+            assert!(!["OUT", "ERR>", "ERR\n", "TRY"].iter().any(|name| text.contains(name)), "{text}");
         }
     }
 
