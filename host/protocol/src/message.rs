@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum ToSupervisor {
     /// First on every connection (exec id 0).
     Hello(HostHello),
-    /// Renews the lease for this long from now (exec id 0).
+    /// Renews the lease for this long from now (exec id 0). [`ToHost::Renewed`] is the answer, so this is also how a host
+    /// finds out whether somebody is there.
     Lease {
         /// Milliseconds.
         ms: u64,
@@ -56,6 +57,8 @@ pub enum ToSupervisor {
 pub enum ToHost {
     /// First on every connection (exec id 0).
     Hello(SupervisorHello),
+    /// The lease was renewed, and every message before that one was taken (exec id 0).
+    Renewed,
     /// The command runs.
     Started {
         /// The leader's process id inside the sandbox.

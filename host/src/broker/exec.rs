@@ -64,6 +64,7 @@ pub(crate) struct Running {
     exec_id: String,
     argv: Vec<String>,
     cwd: String,
+    lasts: Lasts,
     started: Instant,
     /// Absent when it may run for as long as its sandbox.
     timeout: Option<Duration>,
@@ -254,6 +255,7 @@ impl Broker {
                 Command::Shell(line) => vec![line],
             },
             cwd,
+            lasts,
             started,
             timeout,
             memory_mib: info.memory_mib,
@@ -357,7 +359,12 @@ impl Running {
             if let Some(stream) = &mut self.stream {
                 stream.room().await?;
             }
-            let Some(event) = self.exec.next().await? else { return Ok(None) };
+            let event = match self.lasts {
+                Lasts::AsTheCall => self.exec.next().await?,
+                // Nobody waits for it: a sandbox that does not answer may do so later.
+                Lasts::OnItsOwn => self.exec.next_at_last().await?,
+            };
+            let Some(event) = event else { return Ok(None) };
             if let Some(chunk) = self.take(event) {
                 if let Some(stream) = &self.stream {
                     stream.send(chunk.clone());

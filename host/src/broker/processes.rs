@@ -35,8 +35,9 @@ const KEPT: usize = 16;
 const KEPT_SANDBOXES: usize = 8;
 /// The longest that one read waits for something to read.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// For a process that was killed to be gone: the supervisor's grace, and what it allows on top of it.
-const GONE: Duration = Duration::from_secs(10);
+/// For a process that was killed to be gone: the supervisor's grace, and what it allows on top of it. One that does not answer
+/// is told before.
+const GONE: Duration = Duration::from_secs(20);
 
 /// The processes of every sandbox.
 #[derive(Default)]
@@ -189,6 +190,15 @@ impl Process {
 
     async fn end(&self) {
         self.until(|told| told.ended.is_some().then_some(())).await;
+    }
+
+    /// The same for a caller, who is told when the sandbox does not answer.
+    async fn end_for_a_caller(&self) -> Result<()> {
+        let control = self.told().control.clone();
+        match control {
+            Some(control) => control.while_it_answers(self.end()).await,
+            None => Ok(()),
+        }
     }
 
     fn summary(&self, caller: &Caller) -> ProcessSummary {
@@ -401,8 +411,8 @@ impl Broker {
         let process = self.own_process(actor, container_id, exec_id)?;
         match timeout {
             // Whether it has ended stands in the answer.
-            Some(timeout) => drop(tokio::time::timeout(timeout, process.end()).await),
-            None => process.end().await,
+            Some(timeout) => tokio::time::timeout(timeout, process.end_for_a_caller()).await.unwrap_or(Ok(()))?,
+            None => process.end_for_a_caller().await?,
         }
         Ok(process.answer(&actor.caller))
     }
@@ -426,16 +436,19 @@ impl Broker {
             let process = self.own_process(actor, container_id, exec_id)?;
             let control = process.told().control.clone();
             match (control, signal) {
-                (Some(control), Some(number)) => control.signal(number),
+                (Some(control), Some(number)) => {
+                    control.signal(number);
+                    control.confirm().await?;
+                }
                 (Some(control), None) => {
                     control.kill();
                     drop(control);
-                    if tokio::time::timeout(GONE, process.end()).await.is_err() {
-                        return Err(Error::timed_out(format!(
+                    tokio::time::timeout(GONE, process.end_for_a_caller()).await.unwrap_or_else(|_| {
+                        Err(Error::timed_out(format!(
                             "the process {exec_id} was told to end and has not ended within {} s; stop its sandbox",
                             GONE.as_secs()
-                        )));
-                    }
+                        )))
+                    })?;
                 }
                 // It has ended, which is what was wished.
                 (None, _) => {}

@@ -36,8 +36,8 @@ const MAX_NAME: usize = 64;
 const WAITING: usize = 64;
 /// Names of ended shells that are remembered in one sandbox.
 const REMEMBERED: usize = 64;
-/// For a shell that is stopped to be gone.
-const GONE: Duration = Duration::from_secs(10);
+/// For a shell that is stopped to be gone, in a sandbox that answers.
+const GONE: Duration = Duration::from_secs(20);
 
 /// The shells of every sandbox.
 #[derive(Default)]
@@ -362,8 +362,9 @@ impl Broker {
             };
             shell.control.kill();
             let mut ended = shell.ended.clone();
-            match tokio::time::timeout(GONE, ended.wait_for(|ended| *ended)).await {
-                Ok(_) => Ok(""),
+            let gone = shell.control.while_it_answers(ended.wait_for(|ended| *ended));
+            match tokio::time::timeout(GONE, gone).await {
+                Ok(gone) => gone.map(|_| ""),
                 Err(_) => Err(Error::timed_out(format!(
                     "the shell {name} was told to end and has not ended within {} s; stop its sandbox",
                     GONE.as_secs()
@@ -445,10 +446,16 @@ async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell:
     loop {
         tokio::select! {
             biased;
-            event = session.next() => match event {
+            event = session.next_at_last() => match event {
                 Ok(Some(ExecEvent::Stdout(bytes))) => between.push(&Chunk::Stdout(bytes)),
                 Ok(Some(ExecEvent::Stderr(bytes))) => between.push(&Chunk::Stderr(bytes)),
-                Ok(Some(_)) => {}
+                // Its own end is followed by that of the events, and no line is under way.
+                Ok(Some(
+                    ExecEvent::Started { .. }
+                    | ExecEvent::NotStarted { .. }
+                    | ExecEvent::LineDone { .. }
+                    | ExecEvent::Exited(_),
+                )) => {}
                 Ok(None) | Err(_) => return,
             },
             ask = asks.recv() => {
@@ -530,7 +537,7 @@ async fn run(
                 shell_end = Some(outcome(ending));
                 continue;
             }
-            Some(_) => continue,
+            Some(ExecEvent::Started { .. } | ExecEvent::NotStarted { .. } | ExecEvent::LineDone { .. }) => continue,
             None => {
                 let end = shell_end.ok_or_else(|| Error::sandbox_died("the shell's end was never reported"))?;
                 (end, cwd, true)

@@ -322,6 +322,7 @@ impl Inner {
     pub(super) fn hello(&self, info: &SandboxInfo) -> HelloConfig {
         let wall_time = Duration::from_millis(info.expires_at_ms.saturating_sub(info.started_at_ms).max(1));
         HelloConfig {
+            sandbox: info.id.clone(),
             lease: self.config.lease,
             // Nobody's waits for as long as its host is there.
             wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),

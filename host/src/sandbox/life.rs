@@ -28,6 +28,8 @@ use crate::units::now_ms;
 const LEAVE: Duration = Duration::from_secs(5);
 /// Between a sandbox's end by its supervisor's clock and by ours, which only counts when that one fails.
 const OVERTIME: Duration = Duration::from_secs(10);
+/// Why a sandbox ended whose supervisor could not say so itself.
+const STOPPED: CloseReason = CloseReason::Bye(ByeReason::Shutdown);
 /// Ended sandboxes that are still known by name.
 const REMEMBERED: usize = 256;
 
@@ -182,8 +184,8 @@ impl Inner {
             let _turn = asked.turn().await;
             // It may have been started again while this waited.
             let live = inner.live(&asked.info.id).unwrap_or(asked);
-            let cause = live.shut_down().await;
-            inner.finish(&live, cause).await
+            let last_word = live.link.shutdown().await;
+            inner.finish(&live, last_word).await
         })
     }
 
@@ -197,9 +199,9 @@ impl Inner {
             let mine = AtomicBool::new(false);
             let end = || async {
                 mine.store(true, Ordering::Relaxed);
-                let cause = live.shut_down().await;
-                inner.take_away(&live.info, &cause).await;
-                Ended { info: live.info(), cause, at_ms: now_ms() }
+                let last_word = live.link.shutdown().await;
+                inner.take_away(&live.info, last_word.as_ref()).await;
+                Ended { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() }
             };
             let ended = live.ended.get_or_init(end).await.clone();
             if !mine.load(Ordering::Relaxed) {
@@ -222,14 +224,15 @@ impl Inner {
 
     fn end(self: &Arc<Self>, live: Arc<Live>, cause: CloseReason) -> JoinHandle<Ended> {
         let inner = Arc::clone(self);
-        self.runtime.spawn(async move { inner.finish(&live, cause).await })
+        self.runtime.spawn(async move { inner.finish(&live, Some(cause)).await })
     }
 
-    /// The one end. The first cause is kept; whoever comes later waits for it to be done.
-    async fn finish(&self, live: &Arc<Live>, cause: CloseReason) -> Ended {
+    /// The one end. The first cause is kept; whoever comes later waits for it to be done. No last word is that of a
+    /// supervisor that was told to stop and did not answer.
+    async fn finish(&self, live: &Arc<Live>, last_word: Option<CloseReason>) -> Ended {
         let end = || async {
-            self.take_away(&live.info, &cause).await;
-            let ended = Ended { info: live.info(), cause, at_ms: now_ms() };
+            self.take_away(&live.info, last_word.as_ref()).await;
+            let ended = Ended { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() };
             self.bury(live, ended.clone());
             ended
         };
@@ -237,9 +240,9 @@ impl Inner {
     }
 
     /// Removes the container of a sandbox that has ended.
-    async fn take_away(&self, info: &SandboxInfo, cause: &CloseReason) {
+    async fn take_away(&self, info: &SandboxInfo, last_word: Option<&CloseReason>) {
         // A supervisor that said goodbye takes its container with it; any other is killed.
-        let grace = if matches!(cause, CloseReason::Bye(_)) { LEAVE } else { Duration::ZERO };
+        let grace = if matches!(last_word, Some(CloseReason::Bye(_))) { LEAVE } else { Duration::ZERO };
         if let Err(error) = self.remove(info, grace).await {
             tracing::warn!("the container of {} could not be removed: {error}; trying again after its lease", info.id);
             // Until then its processes may live, so what is held for them is not let go.
@@ -290,15 +293,6 @@ impl Live {
         self.place.write(&SandboxInfo { members: changed.clone(), ..self.info.clone() })?;
         *members = changed;
         Ok(result)
-    }
-
-    /// Asks the supervisor to end everything, and gives its last word.
-    async fn shut_down(&self) -> CloseReason {
-        let asked = async {
-            self.link.shutdown().await;
-            self.link.closed().await
-        };
-        tokio::time::timeout(LEAVE, asked).await.unwrap_or(CloseReason::Bye(ByeReason::Shutdown))
     }
 }
 

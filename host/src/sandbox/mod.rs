@@ -276,9 +276,9 @@ impl Sandboxes {
         })
     }
 
-    /// The choice of backends, `auto`.
-    pub fn backend(&self) -> &'static str {
-        self.inner.config.backend.name()
+    /// The choice of backends.
+    pub fn backend(&self) -> Choice {
+        self.inner.config.backend
     }
 
     /// Asks each backend, best first, whether it can make sandboxes here.

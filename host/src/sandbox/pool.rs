@@ -168,10 +168,10 @@ impl Inner {
             let warm = of_role.pop_front()?;
             drop(ready);
             self.pool.taken.notify_waiters();
-            if fits(&warm.info) && !warm.link.is_closed() {
+            if fits(&warm.info) && !warm.link.is_closed() && warm.link.answers() {
                 break warm;
             }
-            // Of an image that the role does not have any more, or dead.
+            // Of an image that the role does not have any more, or dead, or frozen.
             let inner = Arc::clone(self);
             self.runtime.spawn(async move { inner.discard(warm).await });
         };

@@ -34,6 +34,10 @@ const FIRST_LEASE: Duration = Duration::from_secs(60);
 const RECONNECT: Duration = Duration::from_millis(200);
 /// How often somebody who does not belong here is looked for.
 const SWEEP: Duration = Duration::from_secs(2);
+/// The lease's end is noticed at once, unless this process could not run; then there may be a renewal that waits.
+const LATE: Duration = Duration::from_secs(1);
+/// For a renewal to get here after such a time.
+const CATCH_UP: Duration = Duration::from_secs(5);
 /// What a first loss of the host, before any hello, leaves to a tree.
 const DEFAULT_GRACE: u32 = 200;
 
@@ -79,6 +83,8 @@ pub struct Supervisor {
     env: BTreeMap<String, String>,
     started: Instant,
     lease_until: Instant,
+    /// The lease was made longer by [`CATCH_UP`]: once for each renewal.
+    caught_up: bool,
     idle_since: Instant,
     connect_at: Instant,
     sweep_at: Instant,
@@ -104,6 +110,7 @@ impl Supervisor {
             env: leader::base_env(),
             started: now,
             lease_until: now + FIRST_LEASE,
+            caught_up: false,
             idle_since: now,
             connect_at: now,
             sweep_at: now + SWEEP,
@@ -187,6 +194,10 @@ impl Supervisor {
         }
         let over = |ms: u64, since: Instant| span(ms).is_some_and(|time| now >= since + time);
         let (wall, idle) = self.config.as_ref().map_or((0, 0), |config| (config.wall_ms, config.idle_ms));
+        if now >= self.lease_until + LATE && !self.caught_up {
+            // Frozen for a time, and the host may well be there.
+            (self.lease_until, self.caught_up) = (now + CATCH_UP, true);
+        }
         if now >= self.lease_until {
             return self.end(ByeReason::Lease);
         }
@@ -454,38 +465,46 @@ impl Supervisor {
     }
 
     fn on_message(&mut self, header: Header, message: ToSupervisor) -> Result<(), ProtocolError> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        if !connection.greeted {
+        if self.connection.as_ref().is_none_or(|connection| !connection.greeted) {
             return match message {
                 ToSupervisor::Hello(hello) => self.greet(hello),
                 _ => Err(ProtocolError("no hello".into())),
             };
         }
-        match message {
-            ToSupervisor::Hello(_) => return Err(ProtocolError("a second hello".into())),
-            ToSupervisor::Lease { ms } => self.lease_until = later(Instant::now(), ms),
-            ToSupervisor::Configure(config) => {
+        let grace = self.grace();
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        // It may have ended while a message about it was under way.
+        let exec = self.execs.get_mut(&header.exec);
+        match (message, exec) {
+            (ToSupervisor::Hello(_), _) => return Err(ProtocolError("a second hello".into())),
+            (ToSupervisor::Lease { ms }, _) => {
+                (self.lease_until, self.caught_up) = (later(Instant::now(), ms), false);
+                connection.output.control(0, &ToHost::Renewed);
+            }
+            (ToSupervisor::Configure(config), _) => {
                 self.started = Instant::now();
                 self.configure(config);
             }
-            ToSupervisor::Shutdown => self.end(ByeReason::Shutdown),
-            ToSupervisor::Exec(start) => self.start_exec(header.exec, start)?,
-            ToSupervisor::File(start) => self.start_file(header.exec, start)?,
-            about_one => {
-                let grace = self.config.as_ref().map_or(DEFAULT_GRACE, |config| config.grace_ms);
-                // It may have ended while the message was under way.
-                let Some(exec) = self.execs.get_mut(&header.exec) else { return Ok(()) };
-                match about_one {
-                    ToSupervisor::Line { number, text, timeout_ms } => exec.line(number, &text, timeout_ms)?,
-                    ToSupervisor::Interrupt => exec.interrupt(grace),
-                    ToSupervisor::Resize(size) => exec.resize(size),
-                    ToSupervisor::Credit { bytes } => exec.add_credit(bytes, MAX_WINDOW)?,
-                    ToSupervisor::StdinEof => exec.end_stdin(&mut connection.output),
-                    ToSupervisor::Signal { number } => exec.signal(number),
-                    ToSupervisor::Kill => exec.end(Ending::Cancelled, grace),
-                    _ => {}
-                }
-            }
+            (ToSupervisor::Shutdown, _) => self.end(ByeReason::Shutdown),
+            (ToSupervisor::Exec(start), _) => self.start_exec(header.exec, start)?,
+            (ToSupervisor::File(start), _) => self.start_file(header.exec, start)?,
+            (ToSupervisor::Line { number, text, timeout_ms }, Some(exec)) => exec.line(number, &text, timeout_ms)?,
+            (ToSupervisor::Interrupt, Some(exec)) => exec.interrupt(grace),
+            (ToSupervisor::Resize(size), Some(exec)) => exec.resize(size),
+            (ToSupervisor::Credit { bytes }, Some(exec)) => exec.add_credit(bytes, MAX_WINDOW)?,
+            (ToSupervisor::StdinEof, Some(exec)) => exec.end_stdin(&mut connection.output),
+            (ToSupervisor::Signal { number }, Some(exec)) => exec.signal(number),
+            (ToSupervisor::Kill, Some(exec)) => exec.end(Ending::Cancelled, grace),
+            (
+                ToSupervisor::Line { .. }
+                | ToSupervisor::Interrupt
+                | ToSupervisor::Resize(_)
+                | ToSupervisor::Credit { .. }
+                | ToSupervisor::StdinEof
+                | ToSupervisor::Signal { .. }
+                | ToSupervisor::Kill,
+                None,
+            ) => {}
         }
         Ok(())
     }
@@ -505,7 +524,7 @@ impl Supervisor {
     }
 
     fn configure(&mut self, config: SandboxConfig) {
-        self.lease_until = later(Instant::now(), config.lease_ms);
+        (self.lease_until, self.caught_up) = (later(Instant::now(), config.lease_ms), false);
         self.config = Some(config);
         self.idle_since = Instant::now();
     }

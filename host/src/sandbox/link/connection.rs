@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::answers::{Answers, keep_up};
 use super::outgoing::{MAX_WAITING, Outgoing};
 use super::{CloseReason, ExecEvent, HelloConfig, Link};
 use crate::error::{Error, Result};
@@ -51,6 +52,8 @@ struct Slot {
     /// `None` once nobody listens any more; what still comes is dropped and its room given back.
     items: Option<mpsc::UnboundedSender<Item>>,
     phase: Phase,
+    /// Its end was asked for.
+    killed: bool,
     window: u32,
     /// What the supervisor may still send.
     credit: u32,
@@ -85,6 +88,7 @@ pub(super) struct Shared {
     /// The socket is full, and the writer is to wait for it.
     blocked: Notify,
     closed: watch::Sender<Option<CloseReason>>,
+    pub(super) answers: Answers,
 }
 
 /// The shortest lease: it is renewed three times in that.
@@ -117,7 +121,7 @@ pub(super) fn config(hello: HelloConfig) -> SandboxConfig {
 
 /// Exchanges hellos and starts the connection's tasks. `passes`: whether `stream` takes descriptors to the supervisor.
 pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: bool) -> Result<Link> {
-    let lease = hello.lease.max(LEAST_LEASE);
+    let answers = Answers::new(hello.sandbox.clone(), hello.lease.max(LEAST_LEASE), hello.silence);
     let mut frame = Vec::new();
     let config = config(hello);
     let hello = HostHello { magic: MAGIC, version: VERSION, build: env!("CARGO_PKG_VERSION").into(), config };
@@ -143,17 +147,18 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: boo
         outgoing: Mutex::default(),
         blocked: Notify::new(),
         closed: watch::Sender::new(None),
+        answers,
     });
     let tasks = vec![
         tokio::spawn(read(Reader(Arc::clone(&shared)), buffer)),
         tokio::spawn(write(Arc::clone(&shared))),
-        tokio::spawn(renew(Arc::clone(&shared), lease)),
+        tokio::spawn(keep_up(Arc::clone(&shared))),
     ];
     let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
     Ok(Link::new(shared, Guard { tasks }, theirs.uid, notes))
 }
 
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -234,6 +239,7 @@ async fn read(reader: Reader, mut buffer: BytesMut) {
         match shared.stream.try_read_buf(&mut buffer) {
             Ok(0) => break CloseReason::Disconnected("it hung up".into()),
             Ok(_) => {
+                shared.answers.hear();
                 // One busy sandbox does not keep the others' tasks waiting.
                 tokio::task::consume_budget().await;
             }
@@ -271,17 +277,6 @@ async fn write(shared: Arc<Shared>) {
     }
 }
 
-async fn renew(shared: Arc<Shared>, lease: Duration) {
-    let mut ticks = tokio::time::interval(lease / 3);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if shared.send(0, &ToSupervisor::Lease { ms: millis(lease) }).is_err() {
-            return;
-        }
-    }
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every section that holds this lock leaves the table whole, so what a panic left behind is still good.
@@ -297,6 +292,16 @@ impl Shared {
 
     pub(super) fn closed(&self) -> watch::Receiver<Option<CloseReason>> {
         self.closed.subscribe()
+    }
+
+    /// Whether anything is under way.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.state().slots.is_empty()
+    }
+
+    /// Whether something has come that the reader has not got to.
+    pub(super) fn has_unread(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.stream).is_ok_and(|len| len > 0)
     }
 
     pub(super) fn passes_descriptors(&self) -> bool {
@@ -359,6 +364,9 @@ impl Shared {
             drop(state);
             return Err(self.died());
         }
+        if self.answers.are_missing() {
+            return Err(self.answers.missing());
+        }
         if state.slots.len() >= MAX_EXECS {
             return Err(Error::quota_exceeded(format!(
                 "the sandbox has {MAX_EXECS} commands and transfers under way, and no more are allowed; wait for one to end"
@@ -379,6 +387,7 @@ impl Shared {
         let slot = Slot {
             items: Some(items),
             phase: Phase::Asked,
+            killed: false,
             window,
             credit: window,
             taken: 0,
@@ -406,6 +415,16 @@ impl Shared {
         }
     }
 
+    /// Ends `exec`; asked for once, also of a supervisor that takes it much later.
+    pub(super) fn kill(&self, exec: u32) {
+        let mut state = self.state();
+        let Some(slot) = state.slots.get_mut(&exec) else { return };
+        if !std::mem::replace(&mut slot.killed, true) {
+            drop(state);
+            let _ = self.send(exec, &ToSupervisor::Kill);
+        }
+    }
+
     /// Nobody listens to `exec` any more: ends it, and lets what is still under way flow off.
     pub(super) fn abandon(&self, exec: u32) {
         let mut state = self.state();
@@ -415,7 +434,7 @@ impl Shared {
         let bytes = slot.window - slot.credit;
         slot.credit = slot.window;
         drop(state);
-        let _ = self.send(exec, &ToSupervisor::Kill);
+        self.kill(exec);
         if bytes > 0 {
             let _ = self.send(exec, &ToSupervisor::Credit { bytes });
         }
@@ -471,6 +490,10 @@ impl Shared {
         let protocol = |what: &str| CloseReason::Protocol(what.to_owned());
         if exec == 0 {
             return Err(match message {
+                ToHost::Renewed => {
+                    self.answers.renewed();
+                    return Ok(());
+                }
                 ToHost::Bye(reason) => CloseReason::Bye(reason),
                 ToHost::Error { message } => CloseReason::Protocol(message),
                 _ => protocol("a message of an exec for the connection"),

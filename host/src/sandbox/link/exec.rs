@@ -10,7 +10,7 @@ use skillhost_protocol::{
     ExecStart, FileDone, FileError, FileOp, FileStart, Program, TerminalSize, ToSupervisor, User,
 };
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::connection::{self, Guard, Item, Shared, StdinState};
 use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec, HelloConfig};
@@ -82,7 +82,8 @@ impl Link {
     ) -> Result<(Channel, ExecStdin)> {
         let (id, items, state) = self.shared.start(window, descriptor, message)?;
         let stdin = ExecStdin { id, link: self.clone(), state, open: true, eof_on_drop: false };
-        Ok((Channel { id, link: self.clone(), items, closed: false }, stdin))
+        let silent = self.shared.answers.watch();
+        Ok((Channel { id, link: self.clone(), items, silent, closed: false }, stdin))
     }
 
     /// What a person should know of the sandbox, as its supervisor says.
@@ -117,11 +118,20 @@ impl Link {
         self.shared.send(0, &ToSupervisor::Configure(connection::config(config)))
     }
 
-    /// Asks the supervisor to end everything and itself, and waits for that, five seconds at most.
-    pub async fn shutdown(&self) {
-        if self.shared.send(0, &ToSupervisor::Shutdown).is_ok() {
-            let _ = tokio::time::timeout(Duration::from_secs(5), self.closed()).await;
+    /// Whether the supervisor is heard of.
+    pub fn answers(&self) -> bool {
+        !self.shared.answers.are_missing()
+    }
+
+    /// Asks the supervisor to end everything and itself, and waits for its last word, five seconds at most; `None` when it
+    /// does not answer.
+    pub async fn shutdown(&self) -> Option<CloseReason> {
+        // One that is closed has said it already.
+        let asked = self.shared.send(0, &ToSupervisor::Shutdown);
+        if asked.is_ok() && !self.answers() {
+            return None;
         }
+        tokio::time::timeout(Duration::from_secs(5), self.closed()).await.ok()
     }
 }
 
@@ -131,16 +141,37 @@ pub(super) struct Channel {
     id: u32,
     link: Link,
     items: mpsc::UnboundedReceiver<Item>,
+    silent: watch::Receiver<bool>,
     closed: bool,
 }
 
 impl Channel {
-    /// The next item; `None` after the last. Output that is returned has its room given back.
+    /// The next item; `None` after the last. Output that is returned has its room given back. Fails when the sandbox does
+    /// not answer; it may be called again then.
     pub(super) async fn next(&mut self) -> Result<Option<Item>> {
         if self.closed {
             return Ok(None);
         }
-        match self.items.recv().await {
+        let item = tokio::select! {
+            biased;
+            item = self.items.recv() => item,
+            // The link has the sender.
+            _ = self.silent.wait_for(|silent| *silent) => return Err(self.link.shared.answers.missing()),
+        };
+        self.take(item)
+    }
+
+    /// The same, however long the sandbox does not answer.
+    async fn next_at_last(&mut self) -> Result<Option<Item>> {
+        if self.closed {
+            return Ok(None);
+        }
+        let item = self.items.recv().await;
+        self.take(item)
+    }
+
+    fn take(&mut self, item: Option<Item>) -> Result<Option<Item>> {
+        match item {
             Some(Item::Closed) => {
                 self.closed = true;
                 Ok(None)
@@ -205,16 +236,32 @@ pub struct Exec {
 
 impl Exec {
     /// The next event; `None` once the exec is wholly over (its processes are dead and its output was received).
-    /// An error when the sandbox ended first.
+    /// An error when the sandbox ended first, or does not answer.
     ///
     /// Not taking events is how a slow consumer slows the command down. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
         loop {
-            match self.channel.next().await? {
-                Some(Item::Event(event)) => return Ok(Some(event)),
-                Some(_) => {}
-                None => return Ok(None),
+            if let Some(event) = Self::event(self.channel.next().await?) {
+                return Ok(event);
             }
+        }
+    }
+
+    /// The same for who waits for nothing in particular: a sandbox that does not answer may do so later.
+    pub async fn next_at_last(&mut self) -> Result<Option<ExecEvent>> {
+        loop {
+            if let Some(event) = Self::event(self.channel.next_at_last().await?) {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn event(item: Option<Item>) -> Option<Option<ExecEvent>> {
+        match item {
+            Some(Item::Event(event)) => Some(Some(event)),
+            // Of a file operation, which this is not.
+            Some(Item::FileDone(_) | Item::Closed) => None,
+            None => Some(None),
         }
     }
 
@@ -249,7 +296,22 @@ pub struct ExecControl {
 impl ExecControl {
     /// As [`Exec::kill`].
     pub fn kill(&self) {
-        self.send(&ToSupervisor::Kill);
+        self.link.shared.kill(self.id);
+    }
+
+    /// Waits until the supervisor has taken all that was asked of it before; fails when it does not answer.
+    pub async fn confirm(&self) -> Result<()> {
+        self.link.shared.confirm().await
+    }
+
+    /// Runs `wait` for as long as the sandbox answers.
+    pub async fn while_it_answers<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
+        let mut silent = self.link.shared.answers.watch();
+        tokio::select! {
+            biased;
+            done = wait => Ok(done),
+            _ = silent.wait_for(|silent| *silent) => Err(self.link.shared.answers.missing()),
+        }
     }
 
     /// As [`Exec::signal`].
@@ -269,13 +331,18 @@ impl ExecControl {
 
     /// Gives a session its next line.
     pub(super) fn line(&self, number: u32, text: String, timeout: Option<Duration>) -> Result<()> {
+        if !self.link.answers() {
+            return Err(self.link.shared.answers.missing());
+        }
         let timeout_ms = timeout.map_or(0, millis);
         self.link.shared.send(self.id, &ToSupervisor::Line { number, text, timeout_ms })
     }
 
     fn send(&self, message: &ToSupervisor) {
-        // A link that has ended has ended the command, too.
-        let _ = self.link.shared.send(self.id, message);
+        // A link that has ended has ended the command, too. What does not answer is not sent what nobody bounds.
+        if self.link.answers() {
+            let _ = self.link.shared.send(self.id, message);
+        }
     }
 }
 
@@ -296,13 +363,19 @@ pub struct ExecStdin {
 }
 
 impl ExecStdin {
-    /// Writes all of `data`, waiting for room. `false` when the exec has ended, so that nobody reads any more.
+    /// Writes all of `data`, waiting for room. `false` when the exec has ended, so that nobody reads any more; an error when
+    /// the sandbox does not answer.
     pub async fn write(&mut self, data: impl Into<Bytes>) -> Result<bool> {
         let mut data = data.into();
+        let mut silent = self.link.shared.answers.watch();
         while !data.is_empty() {
             match self.link.shared.send_stdin(self.id, &data) {
                 None => return Ok(false),
-                Some(0) => self.state.changed.notified().await,
+                Some(0) => tokio::select! {
+                    biased;
+                    () = self.state.changed.notified() => {}
+                    _ = silent.wait_for(|silent| *silent) => return Err(self.link.shared.answers.missing()),
+                },
                 Some(sent) => drop(data.split_to(sent)),
             }
         }

@@ -8,6 +8,7 @@
 //!   taking an event out of its queue is what gives the room back; so a slow reader holds up itself and nobody else.
 //! - Everything that the supervisor sends is checked: an overrun of a window, a message out of order or an oversized
 //!   frame ends the connection. Frames for an exec that nobody knows any more are dropped.
+//! - A supervisor that says nothing for too long holds nobody: whoever waits is told that it does not answer ([`answers`]).
 //! - When the connection ends, every exec under way fails with `sandbox-died`; dropping an [`Exec`] kills it.
 //!
 //! ```no_run
@@ -22,6 +23,7 @@
 //! # Ok(()) }
 //! ```
 
+mod answers;
 mod connection;
 mod exec;
 mod files;
@@ -50,6 +52,10 @@ pub use transfer::{Transfer, TreeSocket};
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
 #[derive(Debug, Clone)]
 pub struct HelloConfig {
+    /// What the sandbox is called, for messages; the supervisor is not told.
+    pub sandbox: String,
+    /// A supervisor that says nothing for this long does not answer; it is not told either.
+    pub silence: Duration,
     /// Without a renewal for this long, the sandbox ends. The link renews it three times as often.
     pub lease: Duration,
     /// The sandbox ends this long after it started.
@@ -65,6 +71,8 @@ pub struct HelloConfig {
 impl Default for HelloConfig {
     fn default() -> Self {
         Self {
+            sandbox: String::new(),
+            silence: SILENCE,
             lease: Duration::from_secs(60),
             wall_time: Some(Duration::from_secs(3600)),
             idle: None,
@@ -76,6 +84,10 @@ impl Default for HelloConfig {
 
 /// A home where nobody has another: private to a sandbox that has a file system of its own and one user.
 pub const DEFAULT_HOME: &str = "/tmp";
+
+/// How long a supervisor may say nothing before its sandbox is taken for one that does not answer: far longer than a busy one
+/// takes, which answers between any two things that it does.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;

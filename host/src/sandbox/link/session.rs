@@ -55,6 +55,11 @@ impl Session {
         self.exec.next().await
     }
 
+    /// The next event, as [`Exec::next_at_last`] gives it: between two lines nobody waits. Cancel safe.
+    pub async fn next_at_last(&mut self) -> Result<Option<ExecEvent>> {
+        self.exec.next_at_last().await
+    }
+
     /// Ends the line that is under way with all that it started; the shell goes on if it can.
     pub fn interrupt(&self) {
         self.exec.control().interrupt();
