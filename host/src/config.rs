@@ -231,6 +231,9 @@ pub struct LocalConfig {
     pub read_only: Vec<PathBuf>,
     /// Environment of every command in a local sandbox (default: none). A sandbox's and a command's own stand above it.
     pub env: BTreeMap<String, String>,
+    /// A sandbox whose memory, processes or processor time no control group limits is refused (default: false; it is made, and
+    /// its notes say so).
+    pub require_limits: bool,
 }
 
 /// What skills may be granted at most. A skill gets what its manifest asks for and this allows.

@@ -44,6 +44,23 @@ pub const MAX_WINDOW: u32 = 16 * 1024 * 1024;
 /// The most execs and file operations that run in one sandbox at once.
 pub const MAX_EXECS: usize = 256;
 
+/// A limit of each process of a sandbox, whoever makes the sandbox.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessLimit {
+    /// What it is at first.
+    pub soft: u64,
+    /// How far a process may raise it.
+    pub hard: u64,
+}
+
+/// Bytes of a dump of memory. No dump is as small as one byte, and for one byte, unlike for none, the kernel does not start the
+/// machine's own handler of crashes either.
+pub const CORE_LIMIT: ProcessLimit = ProcessLimit { soft: 1, hard: 1 };
+/// Open files: the soft limit is for the sake of programs that use `select`, or close all that there may be.
+pub const FILES_LIMIT: ProcessLimit = ProcessLimit { soft: 1024, hard: 65_536 };
+/// Bytes that are kept from being swapped.
+pub const LOCKED_LIMIT: ProcessLimit = ProcessLimit { soft: 8 << 20, hard: 8 << 20 };
+
 /// A workspace's mode: owner and group, and what is made inside stays with the group.
 pub const WORKSPACE_MODE: u32 = 0o2770;
 

@@ -216,7 +216,12 @@ impl Broker {
     pub(crate) fn sandbox_status(&self, actor: &Actor, id: &str) -> SandboxStatus {
         let state = self.sandboxes.state(id);
         let (running, info, message) = match state {
-            Some(State::Running(info)) => (true, info, String::new()),
+            Some(State::Running(info)) => {
+                let silent =
+                    (!self.sandboxes.answers(id)).then(|| "it does not answer: let it go on, or stop it".to_owned());
+                let notes: Vec<_> = silent.into_iter().chain(info.notes.iter().cloned()).collect();
+                (true, info, notes.join("; "))
+            }
             Some(State::Ended(ended)) => {
                 let reason = ended.reason();
                 (false, ended.info, reason)

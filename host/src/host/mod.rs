@@ -188,6 +188,7 @@ impl Host {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
                 env: config.local.env.clone(),
+                require_limits: config.local.require_limits,
             },
             lease: config.sandbox.lease.0,
             pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },

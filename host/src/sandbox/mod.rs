@@ -324,6 +324,11 @@ impl Sandboxes {
         self.inner.workspaces.ensure(caller)
     }
 
+    /// Whether it is heard of: not so for one that is paused. One that does not run has said what it had to say.
+    pub fn answers(&self, id: &str) -> bool {
+        self.inner.live(id).is_none_or(|live| live.link.answers())
+    }
+
     /// The commands under way in it; 0 for one that does not run.
     pub fn execs(&self, id: &str) -> usize {
         self.inner.live(id).map_or(0, |live| live.execs.count())

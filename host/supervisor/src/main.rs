@@ -33,8 +33,8 @@ use door::Door;
 use local::Inside;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use rustix::process::{DumpableBehavior, Resource, getrlimit, setrlimit};
-use skillhost_protocol::WORKSPACE_MODE;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
+use skillhost_protocol::{CORE_LIMIT, FILES_LIMIT, LOCKED_LIMIT, ProcessLimit, WORKSPACE_MODE};
 use supervisor::{Around, Supervisor};
 
 fn main() -> ExitCode {
@@ -70,9 +70,11 @@ fn start(inside: Inside) -> std::io::Result<()> {
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-999");
-    let files = getrlimit(Resource::Nofile);
-    // Six descriptors an exec. What a leader inherits is put back there.
-    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: files.maximum, ..files });
+    limit(Resource::Core, CORE_LIMIT)?;
+    limit(Resource::Memlock, LOCKED_LIMIT)?;
+    let files = limit(Resource::Nofile, FILES_LIMIT)?;
+    // Six descriptors an exec. What a leader is to have is put back there.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     leader::remember_limit(Resource::Nofile, files);
     // Once for all that is ever forked here, since each leader would need a hundred calls for it. A write to a command
     // that is gone must not end us, so the leaders see to that signal.
@@ -81,6 +83,15 @@ fn start(inside: Inside) -> std::io::Result<()> {
     leader::empty_bounding_set()?;
     Supervisor::new(door, sys::signal_fd()?, oom, around).run();
     Ok(())
+}
+
+/// Lowers a limit of this process and all that come from it; one that is lower already stays.
+fn limit(resource: Resource, limit: ProcessLimit) -> std::io::Result<Rlimit> {
+    let least = |now: Option<u64>, limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
+    let maximum = least(getrlimit(resource).maximum, limit.hard);
+    let lower = Rlimit { current: least(maximum, limit.soft), maximum };
+    setrlimit(resource, lower)?;
+    Ok(lower)
 }
 
 /// Nobody of the same uid reads our memory or our /proc, or traces us.

@@ -38,6 +38,16 @@ fn seen_from_inside() {
     assert_eq!(supervisor["CapBnd"], "0000000000000000", "nothing that it starts gains any");
     assert_eq!(supervisor["NoNewPrivs"], "1");
 
+    let limits = user.shell(&id, "cat /proc/self/limits")["stdout"].as_str().unwrap().to_owned();
+    for (name, soft, hard) in
+        [("Max core file size", 1, 1), ("Max open files", 1024, 65_536), ("Max locked memory", 8 << 20, 8 << 20)]
+    {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{limits}"));
+        let values: Vec<u64> = line.split_whitespace().take(2).map(|value| value.parse().unwrap()).collect();
+        // What the engine or this machine has set lower stays.
+        assert!(values[0] <= soft && values[1] <= hard, "{name}: {values:?}");
+    }
+
     let fails = |line: &str| {
         let answer = user.shell(&id, line);
         assert_ne!(answer["exit_code"], 0, "{line}: {answer}");
@@ -69,6 +79,10 @@ fn interfaces(user: &User, id: &str) -> Vec<String> {
 
 /// What the container engine alone has; left out where the backend is another.
 mod docker {
+    use std::process::Command;
+
+    use skillhost_e2e::{eventually, has_container};
+
     use super::*;
 
     #[test]
@@ -119,6 +133,37 @@ mod docker {
             assert_eq!(mount["RW"], json!(to == "/workspace"), "{mount}");
         }
         assert_eq!(seen["Config"]["Labels"]["skillhost.sandbox"], Value::String(id));
+    }
+
+    #[test]
+    fn one_that_has_too_many_processes_to_die_within_its_share_is_ended_all_the_same() {
+        needs_engine!();
+        // The others cannot take a limit from a container that runs.
+        if engine_kind().is_some_and(|kind| ["podman", "gvisor"].contains(&kind.as_str())) {
+            return;
+        }
+        // Were it not ended, it would be tried again after the lease.
+        let user = User::new("[sandbox]\nlease = \"1h\"\n");
+        let id = user.launch(["--memory-mib", "1024"]);
+        let container = inspect(&id)["Id"].as_str().unwrap().to_owned();
+        let update = |args: &[&str]| {
+            let done = Command::new("docker").arg("update").args(args).arg(&container).output().unwrap();
+            assert!(done.status.success(), "{done:?}");
+        };
+        update(&["--pids-limit", "-1"]);
+        let line = "i=0; while [ $i -lt 2000 ]; do sleep 86400 & i=$((i+1)); done; echo full; wait";
+        let mut bomb = user.spawn(["sandbox", "exec", &id, "--stream", "--", "sh", "-c", line]);
+        let mut full = [0; 4];
+        std::io::Read::read_exact(bomb.stdout.as_mut().unwrap(), &mut full).unwrap();
+        assert_eq!(&full, b"full");
+        // A thousandth of what it takes them to die.
+        update(&["--cpus", "0.01"]);
+        let mut stop = user.spawn(["sandbox", "stop", &id]);
+        let ended = eventually("its end", || stop.try_wait().unwrap());
+        assert!(ended.success());
+        assert!(!has_container(&id));
+        bomb.kill().unwrap();
+        bomb.wait().unwrap();
     }
 
     #[test]

@@ -121,15 +121,15 @@ fn what_it_cannot_give_is_refused_or_said() {
     let given = launch(&["--memory-mib", "256"]).ok().json();
     let said = given["message"].as_str().unwrap();
     let id = given["container_id"].as_str().unwrap();
-    // Memory is limited, as a whole or for each process, and which of these is said.
+    // What a process has of its own is limited in any case, and whether the sandbox is as a whole is said.
     let memory = user.run(["sandbox", "exec", id, "--output", "json", "--", "python3", "-c", "x = bytearray(1 << 30)"]);
-    match said.contains("memory is limited for each process") {
+    match said.contains("memory is not limited") {
         true => assert!(memory.json()["stderr"].as_str().unwrap().contains("MemoryError"), "{memory:?}"),
         false => assert_eq!(memory.json()["outcome"], "out-of-memory", "{memory:?}"),
     }
     // Root can have control groups where the kernel has them; an ordinary user only where they were delegated.
     let root_has_them = runs_as() == 0 && std::path::Path::new("/sys/fs/cgroup").exists();
-    assert!(!(root_has_them && said.contains("memory is limited for each")), "{given}");
+    assert!(!(root_has_them && said.contains("memory is not limited")), "{given}");
     let count = "
 import os, time
 n = 0

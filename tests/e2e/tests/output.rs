@@ -124,7 +124,7 @@ fn a_skill_reads_and_feeds_a_process_in_pieces() {
 fn what_a_process_is_started_with_is_written_while_its_output_is_read() {
     needs_engine!();
     let user = User::with_skills(&["probe"]);
-    let poured = |args: Value| user.call("probe.pour", &args).ok().json()["result"].clone();
+    let poured = |args: serde_json::Value| user.call("probe.pour", &args).ok().json()["result"].clone();
     // More than all that lies in between can hold.
     let answer = poured(json!({"line": "cat; echo; echo end", "mib": 8, "then": ""}));
     assert_eq!(answer, format!("0 {} {}\nend\n", (8 << 20) + 5, "x".repeat(15)));

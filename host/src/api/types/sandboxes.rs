@@ -277,7 +277,7 @@ pub struct SandboxStatus {
     /// Its line in the listing, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxSummary>,
-    /// Why it ended, for one.
+    /// Why it ended, for one; what a person should know of one that runs.
     pub message: String,
 }
 

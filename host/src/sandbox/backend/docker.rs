@@ -22,7 +22,8 @@ use std::time::Duration;
 use bollard::Docker as Api;
 use bollard::errors::Error as ApiError;
 use bollard::models::{
-    ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummaryStateEnum, SystemInfo,
+    ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummaryStateEnum,
+    ContainerUpdateBody, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, InspectContainerOptions, ListContainersOptions, ListImagesOptions, RemoveContainerOptions,
@@ -251,6 +252,7 @@ impl Docker {
         if !grace.is_zero() && self.removed(api, engine_id, grace).await.is_ok() {
             return Ok(());
         }
+        self.lift_processor_limit(engine_id).await;
         let remove = api.remove_container(engine_id, Some(force()));
         match self.call("removing the sandbox's container", REMOVE, remove).await {
             Ok(()) => Ok(()),
@@ -258,6 +260,18 @@ impl Docker {
             // The engine is at it already, since the container's own end.
             Err(error) if error.kind == ErrorKind::AlreadyExists => self.removed(api, engine_id, REMOVE).await,
             Err(error) => Err(error),
+        }
+    }
+
+    /// Dying takes processor time, too: what has too many processes to die within its share would keep the engine waiting for
+    /// longer than it waits.
+    async fn lift_processor_limit(&self, engine_id: &str) {
+        let Ok(client) = self.client().await else { return };
+        let nano_cpus = client.info.ncpu.and_then(|cpus| cpus.checked_mul(1_000_000_000));
+        let all = ContainerUpdateBody { nano_cpus, ..ContainerUpdateBody::default() };
+        if let Err(error) = self.call("lifting a limit", ASK, client.api.update_container(engine_id, all)).await {
+            // It is gone already, or this engine cannot; then it takes longer.
+            tracing::debug!("a container's processor time stays limited while it ends: {error}");
         }
     }
 

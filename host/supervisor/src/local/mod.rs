@@ -222,7 +222,7 @@ fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<Inside, Failure> {
         enter_users(&mut socket).map_err(|error| Failure::new(Stage::User, "a user namespace", error))?;
     }
     give_up().map_err(|error| Failure::new(Stage::Privileges, "privileges", error))?;
-    limit(&spec).map_err(|error| Failure::new(Stage::Privileges, "limits", error))?;
+    limit(&spec);
     filter::confine().map_err(|error| Failure::new(Stage::Filter, "the filter of system calls", error))?;
     ready(&spec, socket, Signal::KILL)?;
     Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Sandbox })
@@ -261,7 +261,7 @@ fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("the adoption of orphans", error.into()))?;
     let oom = OomCounter::at(spec.oom_counter.as_deref());
-    limit(&spec).map_err(|error| failed("limits", error))?;
+    limit(&spec);
     ready(&spec, File::from(theirs), Signal::TERM)?;
     Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Host { host, parent } })
 }
@@ -288,13 +288,11 @@ fn give_up() -> io::Result<()> {
     Ok(thread::set_capabilities(None, sets)?)
 }
 
-fn limit(spec: &LocalSpec) -> io::Result<()> {
-    let core = Rlimit { current: Some(0), maximum: Some(0) };
-    rustix::process::setrlimit(Resource::Core, core)?;
+/// What no control group counts is held to this in each process that commands are.
+fn limit(spec: &LocalSpec) {
     for (resource, limit) in [(Resource::Nproc, spec.processes), (Resource::Data, spec.data_bytes)] {
         if limit.is_some() {
             leader::remember_limit(resource, Rlimit { current: limit, maximum: limit });
         }
     }
-    Ok(())
 }

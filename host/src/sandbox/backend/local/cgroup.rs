@@ -59,6 +59,8 @@ pub struct Cgroup {
     /// Where the kernel counts the processes that it ended for memory.
     pub oom_counter: Option<PathBuf>,
     limits: Vec<Limit>,
+    /// Those that share out processor time.
+    quotas: Vec<(PathBuf, Version)>,
 }
 
 impl Cgroups {
@@ -89,29 +91,29 @@ impl Cgroups {
         }
     }
 
-    /// What cannot be limited here, in words.
+    /// What of a sandbox is not limited here, in words.
     pub fn lacking(&self) -> Vec<String> {
-        let has = |limit| self.parents.iter().any(|(had, ..)| *had == limit);
-        let mut notes = Vec::new();
-        if !has(Limit::Memory) {
-            notes.push(
-                "memory is limited for each process and not for the sandbox as a whole: this user may make no control \
-                 group with the memory controller"
-                    .to_owned(),
-            );
-        }
-        if !has(Limit::Processors) {
-            notes.push(
-                "processor time is not limited: this user may make no control group with the cpu controller".to_owned(),
-            );
-        }
-        notes
+        let says = |limit| match limit {
+            Limit::Memory => {
+                "memory is not limited: a process can have no more of its own than the sandbox was given, but any number of \
+                 processes can, and what processes share is not counted"
+            }
+            Limit::Processes => "processes are not counted for the sandbox as a whole",
+            Limit::Processors => "processor time is not limited",
+        };
+        let lacks = LIMITS.into_iter().filter(|limit| !self.parents.iter().any(|(had, ..)| had == limit));
+        lacks
+            .map(|limit| {
+                let controller = limit.controller();
+                format!("{} (this user may make no control group with the {controller} controller)", says(limit))
+            })
+            .collect()
     }
 
     /// Makes a sandbox's groups with its limits.
     pub fn create(&self, spec: &SandboxSpec) -> io::Result<Cgroup> {
         let deployment = spec.labels.get(LABEL_DEPLOYMENT).map_or("", String::as_str);
-        let mut made = Cgroup { groups: Vec::new(), oom_counter: None, limits: Vec::new() };
+        let mut made = Cgroup { groups: Vec::new(), oom_counter: None, limits: Vec::new(), quotas: Vec::new() };
         for (limit, parent, version) in &self.parents {
             let group = parent.join(format!("{}{}", prefix(deployment), spec.id));
             if !made.groups.contains(&group) {
@@ -120,6 +122,9 @@ impl Cgroups {
             }
             made.limit(*limit, *version, &group, spec)?;
             made.limits.push(*limit);
+            if *limit == Limit::Processors {
+                made.quotas.push((group, *version));
+            }
         }
         Ok(made)
     }
@@ -161,6 +166,18 @@ impl Cgroup {
     /// Puts a process into it, and so whatever that process starts.
     pub fn enter(&self, pid: u32) -> io::Result<()> {
         self.groups.iter().try_for_each(|group| fs::write(group.join("cgroup.procs"), pid.to_string()))
+    }
+
+    /// Lets its processes have all the processor time that there is: dying takes some, too.
+    pub fn lift_processors(&self) {
+        for (group, version) in &self.quotas {
+            let (file, none) = match version {
+                Version::One => ("cpu.cfs_quota_us", "-1"),
+                Version::Two => ("cpu.max", "max"),
+            };
+            // Where that fails it takes longer.
+            let _ = fs::write(group.join(file), none);
+        }
     }
 
     /// Whether memory is limited as a whole.

@@ -56,6 +56,8 @@ pub struct LocalConfig {
     pub read_only: Vec<PathBuf>,
     /// Environment of every command, under the sandbox's and the command's own.
     pub env: BTreeMap<String, String>,
+    /// A sandbox whose memory, processes or processor time cannot be limited as a whole is refused.
+    pub require_limits: bool,
 }
 
 impl LocalConfig {
@@ -140,6 +142,20 @@ impl Local {
         self.config.check(&self.state_dir)?;
         let seen = |path: &PathBuf| path.to_str().map(str::to_owned).ok_or_else(|| not_text(path));
         self.config.read_only.iter().map(seen).collect()
+    }
+
+    /// Refuses what the operator does not want to be there without limits.
+    fn check_limits(&self) -> Result<()> {
+        let lacking = self.cgroups.lacking();
+        if !self.config.require_limits || lacking.is_empty() {
+            return Ok(());
+        }
+        Err(Error::unavailable(format!(
+            "a local sandbox cannot be limited here, and `[local] require-limits = true` allows no other: {}; have systemd \
+             delegate these controllers to this user (`systemd-run --user --scope -p Delegate=yes skillhost serve`), or use a \
+             container engine (`--backend docker`)",
+            lacking.join("; ")
+        )))
     }
 
     /// What a person should know of every sandbox here.
@@ -319,6 +335,9 @@ impl Local {
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
         let Some(held) = self.held(engine_id) else { return Ok(()) };
         let mut outer = held.outer.lock().await;
+        if let Some(cgroup) = &outer.cgroup {
+            cgroup.lift_processors();
+        }
         // A supervisor that said goodbye ends by itself.
         let _ = tokio::time::timeout(grace, outer.child.wait()).await;
         if !outer.end().await {
@@ -489,6 +508,7 @@ impl Backend for Local {
 
     fn probe(&self) -> BoxFuture<'_, Result<Probe>> {
         Box::pin(async {
+            self.check_limits()?;
             self.try_one().await?;
             let mut notes = self.notes();
             if let (Ok(Users::One { .. }), false) = (self.users(), self.config.bare) {
@@ -504,7 +524,8 @@ impl Backend for Local {
 
     fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>> {
         // Whether there can be one at all comes first: what is made before the launch would fail with less to say.
-        Box::pin(std::future::ready(self.users().map(|_| offered(role).then(system::id))))
+        let can_be = self.users().and_then(|_| self.check_limits());
+        Box::pin(std::future::ready(can_be.map(|()| offered(role).then(system::id))))
     }
 
     fn lacks(&self, role: &Role) -> Error {

@@ -1,0 +1,91 @@
+//! What bounds the memory of a local sandbox, by every way to have some; and that what does not is said, and can be refused.
+
+use serde_json::Value;
+use skillhost_e2e::{User, ask, needs_kernel, runs_as};
+
+const LIMIT_MIB: &str = "256";
+
+/// Takes twice as much as there is, in steps, by the way that is named.
+const HOG: &str = r#"
+import ctypes, mmap, os, sys
+way, total, step = sys.argv[1], 512 << 20, 16 << 20
+page = b"x" * 4096
+def fill(memory):
+    for at in range(0, total, 4096):
+        memory[at:at + 4096] = page
+def write(file):
+    for _ in range(total // step):
+        os.write(file, b"x" * step) == step or sys.exit("short")
+try:
+    if way == "private":
+        kept = [b"x" * step for _ in range(total // step)]
+    elif way == "shared":
+        fill(mmap.mmap(-1, total))
+    elif way == "zero":
+        fill(mmap.mmap(os.open("/dev/zero", os.O_RDWR), total))
+    elif way == "memfd":
+        write(os.memfd_create("hog"))
+    elif way == "sysv":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.shmat.restype = ctypes.c_void_p
+        segment = libc.shmget(0, ctypes.c_size_t(total), 0o1600)
+        at = libc.shmat(segment, None, 0) if segment >= 0 else None
+        libc.shmctl(segment, 0, None)
+        if at in (None, 2 ** 64 - 1):
+            raise OSError(ctypes.get_errno(), "shm")
+        ctypes.memset(at, 1, total)
+    else:
+        write(os.open(way, os.O_CREAT | os.O_WRONLY, 0o600))
+    print("got")
+except (MemoryError, OSError) as error:
+    print("refused", error)
+"#;
+
+/// Launches one, and says what it said of itself.
+fn launch(user: &User) -> (String, String) {
+    let launched = ask(user, &["launch", "--role", "default", "--memory-mib", LIMIT_MIB]);
+    let text = |name: &str| launched[name].as_str().unwrap_or_else(|| panic!("{launched}")).to_owned();
+    (text("container_id"), text("message"))
+}
+
+#[test]
+fn no_way_to_memory_passes_the_limit_of_a_sandbox_that_does_not_say_so() {
+    needs_kernel!();
+    let user = User::local("");
+    let (id, said) = launch(&user);
+    let unlimited = said.contains("memory is not limited");
+    // Held in every sandbox: by a limit of the process, or by the size of what is written to.
+    let (always, shared) = (["private", "/dev/shm/hog", "/tmp/hog"], ["shared", "zero", "memfd", "sysv"]);
+    for way in always.into_iter().chain(shared) {
+        let did = user.run(["sandbox", "exec", &id, "--output", "json", "--", "python3", "-c", HOG, way]).json();
+        let out = did["stdout"].as_str().unwrap_or_else(|| panic!("{way}: {did}"));
+        let held = out.starts_with("refused") || did["outcome"] == "out-of-memory";
+        assert!(held || (unlimited && shared.contains(&way)), "{way} of a sandbox that says {said:?}: {did}");
+        ask(&user, &["exec", &id, "--shell", "rm -f /dev/shm/hog /tmp/hog"]);
+    }
+    // Said wherever somebody looks.
+    let status = ask(&user, &["status", &id]);
+    assert_eq!(status["message"].as_str().unwrap().contains("memory is not limited"), unlimited, "{status}");
+    let doctor = user.run(["doctor", "--output", "json"]).json();
+    assert_eq!(doctor.to_string().contains("memory is not limited"), unlimited, "{doctor}");
+}
+
+#[test]
+fn an_operator_can_refuse_sandboxes_that_nothing_limits() {
+    needs_kernel!();
+    let (_, said) = launch(&User::local(""));
+    let user = User::local("[local]\nrequire-limits = true\n");
+    let doctor: Value = user.run(["doctor", "--output", "json"]).json();
+    let refused = ask(&user, &["launch", "--role", "default"]);
+    if !said.contains("no control group") {
+        assert!(refused["error"].is_null() && doctor["can_sandbox"] == true, "{refused} {doctor}");
+        return;
+    }
+    assert_eq!(refused["error"]["kind"], "unavailable", "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("require-limits") && message.contains("memory is not limited"), "{message}");
+    assert_eq!(doctor["can_sandbox"], false, "{doctor}");
+    assert!(doctor.to_string().contains("require-limits"), "{doctor}");
+    // Root has control groups wherever the kernel has.
+    assert!(runs_as() != 0 || !std::path::Path::new("/sys/fs/cgroup").exists(), "{message}");
+}
