@@ -32,6 +32,9 @@ use crate::units::now_ms;
 const RETRY: Duration = Duration::from_secs(30);
 /// For one that is being made when the host leaves: an engine goes on with what it was asked for, so it is waited for and removed.
 const ENDING: Duration = Duration::from_secs(10);
+/// Between a launch and the making of the next: who has launched runs a command at once, and the making would take the processors
+/// and the engine from that.
+const SETTLE: Duration = Duration::from_millis(100);
 /// What the engine shows of a sandbox that was made in advance.
 const LABEL: &str = "skillhost.pool";
 
@@ -234,7 +237,7 @@ async fn keep_filled(
         if strong.pool.count(&role) >= size {
             drop(strong);
             tokio::select! {
-                () = next => {}
+                () = next => drop(timeout(SETTLE, ending.changed()).await),
                 // Also when nobody is left who could say so.
                 _ = ending.changed() => {}
             }
