@@ -86,6 +86,26 @@ pub fn show_time(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", clock / 3_600, clock / 60 % 60, clock % 60)
 }
 
+/// Bytes as a person reads them: `512 bytes`, `3.4 MiB`.
+pub fn show_bytes(bytes: u64) -> String {
+    let unit = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter().find(|(shift, _)| bytes >> shift > 0);
+    match unit {
+        Some((shift, unit)) => format!("{}.{} {unit}", bytes >> shift, (bytes >> (shift - 10) & 1023) * 10 / 1024),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// What somebody sent, as an error repeats it: in quotes, and no more of it than a person needs to know it again.
+pub fn quoted(text: &str) -> String {
+    const SHOWN: usize = 256;
+    match text.len() > SHOWN {
+        true => {
+            format!("{:?}… ({} bytes)", text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default(), text.len())
+        }
+        false => format!("{text:?}"),
+    }
+}
+
 /// Bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or_default();
@@ -120,6 +140,19 @@ mod tests {
         for wrong in ["", "MiB", "-1", "1.5MiB", "1TiB", "99999999999999999999", "18446744073709551615GiB"] {
             assert!(parse_size(wrong).is_err(), "{wrong:?} was read");
         }
+    }
+
+    #[test]
+    fn bytes_have_the_largest_unit_that_they_fill() {
+        let shown = [0, 1023, 1024, 3_565_158, 1 << 30].map(show_bytes);
+        assert_eq!(shown, ["0 bytes", "1023 bytes", "1.0 KiB", "3.3 MiB", "1.0 GiB"]);
+    }
+
+    #[test]
+    fn what_an_error_repeats_is_short_and_says_how_long_it_was() {
+        assert_eq!(quoted("a\n"), r#""a\n""#);
+        let long = quoted(&"€".repeat(1_000_000));
+        assert!(long.len() < 300 && long.ends_with("… (3000000 bytes)"), "{long}");
     }
 
     #[test]

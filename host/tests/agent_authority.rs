@@ -90,7 +90,7 @@ impl Machine {
     }
 
     async fn audit(&mut self) -> Vec<AuditRecord> {
-        let answer = self.owner(Request::AuditTail { lines: 1_000, follow: false }).await;
+        let answer = self.owner(Request::AuditTail { lines: 1_000, before: None, follow: false }).await;
         serde_json::from_value::<AuditList>(answer).unwrap().records
     }
 
@@ -145,8 +145,8 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
     }
     for (request, remedy) in [
         (Request::ListApprovals, "skillhost approve"),
-        (Request::AuditTail { lines: 1, follow: false }, "skillhost audit tail"),
-        (Request::AuditTail { lines: 1, follow: true }, "skillhost audit tail"),
+        (Request::AuditTail { lines: 1, before: None, follow: false }, "skillhost audit tail"),
+        (Request::AuditTail { lines: 1, before: None, follow: true }, "skillhost audit tail"),
         (Request::HostStatus, "skillhost host status"),
     ] {
         machine.denied(request, &["not for agents", remedy]).await;

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::units::quoted;
 
 /// The longest key or pattern, in bytes.
 const MAX_KEY: usize = 256;
@@ -45,7 +46,7 @@ pub(crate) fn check_key(key: &str) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::invalid_argument(format!("the blackboard key {key:?} is not usable: {why}")))
+    Err(Error::invalid_argument(format!("the blackboard key {} is not usable: {why}", quoted(key))))
 }
 
 /// Checks that a key is not one of those that the host alone writes.
@@ -69,7 +70,7 @@ pub(crate) fn check_pattern(pattern: &str) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::invalid_argument(format!("the pattern {pattern:?} is not usable: {why}")))
+    Err(Error::invalid_argument(format!("the pattern {} is not usable: {why}", quoted(pattern))))
 }
 
 /// Checks tags, and gives them in order, each once.
@@ -79,7 +80,8 @@ pub(crate) fn check_tags(mut tags: Vec<String>) -> Result<Vec<String>> {
     }
     if let Some(tag) = tags.iter().find(|tag| tag.is_empty() || tag.len() > MAX_TAG || tag.contains(char::is_control)) {
         return Err(Error::invalid_argument(format!(
-            "the tag {tag:?} is not usable: a tag has 1 to {MAX_TAG} bytes and no control characters"
+            "the tag {} is not usable: a tag has 1 to {MAX_TAG} bytes and no control characters",
+            quoted(tag)
         )));
     }
     tags.sort();

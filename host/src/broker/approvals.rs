@@ -23,6 +23,7 @@ use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::spec::SandboxInfo;
+use crate::units::quoted;
 
 /// How long a question stands, and how long the answer to one about an effect holds.
 const STANDS: Duration = Duration::from_secs(10 * 60);
@@ -215,7 +216,8 @@ impl Broker {
             })
         };
         let Some((approval, recorded, keeps)) = found else {
-            let message = format!("nothing waits for approval under {id:?}: `skillhost approve` lists what does");
+            let message =
+                format!("nothing waits for approval under {}: `skillhost approve` lists what does", quoted(id));
             return record.end(Err(Error::not_found(message))).await;
         };
         record.note("kind", approval.kind.name());

@@ -23,8 +23,6 @@ pub(crate) const DEFAULT_MAX_OUTPUT: u64 = 1_000_000;
 /// The most bytes of each stream that a caller may have kept: they are held in memory, and both have to fit into one
 /// answer as base64. More than this is streamed.
 const MAX_OUTPUT_CEILING: u64 = 8 * 1024 * 1024;
-/// How much of a command line stands in the audit log.
-const AUDITED_COMMAND: usize = 4 * 1024;
 
 /// A piece of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -504,19 +502,11 @@ pub(super) fn outcome(ending: Ending) -> Outcome {
     }
 }
 
+/// A command as its record has it.
 pub(super) fn audited(command: &Command) -> serde_json::Value {
-    let mut room = AUDITED_COMMAND;
-    let mut clip = |text: &str| {
-        let end = text.floor_char_boundary(room.min(text.len()));
-        room -= end;
-        match text.get(..end) {
-            Some(kept) if end < text.len() => format!("{kept}…"),
-            _ => text.to_owned(),
-        }
-    };
     match command {
-        Command::Argv(argv) => argv.iter().take(256).map(|arg| clip(arg)).collect(),
-        Command::Shell(line) => clip(line).into(),
+        Command::Argv(argv) => argv.as_slice().into(),
+        Command::Shell(line) => line.as_str().into(),
     }
 }
 
@@ -541,12 +531,5 @@ mod tests {
         kept.push(&Chunk::Stdout(Bytes::from_static(b"cd")));
         kept.push(&Chunk::Stderr(Bytes::from_static(b"e")));
         assert_eq!((kept.stdout.as_slice(), kept.stderr.as_slice()), (&b"abc"[..], &b"e"[..]));
-    }
-
-    #[test]
-    fn a_long_command_line_is_clipped_in_the_audit_log() {
-        let long = "x".repeat(AUDITED_COMMAND + 5);
-        let shown = audited(&Command::Shell(long)).as_str().unwrap().len();
-        assert!(shown <= AUDITED_COMMAND + '…'.len_utf8());
     }
 }

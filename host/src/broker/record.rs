@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Actor;
 use super::audit::{Audit, UnderWay};
+use super::facts::Facts;
 use crate::error::{ErrorKind, Result};
 
 /// An effect that has begun. Every one ends in one audit record: by [`Record::end`], or as `cancelled` when its
@@ -19,7 +20,7 @@ struct Open {
     audit: Arc<Audit>,
     actor: Actor,
     effect: &'static str,
-    detail: Map<String, Value>,
+    facts: Facts,
 }
 
 impl Record {
@@ -29,7 +30,7 @@ impl Record {
             audit: audit.clone(),
             actor: actor.clone(),
             effect,
-            detail: Map::new(),
+            facts: Facts::default(),
         };
         Self { open: Some(open) }
     }
@@ -39,10 +40,10 @@ impl Record {
         self.open.as_ref().map_or("", |open| open.effect)
     }
 
-    /// Adds a fact.
-    pub(crate) fn note(&mut self, key: &str, value: impl Into<Value>) {
+    /// Adds a fact, as much of it as a record may have.
+    pub(crate) fn note(&mut self, name: &str, value: impl Into<Value>) {
         if let Some(open) = &mut self.open {
-            open.detail.insert(key.to_owned(), value.into());
+            open.facts.note(name, value.into());
         }
     }
 
@@ -53,7 +54,7 @@ impl Record {
             audit: open.audit.clone(),
             actor: open.actor.clone(),
             effect: end,
-            detail: open.detail.clone(),
+            facts: open.facts.clone(),
         });
         self.end(Ok(())).await?;
         Ok(Self { open: next })
@@ -64,7 +65,9 @@ impl Record {
         let outcome = match &result {
             Ok(_) => Ok(()),
             Err(error) => {
-                self.note("error", error.message.clone());
+                if let Some(open) = &mut self.open {
+                    open.facts.error(&error.message);
+                }
                 Err(error.kind)
             }
         };
@@ -86,7 +89,7 @@ impl Record {
 
 impl Open {
     async fn write(self, outcome: std::result::Result<(), ErrorKind>) -> Result<()> {
-        self.audit.record(&self.actor, self.effect, outcome, Value::Object(self.detail)).await
+        self.audit.record(&self.actor, self.effect, outcome, self.facts.into()).await
     }
 
     fn write_later(self, outcome: std::result::Result<(), ErrorKind>) {

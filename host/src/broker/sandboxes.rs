@@ -12,6 +12,7 @@ use crate::api::types::{
 use crate::error::{Error, Result};
 use crate::sandbox::State;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
+use crate::units::quoted;
 
 /// A sandbox that is stopped when this is dropped: a skill's own.
 pub(crate) struct Owned {
@@ -288,7 +289,7 @@ impl Broker {
 }
 
 fn no_such(id: &str) -> Error {
-    Error::not_found(format!("there is no sandbox {id}: `skillhost sandbox list` shows those that run"))
+    Error::not_found(format!("there is no sandbox {}: `skillhost sandbox list` shows those that run", quoted(id)))
 }
 
 fn unknown(id: &str) -> SandboxStatus {

@@ -19,7 +19,7 @@ use crate::api::types::{
 use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Source, Template};
-use crate::units::hex;
+use crate::units::{hex, quoted};
 
 /// The most characters of a caller's own name for a call.
 const MAX_CALL_ID: usize = 128;
@@ -122,7 +122,7 @@ impl Broker {
     pub(crate) async fn execute_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<RunningScript> {
         let mut record = self.begin(actor, "sandbox.execute-script").await?;
         record.note("container_id", request.container_id.clone());
-        record.note("script", clipped(&request.script_name));
+        record.note("script", request.script_name.clone());
         let prepared = self.prepare_script(actor, request);
         self.start_prepared(actor, record, prepared).await
     }
@@ -132,7 +132,7 @@ impl Broker {
         let mut record = self.begin(actor, "sandbox.run-script").await?;
         record.note("container_id", request.container_id.clone());
         if let Some(template) = &request.template_name {
-            record.note("template", clipped(template));
+            record.note("template", template.clone());
         }
         let prepared = self.prepare_source(actor, request);
         if let Ok(Prepared { about: About { tool_call_id: Some(id), .. }, source: Some(source), .. }) = &prepared {
@@ -165,10 +165,10 @@ impl Broker {
         let info = self.usable(actor, &request.container_id)?;
         if let Some(narrowed) = request.image_role.filter(|narrowed| *narrowed != info.role) {
             return Err(Error::invalid_argument(format!(
-                "the sandbox {} is of role `{}`, and runs no script of role {:?}: launch one of that role",
+                "the sandbox {} is of role `{}`, and runs no script of role {}: launch one of that role",
                 info.id,
                 info.role,
-                clipped(&narrowed)
+                quoted(&narrowed)
             )));
         }
         let roles = self.sandboxes.roles();
@@ -324,11 +324,6 @@ impl Broker {
 fn safe_path(source: Source) -> BTreeMap<String, String> {
     let (name, value) = images::SAFE_PATH;
     (source == Source::Operators).then(|| (name.to_owned(), value.to_owned())).into_iter().collect()
-}
-
-/// As much of a name that anybody may have made up as the audit log takes.
-fn clipped(name: &str) -> String {
-    name.chars().take(64).collect()
 }
 
 /// An entry that is not there may be one that was skipped.

@@ -27,7 +27,7 @@ use crate::ids;
 use crate::sandbox::link::{ExecControl, ExecEvent};
 use crate::sandbox::spec::SandboxInfo;
 use crate::sandbox::{SandboxSession, State};
-use crate::units::now_ms;
+use crate::units::{now_ms, quoted};
 
 /// What a shell is called that was given no name.
 const DEFAULT_NAME: &str = "default";
@@ -434,7 +434,8 @@ fn checked(name: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
         return Err(Error::invalid_argument(format!(
-            "{name:?} is no name of a shell: write 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`"
+            "{} is no name of a shell: write 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`",
+            quoted(name)
         )));
     }
     Ok(name.to_owned())

@@ -10,6 +10,7 @@ use crate::api::types::{ResizeAnswer, TerminalSize};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::sandbox::link::ExecControl;
+use crate::units::quoted;
 
 /// They.
 #[derive(Default)]
@@ -68,8 +69,9 @@ impl Broker {
         let found = table.get(&exec_id).filter(|one| one.container_id == container_id && one.owner == actor.caller);
         let Some(terminal) = found else {
             return Err(Error::not_found(format!(
-                "no command {exec_id} of yours runs with a terminal in the sandbox {container_id}: `skillhost sandbox exec --pty` \
-                 starts one"
+                "no command {} of yours runs with a terminal in the sandbox {container_id}: `skillhost sandbox exec --pty` \
+                 starts one",
+                quoted(&exec_id)
             )));
         };
         terminal.control.resize(size.into());

@@ -6,6 +6,7 @@ use super::app::{App, shown};
 use super::failure::Ended;
 use super::print;
 use crate::api::types::{AuditList, AuditRecord, Event, Request};
+use crate::error::Error;
 use crate::host::Output;
 use crate::units::show_time;
 
@@ -45,8 +46,23 @@ impl Audit {
             })),
             other => shown(other),
         };
-        let answer = app.call_with::<AuditList>(Request::AuditTail { lines, follow }, None, &mut show).await?;
-        app.answer(&answer, |list| list.records.iter().map(|record| line(record) + "\n").collect()).await?;
+        let mut list = AuditList::default();
+        loop {
+            let left = lines.saturating_sub(u32::try_from(list.records.len()).unwrap_or(u32::MAX));
+            let before = list.records.first().map(|first| first.seq);
+            let request = Request::AuditTail { lines: left, before, follow };
+            let page = app.call_with::<AuditList>(request, None, &mut show).await?.typed;
+            list.records.splice(0..0, page.records);
+            if !page.more {
+                break;
+            }
+        }
+        match json {
+            true => {
+                app.print_json(&serde_json::to_value(&list).map_err(|error| Error::other(error.to_string()))?).await?
+            }
+            false => app.print_text(list.records.iter().map(|record| line(record) + "\n").collect()).await?,
+        }
         Ok(0)
     }
 }

@@ -45,6 +45,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::api::types::{Command, ImageFilter, ImageList, ImageSummary};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::units::quoted;
 use backend::docker::{Docker, EngineConfig};
 use backend::local::{Local, LocalConfig};
 use backend::{Backend, Choice, Probe};
@@ -496,7 +497,8 @@ impl Sandboxes {
                 Err(Error::sandbox_died(format!("the sandbox {id} has ended: {}", ended.reason())))
             }
             _ => Err(Error::not_found(format!(
-                "there is no sandbox {id:?}: `skillhost sandbox list` shows those that run, `skillhost sandbox launch` makes one"
+                "there is no sandbox {}: `skillhost sandbox list` shows those that run, `skillhost sandbox launch` makes one",
+                quoted(id)
             ))),
         }
     }

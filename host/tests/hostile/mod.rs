@@ -111,7 +111,7 @@ impl Machine {
 
     /// The audit records of an effect with an outcome.
     pub async fn audited(&self, effect: &str, outcome: &str) -> usize {
-        let (answer, _) = self.call(Request::AuditTail { lines: 10_000, follow: false }).await;
+        let (answer, _) = self.call(Request::AuditTail { lines: 10_000, before: None, follow: false }).await;
         let list: AuditList = serde_json::from_value(answer.unwrap()).unwrap();
         list.records.iter().filter(|record| record.effect == effect && record.outcome == outcome).count()
     }

@@ -319,6 +319,9 @@ pub enum Request {
     AuditTail {
         /// How many.
         lines: u32,
+        /// Only those before this number.
+        #[serde(default)]
+        before: Option<u64>,
         /// Go on as records come.
         #[serde(default)]
         follow: bool,

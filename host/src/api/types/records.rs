@@ -66,4 +66,7 @@ pub struct AuditRecord {
 pub struct AuditList {
     /// Oldest first.
     pub records: Vec<AuditRecord>,
+    /// Whether the answer had no room for all that were asked for: ask for those before the first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }

@@ -21,6 +21,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use crate::beneath::{open_dir, read_named};
 use crate::error::{Error, Result};
+use crate::units::quoted;
 pub use param::{Argument, MAX_ARGUMENT, Params};
 pub use python::{SAFE_PATH, Source, input_apart, python};
 pub use registry::Registry;
@@ -189,7 +190,7 @@ impl Roles {
                 (true, None) => "none".to_owned(),
                 (false, _) => known.join(", "),
             };
-            Error::not_found(format!("there is no role {name:?}; the registered roles are: {known}"))
+            Error::not_found(format!("there is no role {}; the registered roles are: {known}", quoted(name)))
         })
     }
 
