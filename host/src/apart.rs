@@ -106,6 +106,7 @@ fn ends_within(child: &Child, wall: Duration) -> io::Result<bool> {
 /// Holds this process to its bounds; the first thing that one for such work does. It may write files of at most
 /// `max_file` bytes.
 pub(crate) fn confine(bounds: &Bounds, max_file: u64) {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let memory = bounds.memory_mib.saturating_mul(1024 * 1024);
     for (resource, limit, maximum) in [
         (Resource::Data, memory, memory),

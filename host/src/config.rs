@@ -4,6 +4,7 @@
 //! default, so an absent file is a complete configuration.
 
 mod agents;
+mod audit;
 mod authority;
 pub(crate) mod http;
 mod mcp;
@@ -25,6 +26,7 @@ use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
 use crate::units;
 pub use agents::{AgentBlackboard, AgentPolicy};
+pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
 pub use mcp::{Group, McpConfig, Separator};
 pub use script_env::EnvProvider;
@@ -50,6 +52,8 @@ pub struct Config {
     pub sandbox: SandboxConfig,
     /// The blackboard.
     pub blackboard: BlackboardConfig,
+    /// The audit log.
+    pub audit: AuditConfig,
     /// The container engine that `DOCKER_HOST` names.
     pub engine: EngineConfig,
     /// The door for clients that come over HTTP.
@@ -67,6 +71,9 @@ pub struct Config {
     pub roots: BTreeMap<String, Root>,
     /// Where the variables come from that roles require for their scripts.
     pub script_env: Vec<EnvProvider>,
+    /// The file that all of this stands in.
+    #[serde(skip)]
+    file: Option<PathBuf>,
 }
 
 /// A duration as people write it: `90s`, `2m`, `500ms`.
@@ -351,6 +358,9 @@ impl Config {
         if let Some(range) = config.blackboard.odd() {
             return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
         }
+        if let Some(range) = config.audit.odd() {
+            return Err(Error::invalid_argument(format!("{}: [audit] {range}", path.display())));
+        }
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
@@ -368,7 +378,21 @@ impl Config {
             provider.start_at(base);
         }
         config.http.start_at(base);
+        config.file = Some(path.to_owned());
         Ok(config)
+    }
+
+    /// Files with values of `[[script-env]]` that other users of this machine can read, with their modes.
+    pub(crate) fn readable_secrets(&self) -> Vec<(PathBuf, u32)> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let places = self.script_env.iter().filter_map(|provider| provider.place(self.file.as_deref()));
+        let mut found: Vec<_> = places
+            .filter_map(|path| Some((path.to_owned(), path.metadata().ok()?.permissions().mode() & 0o7777)))
+            .filter(|(_, mode)| mode & 0o077 != 0)
+            .collect();
+        found.sort();
+        found.dedup();
+        found
     }
 }
 
@@ -419,6 +443,7 @@ mod tests {
             let error = load(&format!("[blackboard]\n{line}\n")).unwrap_err();
             assert!(error.message.contains(said), "{line}: {error}");
         }
+        assert!(load("[audit]\nmax-bytes = \"1MiB\"\n").unwrap_err().message.contains("max-bytes: 2MiB"));
         let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
         assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
     }
@@ -434,6 +459,26 @@ mod tests {
         for line in ["blackboard = { read = [\"a?\"] }", "copy = []", "cpus = nan", "cpus = -1.0"] {
             assert!(load(&format!("[policy.agents]\n{line}\n")).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_are_known_by_their_files() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("skillhost.toml");
+        let text = "[[script-env]]\nname = 'A'\nfile = 'secret'\n[[script-env]]\nname = 'B'\nenv = 'B'\n";
+        std::fs::write(dir.path().join("secret"), "x").unwrap();
+        let readable = |text: &str, secret: u32| {
+            std::fs::write(&path, text).unwrap();
+            for (name, mode) in [("skillhost.toml", 0o644), ("secret", secret)] {
+                std::fs::set_permissions(dir.path().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            Config::load(Some(&path)).unwrap().readable_secrets()
+        };
+        assert_eq!(readable(text, 0o600), []);
+        assert_eq!(readable(text, 0o640), [(dir.path().join("secret"), 0o640)]);
+        let inline = format!("{text}[[script-env]]\nname = 'C'\nvalue = 'x'\n");
+        assert_eq!(readable(&inline, 0o600), [(path.clone(), 0o644)]);
     }
 
     #[test]

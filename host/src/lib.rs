@@ -18,6 +18,7 @@ pub mod error;
 pub mod host;
 mod ids;
 mod mcp;
+mod private;
 pub mod process;
 mod project;
 pub mod sandbox;

@@ -7,12 +7,14 @@
 //! Reading (a listing, a status) has no effect on the world and is not recorded; reading a file's or a key's *content* is.
 
 mod accepted;
+mod acts;
 mod approvals;
 mod audit;
 mod board;
 mod cutter;
 mod effects;
 mod exec;
+mod facts;
 mod files;
 mod grants;
 mod processes;
@@ -29,6 +31,8 @@ mod terminals;
 use std::sync::Arc;
 
 pub(crate) use accepted::{Candidate, SKILL_RUN, Skills};
+pub(crate) use acts::{Fed, Target};
+pub(crate) use audit::Audit;
 pub(crate) use board::{SKILL_WATCHES, Watching};
 pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, Kept, Running, with_background};
@@ -44,7 +48,6 @@ use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::sandbox::Sandboxes;
 use approvals::Approvals;
-use audit::Audit;
 use processes::Processes;
 use quota::Quota;
 use record::Record;
@@ -111,13 +114,13 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, skills: Skills, db: &Db) -> Arc<Self> {
+    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, skills: Skills, audit: Audit, db: &Db) -> Arc<Self> {
         let quota = Quota::new(config.quota.clone());
         let broker = Self {
             sandboxes,
             blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits())),
             streams: Streams::default(),
-            audit: Arc::new(Audit::new(db.clone())),
+            audit: Arc::new(audit),
             quota,
             approvals: Approvals::default(),
             skills,

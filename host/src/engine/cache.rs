@@ -3,19 +3,22 @@
 //! Loading compiled code is running it: Wasmtime trusts what it maps. So nothing is ever loaded from a place that a
 //! user, a skill or a download could have written, only from this directory, which lies in the state directory
 //! (0700, the trust boundary), under a name that we derive: the digest of the component's bytes and the hash of everything
-//! that compilation depends on. A file is written whole under another name and then renamed, so a crash leaves none by half.
+//! that compilation depends on. What is mapped is looked at through the descriptor that is mapped: a file of this user that
+//! nobody else can write, or it is thrown away. A file is written whole under another name and then renamed, so a crash
+//! leaves none by half.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::Context as _;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::compile::{self, Compiler};
 use crate::error::{Error, Result};
+use crate::private::Private;
 
 /// Bytes that the directory may hold; the longest unused files go first.
 const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -23,36 +26,36 @@ const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// The directory of compiled code.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    dir: PathBuf,
+    dir: Private,
     /// Who compiles; this process, where there is none.
     compiler: Option<Compiler>,
 }
 
 impl Cache {
-    pub(crate) fn open(dir: &Path, compiler: Option<Compiler>) -> anyhow::Result<Self> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make the compile cache {}", dir.display()))?;
-        Ok(Self { dir: dir.to_owned(), compiler })
+    pub(crate) fn new(dir: Private, compiler: Option<Compiler>) -> Self {
+        Self { dir, compiler }
     }
 
     /// The component of these bytes, from the cache or compiled now. Blocks; `digest` is theirs.
     pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
-        let path = self.dir.join(name(engine, digest));
-        if path.exists() {
-            match load(engine, &path) {
-                Ok(component) => {
-                    // What is used is young; the clean-up goes by this.
-                    let _ = fs::File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
-                    return Ok(component);
-                }
-                Err(error) => tracing::warn!("compiling anew, {} cannot be used: {error:#}", path.display()),
+        let name = name(engine, digest);
+        let path = self.dir.beneath(&name);
+        match self.load(engine, &name) {
+            Ok(Some(component)) => return Ok(component),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!("compiling anew, {} cannot be used: {error:#}", self.dir.path().join(&name).display());
+                // Whatever it is; what cannot be removed is in the way of what is compiled, which says so.
+                let _ = fs::remove_file(&path);
             }
         }
         let component = match &self.compiler {
             Some(compiler) => {
-                let file = tempfile::NamedTempFile::new_in(&self.dir)?;
+                let file = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
                 compiler.compile(bytes, file.reopen()?)?;
                 file.persist(&path).map_err(|error| Error::from(error.error))?;
-                load(engine, &path)
+                self.load(engine, &name)
+                    .and_then(|loaded| loaded.ok_or_else(|| wasmtime::Error::msg("it is gone")))
                     .map_err(|error| Error::other(format!("the compiled code cannot be used: {error:#}")))?
             }
             None => {
@@ -69,15 +72,29 @@ impl Cache {
         Ok(component)
     }
 
+    /// Maps what is kept under `name`.
+    #[allow(unsafe_code)]
+    fn load(&self, engine: &Engine, name: &str) -> wasmtime::Result<Option<Component>> {
+        let Some(file) = self.dir.read(name)? else { return Ok(None) };
+        // Just the file that was looked at, whatever has the name by now.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // SAFETY: the file belongs to this user, who alone can write it, and is of a directory that only this program
+        // writes (see the module's words); Wasmtime checks that it was made by the same version with the same settings.
+        let component = unsafe { Component::deserialize_file(engine, path) }?;
+        // What is used is young; the clean-up goes by this.
+        let _ = file.set_modified(SystemTime::now());
+        Ok(Some(component))
+    }
+
     fn store(&self, path: &Path, component: &Component) -> anyhow::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        let mut file = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
         std::io::Write::write_all(&mut file, &component.serialize()?)?;
         file.persist(path)?;
         Ok(())
     }
 
     fn trim(&self) -> anyhow::Result<()> {
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(&self.dir)?
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(self.dir.beneath(""))?
             .filter_map(|entry| {
                 let entry = entry.ok()?;
                 let meta = entry.metadata().ok()?;
@@ -101,11 +118,4 @@ fn name(engine: &Engine, digest: &str) -> String {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
     format!("{}-{:016x}.cwasm", digest.trim_start_matches("sha256:"), hasher.finish())
-}
-
-#[allow(unsafe_code)]
-fn load(engine: &Engine, path: &Path) -> wasmtime::Result<Component> {
-    // SAFETY: the file is of a directory that only this program writes (see the module's words), and Wasmtime checks
-    // that it was made by the same version with the same settings.
-    unsafe { Component::deserialize_file(engine, path) }
 }

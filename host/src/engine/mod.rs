@@ -16,7 +16,7 @@ pub mod limits;
 mod ticker;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
@@ -27,6 +27,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::apart::Bounds;
 use crate::capabilities;
 use crate::error::{Error, Result};
+use crate::private::Private;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
@@ -83,7 +84,7 @@ pub struct Prepared {
 impl Engine {
     /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
     /// held to `bounds`; without one, this process does, and nothing bounds it.
-    pub fn open(cache: &Path, program: Option<PathBuf>, bounds: Bounds) -> anyhow::Result<Self> {
+    pub(crate) fn open(cache: Private, program: Option<PathBuf>, bounds: Bounds) -> anyhow::Result<Self> {
         let (engine, allocation) = config::engine()?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
@@ -97,7 +98,7 @@ impl Engine {
             .context("cannot start the threads that run skills")?;
         Ok(Self {
             ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
-            cache: Arc::new(Cache::open(cache, program.map(|program| Compiler { program, bounds }))?),
+            cache: Arc::new(Cache::new(cache, program.map(|program| Compiler { program, bounds }))),
             ready: Mutex::default(),
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
             compiling: Semaphore::new(1),

@@ -28,11 +28,12 @@ use tokio::sync::mpsc;
 
 use crate::apart::Bounds;
 use crate::api::types::{AuditList, BlackboardDeleted, Call, Event, HostStatus, Request, WatchRequest, Watched};
-use crate::broker::{Actor, Broker, Skills};
+use crate::broker::{Actor, Audit, Broker, Skills};
 use crate::config::{Config, Isolation};
 use crate::db::Db;
 use crate::engine::{Engine, compile};
 use crate::error::{Error, Result};
+use crate::private::Private;
 use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
 use crate::sandbox::pool::PoolConfig;
@@ -172,14 +173,16 @@ impl Host {
         let backend: Choice = named.unwrap_or("auto").parse()?;
         let roles = Arc::new(config.registry()?);
         let state = &options.state_dir;
+        let private = Private::open(state)?;
+        private.close_files()?;
         let db = Db::open(&state.join("state.db"), config.durability)?;
         let engine = Arc::new(Engine::open(
-            &state.join("compiled"),
+            private.cache("compiled")?,
             options.describer.clone(),
             options.compile_bounds.unwrap_or(compile::BOUNDS),
         )?);
         let descriptors =
-            Arc::new(DirCache::open(&state.join("descriptors"))?.describing_with(options.describer.clone()));
+            Arc::new(DirCache::new(private.cache("descriptors")?).describing_with(options.describer.clone()));
         let sandboxes = Sandboxes::open(sandbox::Config {
             roles,
             backend,
@@ -197,7 +200,8 @@ impl Host {
         .await?;
         let config = Arc::new(config);
         let skills = Skills::open(db.clone()).await?;
-        let broker = Broker::new(config.clone(), sandboxes, skills, &db);
+        let audit = Audit::open(db.clone(), config.audit.max_bytes.0).await?;
+        let broker = Broker::new(config.clone(), sandboxes, skills, audit, &db);
         broker.adopt()?;
         broker.end_streams_of_the_dead().await?;
         Ok(Arc::new(Self {
@@ -238,7 +242,7 @@ impl Host {
             Request::ReadSkillFile { skill, path } => {
                 json(&self.read_skill_file(asks, call.project, &skill, &path, &io).await?)
             }
-            Request::Trust { project, trusted } => json(&self.set_trust(&project, trusted).await?),
+            Request::Trust { project, trusted } => json(&self.set_trust(&actor, &project, trusted).await?),
             Request::ListApprovals => json(&broker.list_approvals()),
             Request::Approve { id } => {
                 let _changing = self.changing();
@@ -302,7 +306,7 @@ impl Host {
                 json(&BlackboardDeleted { key: request.key, version })
             }
             Request::BlackboardWatch(request) => json(&self.watch(&actor, &request, &io).await?),
-            Request::AuditTail { lines, follow } => json(&self.audit_tail(lines, follow, &io).await?),
+            Request::AuditTail { lines, before, follow } => json(&self.audit_tail(lines, before, follow, &io).await?),
             Request::HostStatus => json(&self.status()),
             Request::HostStop => {
                 Err(Error::invalid_argument("only the host process can be told to stop, and this is not in it"))
@@ -310,16 +314,16 @@ impl Host {
         }
     }
 
-    async fn audit_tail(&self, lines: u32, follow: bool, io: &CallIo) -> Result<AuditList> {
+    async fn audit_tail(&self, lines: u32, before: Option<u64>, follow: bool, io: &CallIo) -> Result<AuditList> {
         use tokio::sync::broadcast::error::RecvError;
         // Subscribed before the listing: a record that falls between the two comes twice rather than never.
         let mut live = self.broker.audit().follow();
-        let records = self.broker.audit().tail(lines.min(MAX_AUDIT_LINES)).await?;
+        let listed = self.broker.audit().tail(lines.min(MAX_AUDIT_LINES), before).await?;
         if !follow {
-            return Ok(AuditList { records });
+            return Ok(listed);
         }
         let mut last = 0;
-        for record in records {
+        for record in listed.records {
             last = record.seq;
             io.send(Output::Event(Event::Audit(record))).await?;
         }
@@ -369,7 +373,7 @@ impl Host {
 
     /// Whether it can do its work: everything that lasts goes through the database, whose thread must answer.
     pub(crate) async fn ready(&self) -> Result<()> {
-        self.broker.audit().tail(0).await.map(drop)
+        self.broker.audit().tail(0, None).await.map(drop)
     }
 
     /// Whether it has calls under way or sandboxes: then it must not leave for idleness.

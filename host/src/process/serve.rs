@@ -20,6 +20,7 @@ use crate::api::types::{Authority, Call, Done, HostStatus, Request};
 use crate::api::wire::Hello;
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Host, HostOptions};
+use crate::private;
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
 const LEAVING: Duration = Duration::from_secs(30);
@@ -86,6 +87,7 @@ struct Up<D> {
 }
 
 async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
+    private::keep_others_from_writing();
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
     let start_lock = match mode {

@@ -1,7 +1,7 @@
 //! The state directory: where it is, whose it is, its locks and its socket.
 //!
 //! Its owner is the trust boundary of everything that comes over the socket, so a directory that another user owns or
-//! could write is refused. Everything is opened beneath one descriptor of the directory: nobody can swap it in between,
+//! could write is refused; one that others can read is closed by the host process. Everything is opened beneath one descriptor of the directory: nobody can swap it in between,
 //! and a socket's path never meets the 108 bytes that the kernel allows it.
 
 use std::fs::{DirBuilder, File};
@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::error::{Error, Result};
+use crate::private;
 
 const SOCKET: &str = "skillhost.sock";
 const HOST_LOCK: &str = "host.lock";
@@ -62,21 +63,7 @@ impl StateDir {
             Err(error) => return Err(Error::from(std::io::Error::from(error)).context(what())),
         };
         let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
-        let own = rustix::process::geteuid().as_raw();
-        if stat.st_uid != own {
-            return Err(Error::denied(format!(
-                "{} belongs to uid {} and you are uid {own}: use one of your own (--state-dir)",
-                what(),
-                stat.st_uid
-            )));
-        }
-        if stat.st_mode & 0o022 != 0 {
-            return Err(Error::denied(format!(
-                "{} can be written by other users (mode {:o}), who could then act as you: chmod go-w it, or use another (--state-dir)",
-                what(),
-                stat.st_mode & 0o7777
-            )));
-        }
+        private::check(path, &stat).map_err(|error| error.context("the state directory"))?;
         Ok(Some(Self { path: path.to_path_buf(), fd }))
     }
 

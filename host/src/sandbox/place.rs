@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use super::backend::SUPERVISOR_FILE;
 use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
-use super::workspace::{PRIVATE, at, private_dir, write_atomically};
+use super::workspace::{PRIVATE, at, write_atomically};
 use crate::error::{Error, Result};
 use crate::ids::random_hex;
+use crate::private;
 
 /// What leads every sandbox's id.
 const PREFIX: &str = "sbx_";
@@ -38,7 +39,7 @@ impl Places {
     /// Makes the directory ready, with this version's supervisor in it.
     pub fn open(state_dir: &Path) -> Result<Self> {
         let root = state_dir.join("sandboxes");
-        private_dir(&root)?;
+        private::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let supervisor = root.join(format!("supervisor-{}", *DIGEST));
         let places = Self { root, supervisor };
@@ -47,8 +48,10 @@ impl Places {
     }
 
     fn write_supervisor(&self) -> std::io::Result<()> {
-        // Another file of this name and size can only be this one: nobody else can write here.
-        if self.supervisor.metadata().is_ok_and(|there| there.len() == SUPERVISOR.len() as u64) {
+        // A file of ours of this name and size can only be this one: nobody else can write here.
+        let there = rustix::fs::statat(rustix::fs::CWD, &self.supervisor, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        let length = i64::try_from(SUPERVISOR.len()).ok();
+        if there.is_ok_and(|there| private::is_ours(&there) && Some(there.st_size) == length) {
             return Ok(());
         }
         let mut file = tempfile::NamedTempFile::new_in(&self.root)?;

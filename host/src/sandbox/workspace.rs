@@ -16,6 +16,7 @@ use super::spec::Identity;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::ids::random_hex;
+use crate::private;
 
 /// Closed to all but the host's user.
 pub(super) const PRIVATE: u32 = 0o700;
@@ -47,7 +48,7 @@ impl Workspaces {
     /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours.
     pub fn open(state_dir: &Path, identity: Identity) -> Result<Self> {
         let root = state_dir.join("workspaces");
-        private_dir(&root)?;
+        private::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let workspaces = Self { root, identity };
         workspaces.forget_spares();
@@ -134,11 +135,6 @@ impl Workspaces {
         let path = self.root.join(format!("{}.json", caller.session_key()));
         write_atomically(&path, &Note { tenant: &caller.tenant, session: &caller.session })
     }
-}
-
-/// Makes a directory that only the host's user can enter, with its parents.
-pub(super) fn private_dir(path: &Path) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(PRIVATE).create(path).map_err(|error| at(path, error))
 }
 
 /// Writes `value` as JSON so that a reader sees the old file or the new one, never a part.

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 pub const VERB: &str = "describe-component";
 
 /// The most bytes of an answer.
-const MAX_ANSWER: u64 = 64 * 1024 * 1024;
+pub(super) const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 /// What the process may use.
 const BOUNDS: Bounds = Bounds { memory_mib: 4096, cpu_seconds: 30, wall: Duration::from_secs(60) };
 

@@ -7,8 +7,9 @@
 //! The directory belongs to the host alone. What cannot be read in it is as if it were not there.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -16,7 +17,8 @@ use super::apart;
 use super::component::{Component, FileKey, check_pin, file_key};
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::private::Private;
 use crate::stamp::Stamp;
 use crate::units::hex;
 
@@ -70,16 +72,19 @@ pub fn descriptor_of(
 /// A directory of descriptors.
 #[derive(Debug, Clone)]
 pub struct DirCache {
-    dir: PathBuf,
+    dir: Arc<Private>,
     /// The program that describes components in a process of its own.
     program: Option<PathBuf>,
 }
 
 impl DirCache {
-    /// Opens `dir`, and makes it when it is not there.
+    /// Opens `dir`, and makes it when it is not there. It must be this user's alone.
     pub fn open(dir: &Path) -> Result<Self> {
-        fs::create_dir_all(dir).map_err(|error| Error::from(error).context(dir.display()))?;
-        Ok(Self { dir: dir.to_owned(), program: None })
+        Private::open(dir).map(Self::new)
+    }
+
+    pub(crate) fn new(dir: Private) -> Self {
+        Self { dir: Arc::new(dir), program: None }
     }
 
     /// Has components described by `program`, a `skillhost`, in a process of its own. Without it that is done in this one.
@@ -91,7 +96,7 @@ impl DirCache {
     /// Forgets what is known of files: each component is read anew when it is next asked for. What is known of a digest
     /// stays, for that cannot change.
     pub fn forget_files(&self) {
-        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
         for entry in entries.flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(FILE_ENTRY.as_bytes()) {
                 let _ = fs::remove_file(entry.path());
@@ -99,45 +104,48 @@ impl DirCache {
         }
     }
 
-    fn file_entry(&self, file: &FileKey) -> PathBuf {
+    fn file_entry(file: &FileKey) -> String {
         let mut hash = Sha256::new();
         hash.update(file.path.as_os_str().as_encoded_bytes());
         hash.update(format!("{:?}", file.stamp));
-        self.entry(FILE_ENTRY, &hex(&hash.finalize()))
+        Self::entry(FILE_ENTRY, &hex(&hash.finalize()))
     }
 
-    fn descriptor_entry(&self, digest: &str) -> Option<PathBuf> {
+    fn descriptor_entry(digest: &str) -> Option<String> {
         let hex = digest.strip_prefix("sha256:")?;
         let whole = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        whole.then(|| self.entry("descriptor-", hex))
+        whole.then(|| Self::entry("descriptor-", hex))
     }
 
     /// Another version of this program may describe the same component otherwise.
-    fn entry(&self, prefix: &str, hex: &str) -> PathBuf {
-        self.dir.join(format!("{prefix}{}-{LAYOUT}-{hex}.json", env!("CARGO_PKG_VERSION")))
+    fn entry(prefix: &str, hex: &str) -> String {
+        format!("{prefix}{}-{LAYOUT}-{hex}.json", env!("CARGO_PKG_VERSION"))
     }
 
-    fn read(path: &Path) -> Option<Descriptor> {
-        serde_json::from_slice(&fs::read(path).ok()?).ok()
+    fn read(&self, name: &str) -> Option<Descriptor> {
+        let mut text = Vec::new();
+        self.dir.read(name).ok()??.take(apart::MAX_ANSWER).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     /// A failure only costs the time to describe the component again.
-    fn write(&self, path: &Path, descriptor: &Descriptor) -> io::Result<()> {
-        let mut temp = tempfile::NamedTempFile::new_in(&self.dir)?;
+    fn write(&self, name: &str, descriptor: &Descriptor) -> io::Result<()> {
+        let mut temp = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
         temp.write_all(&serde_json::to_vec(descriptor)?)?;
-        temp.persist(path)?;
+        temp.persist(self.dir.beneath(name))?;
         Ok(())
     }
 
-    fn link(path: &Path, file: &Path) -> io::Result<()> {
-        match fs::remove_file(file) {
+    fn link(&self, name: &str, file: &str) -> io::Result<()> {
+        let file = self.dir.beneath(file);
+        match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::hard_link(path, file),
+            _ => fs::hard_link(self.dir.beneath(name), file),
         }
     }
 
     fn prune(&self) {
-        let Ok(entries) = fs::read_dir(&self.dir) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
         let entries: Vec<_> = entries.flatten().collect();
         if entries.len() <= MAX_FILES {
             return;
@@ -153,25 +161,25 @@ impl DirCache {
 
 impl DescriptorCache for DirCache {
     fn of_file(&self, file: &FileKey) -> Option<Descriptor> {
-        Self::read(&self.file_entry(file))
+        self.read(&Self::file_entry(file))
     }
 
     fn descriptor(&self, digest: &str) -> Option<Descriptor> {
-        Self::read(&self.descriptor_entry(digest)?).filter(|descriptor| descriptor.digest == digest)
+        self.read(&Self::descriptor_entry(digest)?).filter(|descriptor| descriptor.digest == digest)
     }
 
     fn keep(&self, file: Option<&FileKey>, descriptor: &Descriptor) {
-        let Some(path) = self.descriptor_entry(&descriptor.digest) else { return };
+        let Some(name) = Self::descriptor_entry(&descriptor.digest) else { return };
         self.prune();
         let mut kept = Ok(());
         if self.descriptor(&descriptor.digest).is_none() {
-            kept = self.write(&path, descriptor);
+            kept = self.write(&name, descriptor);
         }
         if let Some(file) = file {
-            kept = kept.and_then(|()| Self::link(&path, &self.file_entry(file)));
+            kept = kept.and_then(|()| self.link(&name, &Self::file_entry(file)));
         }
         if let Err(error) = kept {
-            tracing::warn!("{}: cannot be kept: {error}", path.display());
+            tracing::warn!("{}: cannot be kept: {error}", self.dir.path().join(name).display());
         }
     }
 
@@ -214,7 +222,7 @@ mod tests {
     fn what_is_damaged_is_as_if_it_were_not_there_and_is_replaced() {
         let (_temp, cache, file, descriptor) = example();
         cache.keep(Some(&file), &descriptor);
-        fs::write(cache.file_entry(&file), "{").unwrap();
+        fs::write(cache.dir.beneath(DirCache::file_entry(&file)), "{").unwrap();
         assert_eq!((cache.of_file(&file), cache.descriptor(&descriptor.digest)), (None, None));
         cache.keep(Some(&file), &descriptor);
         assert_eq!(cache.of_file(&file).as_ref(), Some(&descriptor));

@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["approval"],
     // Words that everybody uses.
     &["error", "units"],
-    &["caller", "project", "ids", "apart", "beneath", "stamp"],
+    &["caller", "project", "ids", "apart", "beneath", "private", "stamp"],
     // What requests and answers are made of, what limits there are, and what is kept.
     &["api::bytes"],
     &["api::types", "engine::limits", "broker::quota", "db"],

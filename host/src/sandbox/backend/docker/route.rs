@@ -21,6 +21,7 @@ use super::body::bind;
 use super::{ASK, Client, Docker, force};
 use crate::error::{Error, Result};
 use crate::ids::random_hex;
+use crate::private;
 use crate::units::hex;
 
 /// Where a probe's directory is seen.
@@ -119,7 +120,7 @@ impl Docker {
         }
         match self.try_sight(client, image, state_dir).await? {
             None => {
-                let kept = fs::create_dir_all(state_dir.join("engines")).and_then(|()| fs::write(&marker, ""));
+                let kept = private::directory(&state_dir.join("engines")).and_then(|()| Ok(fs::write(&marker, "")?));
                 if let Err(error) = kept {
                     tracing::warn!("{}: {error}", marker.display());
                 }
