@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::exec::{Asked, Lasts, Running};
 use super::retained::{Piece, Retained};
-use super::{Actor, Broker, Chunk, Kept};
+use super::{Actor, Broker, Chunk, Fed, Kept, Target};
 use crate::api::types::{
     ExecAnswer, ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
     ProcessWriteAnswer,
@@ -27,7 +27,7 @@ use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::sandbox::State;
 use crate::sandbox::link::{ExecControl, ExecStdin};
-use crate::units::now_ms;
+use crate::units::{now_ms, quoted};
 
 /// Ended processes that are kept of each sandbox.
 const KEPT: usize = 16;
@@ -357,45 +357,45 @@ impl Broker {
         mut input: mpsc::Receiver<Bytes>,
         close: bool,
     ) -> Result<ProcessWriteAnswer> {
-        let mut record = self.begin(actor, "process.write").await?;
-        record.note("container_id", container_id);
-        record.note("exec_id", exec_id);
-        let mut bytes = 0;
-        let result = async {
-            let process = self.own_process(actor, container_id, exec_id)?;
-            let mut stdin = process.stdin.lock().await;
-            let Some(open) = stdin.as_mut().filter(|_| process.runs()) else {
-                return Err(Error::invalid_argument(match process.runs() {
-                    true => {
-                        "the process's standard input is not open: start it with `sandbox exec --detach --open-stdin`, and \
-                         write before it is closed"
+        let fed = async {
+            let mut bytes = 0;
+            let result = async {
+                let process = self.own_process(actor, container_id, exec_id)?;
+                let mut stdin = process.stdin.lock().await;
+                let Some(open) = stdin.as_mut().filter(|_| process.runs()) else {
+                    return Err(Error::invalid_argument(match process.runs() {
+                        true => {
+                            "the process's standard input is not open: start it with `sandbox exec --detach --open-stdin`, and \
+                             write before it is closed"
+                        }
+                        false => "the process has ended, and reads no more",
+                    }));
+                };
+                let feed = async {
+                    while let Some(piece) = input.recv().await {
+                        let len = piece.len() as u64;
+                        if !open.write(piece).await? {
+                            break;
+                        }
+                        bytes += len;
                     }
-                    false => "the process has ended, and reads no more",
-                }));
-            };
-            let feed = async {
-                while let Some(piece) = input.recv().await {
-                    let len = piece.len() as u64;
-                    if !open.write(piece).await? {
-                        break;
-                    }
-                    bytes += len;
+                    Ok::<_, Error>(true)
+                };
+                let whole = tokio::select! {
+                    whole = feed => whole?,
+                    () = process.end() => false,
+                };
+                if close && let Some(open) = stdin.take() {
+                    open.close();
                 }
-                Ok::<_, Error>(true)
-            };
-            let whole = tokio::select! {
-                whole = feed => whole?,
-                () = process.end() => false,
-            };
-            if close && let Some(open) = stdin.take() {
-                open.close();
+                let message = if whole { "" } else { "the process has ended; the rest of the input is dropped" };
+                Ok((bytes, stdin.is_none(), message.to_owned()))
             }
-            let message = if whole { "" } else { "the process has ended; the rest of the input is dropped" };
-            Ok((stdin.is_none(), message.to_owned()))
-        }
-        .await;
-        record.note("bytes", bytes);
-        let (closed, message) = record.end(result).await?;
+            .await;
+            let closed = matches!(result, Ok((_, true, _)));
+            (Fed { bytes, closed }, result)
+        };
+        let (bytes, closed, message) = self.feed(actor, Target { container_id, exec_id }, fed).await?;
         let (container_id, exec_id) = (container_id.to_owned(), exec_id.to_owned());
         Ok(ProcessWriteAnswer { container_id, exec_id, bytes, closed, message })
     }
@@ -425,14 +425,7 @@ impl Broker {
         exec_id: &str,
         signal: Option<i32>,
     ) -> Result<ProcessAnswer> {
-        let mut record = self.begin(actor, "process.signal").await?;
-        record.note("container_id", container_id);
-        record.note("exec_id", exec_id);
-        record.note("signal", signal.map_or_else(|| "end".into(), serde_json::Value::from));
-        let result = async {
-            if let Some(number) = signal.filter(|number| !(1..=64).contains(number)) {
-                return Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64")));
-            }
+        let work = async {
             let process = self.own_process(actor, container_id, exec_id)?;
             let control = process.told().control.clone();
             match (control, signal) {
@@ -454,9 +447,9 @@ impl Broker {
                 (None, _) => {}
             }
             Ok(process)
-        }
-        .await;
-        Ok(record.end(result).await?.answer(&actor.caller))
+        };
+        let target = Target { container_id, exec_id };
+        Ok(self.signal(actor, target, signal, work).await?.answer(&actor.caller))
     }
 
     /// How many background processes run.
@@ -476,8 +469,9 @@ impl Broker {
         self.usable(actor, container_id)?;
         self.processes.of(container_id).into_iter().find(|process| process.id == exec_id).ok_or_else(|| {
             Error::not_found(format!(
-                "the sandbox {container_id} has no background process {exec_id}: `skillhost sandbox ps` lists those that run \
-                 and the last that have ended"
+                "the sandbox {container_id} has no background process {}: `skillhost sandbox ps` lists those that run and \
+                 the last that have ended",
+                quoted(exec_id)
             ))
         })
     }

@@ -11,7 +11,7 @@ use wasmtime::component::Resource;
 use super::bindings::skillhost::skill::sandbox as wit;
 use super::{Shell, View, WitError};
 use crate::api::types::{Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize};
-use crate::broker::{Chunk, Kept, Owned, Running};
+use crate::broker::{Actor, Broker, Chunk, Fed, Kept, Owned, Running, Target};
 use crate::error::Error;
 use crate::sandbox::link::ExecStdin;
 
@@ -47,6 +47,22 @@ struct State {
     /// What a `read` left over.
     rest: Option<Chunk>,
     ended: Option<wit::ProcessResult>,
+    killed: bool,
+}
+
+/// A guest that acts on a command.
+struct Acting {
+    broker: Arc<Broker>,
+    actor: Arc<Actor>,
+    container_id: String,
+    exec_id: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Acting {
+    fn target(&self) -> Target<'_> {
+        Target { container_id: &self.container_id, exec_id: &self.exec_id }
+    }
 }
 
 /// A process's standard input.
@@ -67,14 +83,14 @@ impl Input {
         }))
     }
 
-    /// Writes `bytes` after what is being written.
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), Error> {
+    /// Writes `bytes` after what is being written, and says whether the command could read them.
+    async fn write(&mut self, bytes: Vec<u8>) -> Result<bool, Error> {
         if let Self::Fed(feeding) = self {
             *self = feeding.await.map_or(Self::Closed, Self::Open);
         }
         match self {
             // What a command that has ended would have read is dropped, as by a closed pipe.
-            Self::Open(stdin) => stdin.write(bytes).await.map(|_| ()),
+            Self::Open(stdin) => stdin.write(bytes).await,
             Self::Fed(_) | Self::Closed => {
                 Err(Error::invalid_argument("the process's standard input is closed already"))
             }
@@ -258,8 +274,19 @@ impl View<'_> {
             Err(error) => return Ok(Err(error)),
         };
         let (id, container_id) = (running.id().to_owned(), running.container_id().to_owned());
-        let state = State { running: Some(running), stdin, rest: None, ended: None };
+        let state = State { running: Some(running), stdin, rest: None, ended: None, killed: false };
         Ok(Ok(self.table.push(Process { id, container_id, state: Arc::new(Mutex::new(state)) })?))
+    }
+
+    fn acting(&mut self, process: &Resource<Process>) -> wasmtime::Result<Acting> {
+        let Process { id, container_id, state } = self.table.get(process)?;
+        Ok(Acting {
+            broker: self.context.broker.clone(),
+            actor: self.context.actor.clone(),
+            container_id: container_id.clone(),
+            exec_id: id.clone(),
+            state: state.clone(),
+        })
     }
 
     fn process(&mut self, process: &Resource<Process>) -> wasmtime::Result<Arc<Mutex<State>>> {
@@ -454,31 +481,48 @@ impl wit::HostProcess for View<'_> {
     }
 
     async fn write(&mut self, process: Resource<Process>, bytes: Vec<u8>) -> wasmtime::Result<Result<(), WitError>> {
-        let state = self.process(&process)?;
-        Ok(self.context.on_host(async move { state.lock().await.stdin.write(bytes).await }).await)
+        let acting = self.acting(&process)?;
+        let work = async move {
+            let write = async {
+                let len = bytes.len() as u64;
+                let mut state = acting.state.lock().await;
+                let written = state.stdin.write(bytes).await;
+                let bytes = if let Ok(true) = written { len } else { 0 };
+                (Fed { bytes, closed: matches!(state.stdin, Input::Closed) }, written.map(drop))
+            };
+            acting.broker.feed(&acting.actor, acting.target(), write).await
+        };
+        Ok(self.context.on_host(work).await)
     }
 
     async fn close_stdin(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
-        let state = self.process(&process)?;
+        let acting = self.acting(&process)?;
         let work = async move {
-            state.lock().await.stdin.close();
-            Ok(())
+            // A command is told once; what is closed is no effect.
+            if matches!(acting.state.lock().await.stdin, Input::Closed) {
+                return Ok(());
+            }
+            let close = async {
+                acting.state.lock().await.stdin.close();
+                (Fed { bytes: 0, closed: true }, Ok(()))
+            };
+            acting.broker.feed(&acting.actor, acting.target(), close).await
         };
         Ok(self.context.on_host(work).await)
     }
 
     async fn signal(&mut self, process: Resource<Process>, number: u8) -> wasmtime::Result<Result<(), WitError>> {
-        let state = self.process(&process)?;
+        let (acting, number) = (self.acting(&process)?, i32::from(number));
         let work = async move {
-            if !(1..=64).contains(&number) {
-                return Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64")));
-            }
-            let control = state.lock().await.running.as_ref().map(Running::control);
-            if let Some(control) = control {
-                control.signal(i32::from(number));
-                control.confirm().await?;
-            }
-            Ok(())
+            let send = async {
+                let control = acting.state.lock().await.running.as_ref().map(Running::control);
+                if let Some(control) = control {
+                    control.signal(number);
+                    control.confirm().await?;
+                }
+                Ok(())
+            };
+            acting.broker.signal(&acting.actor, acting.target(), Some(number), send).await
         };
         Ok(self.context.on_host(work).await)
     }
@@ -495,12 +539,21 @@ impl wit::HostProcess for View<'_> {
     }
 
     async fn kill(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
-        let state = self.process(&process)?;
+        let mut acting = self.acting(&process)?;
+        // What it has is ended, however many effects it has used up; once, so that this is no way around their number.
+        acting.actor = Arc::new(Actor { effects: None, ..(*acting.actor).clone() });
         let work = async move {
-            if let Some(running) = &state.lock().await.running {
-                running.kill();
+            let mut state = acting.state.lock().await;
+            if std::mem::replace(&mut state.killed, true) {
+                return Ok(());
             }
-            Ok(())
+            let kill = async {
+                if let Some(running) = &state.running {
+                    running.kill();
+                }
+                Ok(())
+            };
+            acting.broker.signal(&acting.actor, acting.target(), None, kill).await
         };
         Ok(self.context.on_host(work).await)
     }

@@ -207,9 +207,9 @@ impl Source {
         };
         let place = |error: Error| error.context(path.display());
         let mode = std::fs::metadata(path).map_err(|error| place(error.into()))?.permissions().mode();
-        if mode & 0o007 != 0 {
+        if mode & 0o077 != 0 {
             return Err(Error::denied(format!(
-                "{}: every user of this machine can use it (mode {:o}): `chmod o-rwx` it, and make a new token if anybody may have read it",
+                "{}: other users of this machine can use it (mode {:o}): `chmod go-rwx` it, and make a new token if anybody may have read it",
                 path.display(),
                 mode & 0o7777
             )));
@@ -300,10 +300,12 @@ mod tests {
     fn a_file_that_others_can_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         secret(dir.path(), "one", "a-token-of-enough-bytes");
-        std::fs::set_permissions(dir.path().join("one"), std::fs::Permissions::from_mode(0o644)).unwrap();
         let config = load(dir.path(), &format!("[[http.token]]\nfile = 'one'\n{WHO}")).unwrap();
-        let error = config.tokens().unwrap_err();
-        assert!(error.message.contains("chmod o-rwx"), "{error}");
+        for readable in [0o644, 0o640, 0o604, 0o620] {
+            std::fs::set_permissions(dir.path().join("one"), std::fs::Permissions::from_mode(readable)).unwrap();
+            let error = config.tokens().unwrap_err();
+            assert!(error.message.contains("chmod go-rwx"), "{readable:o}: {error}");
+        }
     }
 
     #[test]

@@ -87,6 +87,15 @@ impl EnvProvider {
         }
     }
 
+    /// The file that the value stands in, which is `config` where that has it itself.
+    pub(super) fn place<'a>(&'a self, config: Option<&'a Path>) -> Option<&'a Path> {
+        match &self.source {
+            Source::Value(_) => config,
+            Source::File(path) => Some(path),
+            Source::Env(_) => None,
+        }
+    }
+
     /// Whether it gives `name` to scripts of `role`.
     pub(crate) fn gives(&self, name: &str, role: &str) -> bool {
         self.name == name && self.roles.as_ref().is_none_or(|roles| roles.iter().any(|named| named == role))

@@ -8,6 +8,15 @@ impl Host {
     pub(super) async fn doctor(&self) -> DoctorReport {
         let sandboxes = self.broker.sandboxes();
         let mut checks = vec![self.state_check(), self.engine_check()];
+        checks.extend(self.config.readable_secrets().into_iter().map(|(path, mode)| Check {
+            name: "secrets".into(),
+            ok: false,
+            detail: format!("other users of this machine can read {} (mode {mode:o})", path.display()),
+            remedy: Some(format!(
+                "chmod go-rwx {}, and change what is in it if anybody may have read it",
+                path.display()
+            )),
+        }));
         let mut can_sandbox = false;
         let mut working = Vec::new();
         for (backend, probed) in sandboxes.probe().await {

@@ -7,19 +7,23 @@ use std::sync::{PoisonError, RwLock};
 
 use super::Host;
 use crate::api::types::Done;
+use crate::broker::Actor;
 use crate::db::Db;
 use crate::error::{Error, Result};
 use crate::units::now_ms;
 
 impl Host {
     /// Gives trust or takes it. What is taken back is all of it: also what single skills of the project were let run with.
-    pub(super) async fn set_trust(&self, project: &Path, trusted: bool) -> Result<Done> {
+    pub(super) async fn set_trust(&self, actor: &Actor, project: &Path, trusted: bool) -> Result<Done> {
         let _changing = self.changing();
-        let done = self.trust.set(project, trusted).await?;
-        if !trusted {
-            self.broker.forget_project(&real(project)?).await?;
-        }
-        Ok(done)
+        let change = async {
+            let done = self.trust.set(project, trusted).await?;
+            if !trusted {
+                self.broker.forget_project(&real(project)?).await?;
+            }
+            Ok(done)
+        };
+        self.broker.trust(actor, project, trusted, change).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! The log of a background host process: bounded, so that it can run for a year.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,6 +16,9 @@ use crate::error::Result;
 pub const LOG_FILE: &str = "host.log";
 
 const PREVIOUS: &str = "host.log.1";
+
+/// The most bytes of one event.
+const LONGEST: usize = 64 << 10;
 
 /// The size at which a log becomes the previous one.
 const ROTATE_AT: u64 = 4 << 20;
@@ -40,7 +44,7 @@ pub(super) fn trace_to(state: Option<&Path>) -> Result<()> {
     // One that is set already is an embedder's or a test's, and stays.
     let _ = match state {
         Some(state) => builder.with_writer(Rotating::open(state)?).try_init(),
-        None => builder.with_writer(io::stderr).try_init(),
+        None => builder.with_writer(|| Plain(io::stderr())).try_init(),
     };
     // Standard error is the file as it was at the start, which a rotation moves away.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
@@ -68,13 +72,50 @@ impl<'a> MakeWriter<'a> for Rotating {
     }
 }
 
+/// An event as one line. Errors repeat what strangers wrote, and no more than one line of it is theirs.
+fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
+    let text = event.strip_suffix(b"\n").unwrap_or(event);
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
+    if text.len() <= LONGEST && text.iter().all(is_plain) {
+        return event.into();
+    }
+    let text = String::from_utf8_lossy(text);
+    let kept = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or_default();
+    let mut line = String::with_capacity(kept.len() + 64);
+    for c in kept.chars() {
+        match c.is_control() && c != '\t' {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    if kept.len() < text.len() {
+        line.push_str(&format!("… ({} bytes)", text.len()));
+    }
+    line.push('\n');
+    line.into_bytes().into()
+}
+
+/// Writes each event as one line.
+struct Plain<W>(W);
+
+impl<W: Write> Write for Plain<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        self.0.write_all(&one_line(event))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 impl Write for &Rotating {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if file.metadata()?.len() >= ROTATE_AT {
             *file = open(&self.state).map_err(|error| io::Error::other(error.message))?;
         }
-        file.write(line)
+        Plain(&mut *file).write(event)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -87,11 +128,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_strangers_wrote_forges_no_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let log = Rotating::open(&path).unwrap();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!("a skill said: {}", "x\n2026-11-22T00:00:00Z  INFO skillhost: all is well\r\u{1b}[2K\u{9b}");
+            tracing::warn!("{}", "y".repeat(2 * LONGEST));
+        });
+        let text = std::fs::read_to_string(path.join(LOG_FILE)).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("x\\n2026-11-22") && !text.contains(['\r', '\u{1b}', '\u{9b}']), "{text}");
+        assert!(text.len() < 2 * LONGEST, "{} bytes", text.len());
+    }
+
+    #[test]
     fn a_log_stays_bounded_and_keeps_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let log = Rotating::open(&path).unwrap();
-        let line = [b'x'; 64 << 10];
+        let line = [b'x'; LONGEST];
         for _ in 0..ROTATE_AT * 3 / line.len() as u64 {
             (&log).write_all(&line).unwrap();
         }

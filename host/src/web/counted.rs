@@ -82,13 +82,19 @@ fn kind(request: &Request) -> &'static str {
         | Request::RestartSandbox { .. }
         | Request::AttachSandbox { .. }
         | Request::DetachSandbox { .. } => "sandbox",
-        Request::Exec(_) | Request::Shell(_) | Request::ExecuteScript(_) | Request::RunScript(_) => "command",
+        Request::Exec(_)
+        | Request::Shell(_)
+        | Request::ShellList { .. }
+        | Request::ShellStop { .. }
+        | Request::ExecuteScript(_)
+        | Request::RunScript(_) => "command",
         Request::ProcessStart(_)
         | Request::ProcessList { .. }
         | Request::ProcessRead(_)
         | Request::ProcessWrite { .. }
         | Request::ProcessWait { .. }
-        | Request::ProcessSignal { .. } => "process",
+        | Request::ProcessSignal { .. }
+        | Request::ResizeTerminal { .. } => "process",
         Request::ReadFile { .. }
         | Request::WriteFile { .. }
         | Request::ListFiles { .. }
@@ -101,7 +107,23 @@ fn kind(request: &Request) -> &'static str {
         | Request::BlackboardList(_)
         | Request::BlackboardDelete(_)
         | Request::BlackboardWatch(_) => "blackboard",
-        _ => "other",
+        Request::ReloadSkills
+        | Request::ListActions { .. }
+        | Request::WatchSkills
+        | Request::SkillFiles { .. }
+        | Request::ReadSkillFile { .. } => "catalog",
+        Request::ListImages(_)
+        | Request::ListScripts { .. }
+        | Request::ListScriptTemplates { .. }
+        | Request::GetScriptTemplate { .. } => "role",
+        Request::Trust { .. }
+        | Request::ListApprovals
+        | Request::Approve { .. }
+        | Request::RevokeApproval { .. }
+        | Request::AuditTail { .. }
+        | Request::Doctor
+        | Request::HostStatus
+        | Request::HostStop => "host",
     }
 }
 

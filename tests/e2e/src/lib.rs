@@ -306,8 +306,15 @@ impl User {
         self.run(["sandbox", "exec", id, "--output", "json", "--shell", line]).json()
     }
 
-    /// The audit records, oldest first.
+    /// The audit records, oldest first, without those of whom the user trusts: most have to, before they begin.
     pub fn audit(&self) -> Vec<Value> {
+        let mut all = self.whole_audit();
+        all.retain(|record| !record["effect"].as_str().unwrap().starts_with("trust."));
+        all
+    }
+
+    /// All audit records, oldest first.
+    pub fn whole_audit(&self) -> Vec<Value> {
         let listed = self.run(["audit", "tail", "-n", "1000", "--output", "json"]).ok().json();
         listed["records"].as_array().unwrap().clone()
     }

@@ -207,7 +207,7 @@ fn a_token_that_others_could_have_read_opens_nothing() {
     let user = with_tokens("");
     fs::set_permissions(user.home().join("acme.token"), fs::Permissions::from_mode(0o644)).unwrap();
     let refused = user.run(["serve", "--http", "127.0.0.1:0"]).code(3);
-    assert!(refused.stderr.contains("chmod o-rwx"), "{refused:?}");
+    assert!(refused.stderr.contains("chmod go-rwx"), "{refused:?}");
     // Who does not serve does not need it.
     user.run(["list"]).ok();
 }

@@ -217,3 +217,27 @@ fn they_end_with_their_sandbox_and_what_they_wrote_can_still_be_read() {
     assert_eq!(ends[0]["outcome"], "sandbox-died", "{ends:?}");
     assert_eq!(ends[0]["detail"]["container_id"], json!(id));
 }
+
+/// Would have caught what guests did to their commands without anybody being told.
+#[test]
+fn what_a_skill_does_to_its_commands_is_recorded_like_anybodys() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    user.run(["run", "probe.pipe", "--arg", "line=cat", "--arg", "input=hello"]).ok();
+    user.run(["run", "probe.start", "--arg", "line=echo up; sleep 600", "--arg", "then=kill"]).ok();
+    let audit = user.audit();
+    let of = |effect: &str| {
+        let all = audit.iter().filter(|record| record["effect"] == effect && record["skill"] == "probe");
+        all.inspect(|record| assert_eq!(record["outcome"], "ok", "{record}")).collect::<Vec<_>>()
+    };
+    let execs = of("sandbox.exec");
+    let of_exec =
+        |record: &Value, place: usize| assert_eq!(record["detail"]["exec_id"], execs[place]["detail"]["exec_id"]);
+    let writes = of("process.write");
+    let told: Vec<_> = writes.iter().map(|record| (&record["detail"]["bytes"], &record["detail"]["closed"])).collect();
+    assert_eq!(told, [(&json!(5), &json!(false)), (&json!(0), &json!(true))]);
+    writes.iter().for_each(|record| of_exec(record, 0));
+    let [signal] = of("process.signal")[..] else { panic!("{audit:?}") };
+    assert_eq!(signal["detail"]["signal"], "end");
+    of_exec(signal, 1);
+}

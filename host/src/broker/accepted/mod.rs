@@ -33,6 +33,7 @@ use super::{Actor, Broker, Record};
 use crate::api::types::Done;
 use crate::error::{Error, Result};
 use crate::skills::Loaded;
+use crate::units::quoted;
 
 /// How much of a reach is shown in a listing, and in a refusal.
 const MAX_LISTED: usize = 1024;
@@ -145,8 +146,9 @@ impl Broker {
         let result = forgotten.and_then(|forgotten| {
             if forgotten.is_empty() {
                 return Err(Error::not_found(format!(
-                    "nothing is kept of a skill {skill:?}, nor of one in such a directory: `skillhost approve` lists what was \
-                     approved"
+                    "nothing is kept of a skill {}, nor of one in such a directory: `skillhost approve` lists what was \
+                     approved",
+                    quoted(skill)
                 )));
             }
             let places: Vec<_> = forgotten.iter().map(|dir| dir.display().to_string()).collect();
@@ -162,6 +164,22 @@ impl Broker {
                  is, what it may then is its new baseline"
             ),
         })
+    }
+
+    /// Records that a project is trusted from now on, or no longer, which `change` does.
+    pub(crate) async fn trust<T>(
+        &self,
+        actor: &Actor,
+        project: &Path,
+        trusted: bool,
+        change: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut record = self.begin(actor, "trust.set").await?;
+        record.note("trusted", trusted);
+        // As it leads now; where it leads nowhere, as it was named.
+        record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
+        let result = change.await;
+        record.end(result).await
     }
 
     /// Forgets what the skills of a project were let run with; the project's path leads through no link.

@@ -1,0 +1,60 @@
+//! Acting on a command that runs: writing to it, signalling it, ending it.
+//!
+//! Whoever acts has the command already, each in their own way: a guest by its handle, others by an id in the table of background
+//! processes. What is checked and recorded of the act is the same for all, and is here.
+
+use super::{Actor, Broker};
+use crate::error::{Error, Result};
+
+/// The command that is acted on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) container_id: &'a str,
+    pub(crate) exec_id: &'a str,
+}
+
+/// What became of a write to a command's standard input.
+#[derive(Debug, Default)]
+pub(crate) struct Fed {
+    /// What it was given.
+    pub(crate) bytes: u64,
+    /// Whether it gets no more.
+    pub(crate) closed: bool,
+}
+
+impl Broker {
+    /// Records a write, which `work` does.
+    pub(crate) async fn feed<T>(
+        &self,
+        actor: &Actor,
+        target: Target<'_>,
+        work: impl Future<Output = (Fed, Result<T>)>,
+    ) -> Result<T> {
+        let mut record = self.begin(actor, "process.write").await?;
+        record.note("container_id", target.container_id);
+        record.note("exec_id", target.exec_id);
+        let (fed, result) = work.await;
+        record.note("bytes", fed.bytes);
+        record.note("closed", fed.closed);
+        record.end(result).await
+    }
+
+    /// Records a signal, or the end where there is none, which `work` sends.
+    pub(crate) async fn signal<T>(
+        &self,
+        actor: &Actor,
+        target: Target<'_>,
+        signal: Option<i32>,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut record = self.begin(actor, "process.signal").await?;
+        record.note("container_id", target.container_id);
+        record.note("exec_id", target.exec_id);
+        record.note("signal", signal.map_or_else(|| "end".into(), serde_json::Value::from));
+        let result = match signal.filter(|number| !(1..=64).contains(number)) {
+            Some(number) => Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64"))),
+            None => work.await,
+        };
+        record.end(result).await
+    }
+}
