@@ -150,6 +150,7 @@ impl From<std::io::Error> for Error {
             std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
             std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
             std::io::ErrorKind::InvalidInput => ErrorKind::InvalidArgument,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Unavailable,
             _ => ErrorKind::Other,
         };
         Self::new(kind, error.to_string())

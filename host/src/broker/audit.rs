@@ -26,6 +26,8 @@ const PAGE: u64 = 8 << 20;
 const MAX_READ: u64 = 32 << 10;
 /// What a record takes up besides its facts, about.
 const OVERHEAD: u64 = 128;
+/// The fewest free pages of the database that one record is sure to fit into.
+const PAGES: u64 = 32;
 /// How many of the oldest records go at once.
 const DROPPED_AT_ONCE: u64 = 64;
 /// Who makes the records of the log itself.
@@ -134,9 +136,21 @@ impl Audit {
             outcome: outcome.into(),
             detail,
         };
-        let (row, size) = (record.clone(), self.size.clone());
+        record.seq = match self.write(&record).await {
+            // The disk has just filled up, and the database has a reserve from now on.
+            Err(full) if full.kind == ErrorKind::Unavailable => self.write(&record).await?,
+            written => written?,
+        };
+        // Nobody follows: that is no failure.
+        let _ = self.live.send(record);
+        Ok(())
+    }
+
+    /// Writes a record; the answer is its number.
+    async fn write(&self, record: &AuditRecord) -> Result<u64> {
+        let (row, size, disk) = (record.clone(), self.size.clone(), self.db.disk().clone());
         let work = move |transaction: &Transaction<'_>| {
-            let dropped = size.make_room(transaction)?;
+            let dropped = size.make_room(transaction, disk.is_full())?;
             let (seq, bytes) = insert(transaction, &row)?;
             Ok((seq, Change::of(size, dropped.added + bytes, dropped.bytes)))
         };
@@ -144,10 +158,12 @@ impl Audit {
             change.committed();
             seq
         };
-        record.seq = self.db.run_then(work, then).await?;
-        // Nobody follows: that is no failure.
-        let _ = self.live.send(record);
-        Ok(())
+        self.db.run_then(work, then).await
+    }
+
+    /// Refuses where the file system of the state directory is full.
+    pub(super) fn has_room(&self) -> Result<()> {
+        self.db.disk().has_room()
     }
 
     /// The last `lines` records before `before`, oldest first, and no more than fit into an answer.
@@ -175,9 +191,15 @@ impl Size {
         self.bytes.store((bytes + added).saturating_sub(dropped), Ordering::Relaxed);
     }
 
-    /// Drops the oldest records where there is no room for one more.
-    fn make_room(&self, transaction: &Transaction<'_>) -> rusqlite::Result<Dropped> {
-        if self.bytes.load(Ordering::Relaxed) < self.max {
+    /// Drops the oldest records where there is no room for one more: within the log's bound, or, on a disk that is full,
+    /// within the database.
+    fn make_room(&self, transaction: &Transaction<'_>, disk_is_full: bool) -> rusqlite::Result<Dropped> {
+        let fits = self.bytes.load(Ordering::Relaxed) < self.max;
+        let has_pages = || {
+            let free = "PRAGMA freelist_count";
+            transaction.prepare_cached(free)?.query_row([], |row| row.get::<_, u64>(0)).map(|free| free >= PAGES)
+        };
+        if fits && (!disk_is_full || has_pages()?) {
             return Ok(Dropped::default());
         }
         let (mut last, mut records, mut bytes) = (0u64, 0, 0);

@@ -55,6 +55,11 @@ use shells::Shells;
 use streams::Streams;
 use terminals::Terminals;
 
+/// What makes more of something in the state directory, and is refused where its disk is full. Commands run on: somebody may
+/// be removing files by one.
+const WANTS_ROOM: [&str; 5] =
+    ["sandbox.launch", "sandbox.restart", "files.write", "files.copy-in", "blackboard.publish"];
+
 /// Who asks, and what that may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
@@ -150,9 +155,13 @@ impl Broker {
         Record::begin(&self.audit, actor, effect).end(Err(error)).await
     }
 
-    /// Begins an effect, of which an invocation has only so many.
+    /// Begins an effect, of which an invocation has only so many, and for which there may have to be room.
     async fn begin(&self, actor: &Actor, effect: &'static str) -> Result<Record> {
         match actor.effects.as_ref().map_or(Ok(()), |effects| effects.begin()) {
+            Ok(()) if WANTS_ROOM.contains(&effect) => match self.audit.has_room() {
+                Ok(()) => Ok(Record::begin(&self.audit, actor, effect)),
+                Err(full) => self.refuse(actor, effect, full).await,
+            },
             Ok(()) => Ok(Record::begin(&self.audit, actor, effect)),
             Err(refused) if refused.first => self.refuse(actor, effect, refused.error).await,
             Err(refused) => Err(refused.error),

@@ -116,6 +116,7 @@ fn millis(time: Duration) -> u64 {
 impl Broker {
     /// Whether the actor may have the output of an exec on the blackboard. Asked before the command starts.
     pub(super) fn may_stream(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<()> {
+        self.audit.has_room()?;
         actor.grant.publish_by_host(&chunk_key(container_id, exec_id, 0))?;
         actor.grant.publish_by_host(&complete_key(exec_id))
     }

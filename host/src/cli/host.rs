@@ -95,6 +95,14 @@ enum Verb {
     /// Ends the host process, its calls and its sandboxes, and waits until it is gone
     #[command(after_help = "Example:\n  skillhost host stop")]
     Stop,
+    /// Puts a damaged database aside, so that the next command begins with an empty one
+    #[command(after_help = "\
+The damaged one is kept beside it, under a name with the time. What it held is not taken over: projects have to be trusted and
+skills approved again, the blackboard is empty, and the audit log begins anew. A database that is whole is left alone.
+
+Example:
+  skillhost host recover")]
+    Recover,
     /// Shows the end of the background host process's log
     #[command(after_help = "Example:\n  skillhost host log -n 50")]
     Log {
@@ -109,9 +117,24 @@ impl Host {
         match self.verb {
             Verb::Status => status(app).await,
             Verb::Stop => stop(app).await,
+            Verb::Recover => recover(app).await,
             Verb::Log { lines } => log(app, lines).await,
         }
     }
+}
+
+async fn recover(app: &App) -> Ended {
+    let aside = process::recover(&app.global.state_dir()?).await?;
+    let message = format!(
+        "the damaged database is kept as {}; the next command begins with an empty one: trust projects (`skillhost trust`) and \
+         approve skills again",
+        aside.display()
+    );
+    match app.json() {
+        true => app.print_json(&json!({ "kept": aside.display().to_string(), "message": message })).await?,
+        false => app.print_text(message).await?,
+    }
+    Ok(0)
 }
 
 async fn status(app: &App) -> Ended {

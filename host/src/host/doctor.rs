@@ -1,8 +1,15 @@
 //! What is on, what is missing, and how to get it.
 
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
 use super::Host;
 use crate::api::types::{Check, DoctorReport, ImageFilter};
 use crate::engine::Allocation;
+use crate::units::show_bytes;
+
+/// How many files are looked at to say what takes up the room.
+const MAX_SEEN: usize = 100_000;
 
 impl Host {
     pub(super) async fn doctor(&self) -> DoctorReport {
@@ -73,12 +80,19 @@ impl Host {
     }
 
     fn state_check(&self) -> Check {
-        Check {
-            name: "state directory".into(),
-            ok: true,
-            detail: self.options.state_dir.display().to_string(),
-            remedy: None,
-        }
+        let dir = &self.options.state_dir;
+        let (ok, detail, remedy) = match self.db.disk().space() {
+            Err(error) => (false, error.to_string(), None),
+            Ok(space) if !space.is_short() => (true, space.to_string(), None),
+            Ok(space) => {
+                let remedy = "make room on its file system: what sandboxes wrote is in `workspaces`, and what they no longer need \
+                              there can be removed; until then nothing is launched or written, while reading, deleting and \
+                              stopping go on";
+                let detail = format!("its file system is full: {space}; {}", held(dir));
+                (false, detail, Some(remedy.to_owned()))
+            }
+        };
+        Check { name: "state directory".into(), ok, detail: format!("{}: {detail}", dir.display()), remedy }
     }
 
     fn engine_check(&self) -> Check {
@@ -92,4 +106,29 @@ impl Host {
         };
         Check { name: "WebAssembly engine".into(), ok, detail: detail.into(), remedy }
     }
+}
+
+/// What takes up the room in a directory, the largest first.
+fn held(dir: &Path) -> String {
+    let mut seen = 0;
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut all: Vec<_> = entries.map(|entry| (size(&entry.path(), &mut seen), entry.file_name())).collect();
+    all.sort_by(|one, other| other.cmp(one));
+    let shown =
+        all.iter().take(4).map(|(bytes, name)| format!("`{}` has {}", name.to_string_lossy(), show_bytes(*bytes)));
+    shown.collect::<Vec<_>>().join(", ") + if seen >= MAX_SEEN { " or more" } else { "" }
+}
+
+/// Bytes of a file, or of all in a directory; however deep somebody made that.
+fn size(path: &Path, seen: &mut usize) -> u64 {
+    let (mut bytes, mut waiting) = (0, vec![path.to_owned()]);
+    while let Some(path) = waiting.pop().filter(|_| *seen < MAX_SEEN) {
+        let Ok(metadata) = path.symlink_metadata() else { continue };
+        *seen += 1;
+        bytes += metadata.blocks().saturating_mul(512);
+        if metadata.is_dir() {
+            waiting.extend(std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
+    }
+    bytes
 }

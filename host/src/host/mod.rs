@@ -30,7 +30,7 @@ use crate::apart::Bounds;
 use crate::api::types::{AuditList, BlackboardDeleted, Call, Event, HostStatus, Request, WatchRequest, Watched};
 use crate::broker::{Actor, Audit, Broker, Skills};
 use crate::config::{Config, Isolation};
-use crate::db::Db;
+use crate::db::{self, Db};
 use crate::engine::{Engine, compile};
 use crate::error::{Error, Result};
 use crate::private::Private;
@@ -152,6 +152,7 @@ pub struct Host {
     kept: Kept,
     watches: Watches,
     trust: Trust,
+    db: Db,
     calls: AtomicUsize,
     started_at_ms: u64,
 }
@@ -175,7 +176,7 @@ impl Host {
         let state = &options.state_dir;
         let private = Private::open(state)?;
         private.close_files()?;
-        let db = Db::open(&state.join("state.db"), config.durability)?;
+        let db = Db::open(&state.join(db::FILE), config.durability)?;
         let engine = Arc::new(Engine::open(
             private.cache("compiled")?,
             options.describer.clone(),
@@ -203,7 +204,10 @@ impl Host {
         let audit = Audit::open(db.clone(), config.audit.max_bytes.0).await?;
         let broker = Broker::new(config.clone(), sandboxes, skills, audit, &db);
         broker.adopt()?;
-        broker.end_streams_of_the_dead().await?;
+        if let Err(error) = broker.end_streams_of_the_dead().await {
+            // The next host process tries again. What is full must not keep this one from saying so.
+            tracing::error!("streams of an earlier host process have no end yet: {error}");
+        }
         Ok(Arc::new(Self {
             options,
             config,
@@ -214,7 +218,8 @@ impl Host {
             digests: Arc::default(),
             kept: Kept::default(),
             watches: Watches::default(),
-            trust: Trust::open(db).await?,
+            trust: Trust::open(db.clone()).await?,
+            db,
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
         }))

@@ -16,6 +16,7 @@
 
 mod door;
 mod log;
+mod recover;
 mod remote;
 mod serve;
 mod start;
@@ -23,6 +24,7 @@ mod state_dir;
 
 pub use door::Door;
 pub use log::LOG_FILE;
+pub use recover::recover;
 pub use remote::Remote;
 pub use serve::{HostService, ServeMode, serve};
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};

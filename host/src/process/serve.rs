@@ -115,7 +115,10 @@ async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Optio
             state.path().display()
         ))
     })??;
-    lock.sign()?;
+    // It is for messages; on a full disk there is no room for it.
+    if let Err(error) = lock.sign() {
+        tracing::warn!("the host's lock does not say whose it is: {error}");
+    }
     // Before anything is opened: a signal from here on ends the process in order.
     let (stop, stopped) = watch::channel(false);
     stop_on_signals(&stop)?;

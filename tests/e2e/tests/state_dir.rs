@@ -1,6 +1,6 @@
 //! The state directory is its owner's alone, however it came to be and whatever the program was started with.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -100,28 +100,49 @@ fn compiled_code_that_somebody_else_could_have_written_is_compiled_anew() {
     let user = User::with_skills(&["hello"]);
     hello(&user, 0o022);
     let kept = compiled(&user);
-    let is_anew = |what: &str, planted: u64| {
+    // Open, so that its number is not given again.
+    let is_anew = |what: &str, planted: &File| {
         hello(&user, 0o022);
-        let metadata = compiled(&user).symlink_metadata().unwrap();
-        assert!(metadata.is_file() && metadata.ino() != planted && metadata.mode() & 0o777 == 0o600, "{what}");
+        let (now, planted) = (compiled(&user).symlink_metadata().unwrap(), planted.metadata().unwrap());
+        assert!(now.is_file() && now.ino() != planted.ino() && now.mode() & 0o777 == 0o600, "{what}");
         user.run(["host", "stop"]).ok();
     };
     user.run(["host", "stop"]).ok();
 
     // The very code, in a file that others can write.
     chmod(&kept, 0o666);
-    is_anew("a file that others can write", kept.metadata().unwrap().ino());
+    is_anew("a file that others can write", &File::open(&kept).unwrap());
 
     // The very code, by a link.
     let elsewhere = user.elsewhere().join("code");
     fs::copy(&kept, &elsewhere).unwrap();
     fs::remove_file(&kept).unwrap();
     symlink(&elsewhere, &kept).unwrap();
-    is_anew("a link", kept.symlink_metadata().unwrap().ino());
+    is_anew("a link", &File::open(&kept).unwrap());
 
     // The very code in a directory where others could have put it.
-    let planted = kept.metadata().unwrap().ino();
+    let planted = File::open(&kept).unwrap();
     chmod(kept.parent().unwrap(), 0o777);
-    is_anew("a directory that others could write", planted);
+    is_anew("a directory that others could write", &planted);
     assert_eq!(kept.parent().unwrap().metadata().unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_damaged_database_stops_the_host_and_is_put_aside_by_a_person_alone() {
+    let user = User::with_skills(&["hello"]);
+    let refused = user.run(["host", "recover"]).code(2);
+    assert!(refused.stderr.contains("in use"), "{refused:?}");
+    user.run(["host", "stop"]).ok();
+    assert!(user.run(["host", "recover"]).code(2).stderr.contains("is whole"));
+    let (database, log) = (user.state().join("state.db"), user.state().join("state.db-wal"));
+    let bad = [0x5a; 64 << 10];
+    fs::write(&database, bad).unwrap();
+    fs::remove_file(log).unwrap();
+    let refused = user.run(["list"]).code(5);
+    assert!(refused.stderr.contains("is damaged") && refused.stderr.contains("skillhost host recover"), "{refused:?}");
+    assert_eq!(fs::read(&database).unwrap(), bad, "nothing was changed");
+    let kept = user.run(["host", "recover", "--output", "json"]).ok().json()["kept"].as_str().unwrap().to_owned();
+    assert_eq!(fs::read(kept).unwrap(), bad);
+    let listed = user.run(["list", "--output", "json"]).ok().json();
+    assert_eq!(listed["skills"][0]["state"], "untrusted", "what was lost is asked again: {listed}");
 }

@@ -1,0 +1,140 @@
+//! The embedded database: one file, one thread, one writer.
+//!
+//! Everything that lasts goes through one connection on one thread, so no lock is ever contended and a reader sees
+//! what was written before it asked. Writes that arrive together share one transaction. A write is answered when
+//! its transaction is committed to the write-ahead log: it survives the sudden death of every process. With
+//! `durability = "power"` each commit also waits for the disk, and survives a power cut. Without it a power cut takes what
+//! was written last, and nothing else.
+//!
+//! On a full disk it goes on ([`ground`]): reading, deleting and the audit log have room of their own.
+
+mod disk;
+mod ground;
+mod open;
+mod schema;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use rusqlite::Transaction;
+use tokio::sync::oneshot;
+
+pub(crate) use disk::Disk;
+use ground::is_full;
+use serve::{Failed, Job, Ran};
+
+use crate::error::{Error, Result};
+
+/// Its name in the state directory.
+pub(crate) const FILE: &str = "state.db";
+
+/// What a commit survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// The death of every process.
+    #[default]
+    Process,
+    /// A power cut too.
+    Power,
+}
+
+/// The handle; clones share the thread, which ends with the last of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Db {
+    jobs: mpsc::Sender<Job>,
+    disk: Arc<Disk>,
+}
+
+impl Db {
+    pub(crate) fn open(path: &Path, durability: Durability) -> Result<Self> {
+        let (connection, ground, disk) = open::open(path, durability)?;
+        let (jobs, queue) = mpsc::channel();
+        thread::Builder::new().name("database".into()).spawn(move || serve::serve(connection, ground, &queue))?;
+        Ok(Self { jobs, disk })
+    }
+
+    /// Puts a damaged database aside, so that the next one that is opened is new; the answer is where. Refuses when it is
+    /// whole. Nobody may have it open.
+    pub(crate) fn put_aside(path: &Path) -> Result<PathBuf> {
+        open::put_aside(path)
+    }
+
+    /// The file system that it is on.
+    pub(crate) fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// Runs `work` in a transaction and answers when that is committed.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run_then(work, |value| value).await
+    }
+
+    /// The same; what `work` gave goes through `then` once it is committed. That happens on the database's own thread, in
+    /// the order of the commits and before any later one, so it must not wait for anything.
+    pub(crate) async fn run_then<T: 'static, U: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        then: impl FnOnce(T) -> U + Send + 'static,
+    ) -> Result<U> {
+        let (send, receive) = oneshot::channel();
+        let job: Job = Box::new(move |transaction| {
+            let answer = work(transaction);
+            let was_full = answer.as_ref().is_err_and(is_full);
+            let reply = Box::new(move |committed: std::result::Result<(), &Failed>| {
+                let answer = match (answer, committed) {
+                    (Ok(value), Ok(())) => Ok(then(value)),
+                    (Err(error), _) => Err(failed(&Failed::from(&error))),
+                    (_, Err(failure)) => Err(failed(failure)),
+                };
+                // Nobody waits any more: the write stands all the same.
+                let _ = send.send(answer);
+            });
+            Ran { reply, was_full }
+        });
+        self.jobs.send(job).map_err(|_| ended())?;
+        receive.await.map_err(|_| ended())?
+    }
+}
+
+/// Does all of `work`, or nothing: what shares a transaction with it is not touched by its failure.
+pub(crate) fn atomically<T>(
+    transaction: &Transaction<'_>,
+    work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    transaction.prepare_cached("SAVEPOINT job")?.execute([])?;
+    let result = work(transaction);
+    if transaction.is_autocommit() {
+        // It was rolled back with all that shared the transaction, and the savepoint went with it.
+        return result;
+    }
+    if result.is_err() {
+        transaction.prepare_cached("ROLLBACK TO job")?.execute([])?;
+    }
+    transaction.prepare_cached("RELEASE job")?.execute([])?;
+    result
+}
+
+fn ended() -> Error {
+    failed(&Failed { why: "its thread has ended".to_owned(), was_full: false })
+}
+
+fn failed(failure: &Failed) -> Error {
+    if failure.was_full {
+        return Error::unavailable(
+            "the file system of the state directory is full, and this was not written: make room there (`skillhost doctor` says \
+             what there is), and try again",
+        );
+    }
+    Error::other(format!(
+        "the host's database failed: {}; `skillhost doctor` looks at the state directory",
+        failure.why
+    ))
+}

@@ -1,0 +1,87 @@
+//! The tables, and what becomes of those of earlier versions.
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS audit (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    skill TEXT,
+    invocation_id TEXT,
+    effect TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    detail TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS board_entries (
+    scope TEXT NOT NULL,
+    key TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    event INTEGER NOT NULL,
+    used INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    room INTEGER NOT NULL,
+    expires_at_ms INTEGER,
+    created_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    updated_by TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS board_entries_used ON board_entries (scope, room, used);
+CREATE INDEX IF NOT EXISTS board_entries_expiry ON board_entries (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS board_sessions (
+    scope TEXT PRIMARY KEY,
+    event INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    stream_entries INTEGER NOT NULL,
+    stream_bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS board_streams (
+    exec_id TEXT PRIMARY KEY,
+    container_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    started_at_ms INTEGER NOT NULL,
+    chunks INTEGER NOT NULL,
+    stdout_bytes INTEGER NOT NULL,
+    stderr_bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS kept_skills (
+    directory BLOB PRIMARY KEY,
+    project BLOB,
+    skill TEXT NOT NULL,
+    component TEXT NOT NULL,
+    manifest TEXT NOT NULL,
+    approved INTEGER NOT NULL,
+    reach TEXT NOT NULL,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS reserve (
+    id INTEGER PRIMARY KEY,
+    pages BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS trust (
+    project TEXT PRIMARY KEY,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+";
+
+/// The version of [`SCHEMA`].
+pub(super) const VERSION: i64 = 4;
+
+/// What version 1 kept of the blackboard, taken over: the order of its events is that of its writes.
+pub(super) const FROM_VERSION_1: &str = "
+INSERT INTO board_entries
+    SELECT scope, key, version, place, 2 * place, length(CAST(key AS BLOB)) + length(CAST(value AS BLOB)) + 4, 0, NULL,
+        created_at_ms, updated_at_ms, created_by, updated_by, '[]', '{}', value
+    FROM (SELECT *, row_number() OVER (PARTITION BY scope ORDER BY updated_at_ms, key) AS place FROM blackboard);
+INSERT INTO board_sessions
+    SELECT scope, max(event), count(*), sum(bytes), 0, 0 FROM board_entries GROUP BY scope;
+DROP TABLE blackboard;
+";

@@ -1,0 +1,95 @@
+//! The thread that owns the connection: batches of jobs, each batch a transaction.
+
+use std::sync::mpsc;
+
+use rusqlite::{Connection, Transaction};
+
+use super::ground::{Ground, is_full};
+
+/// How many writes one transaction takes at most.
+const BATCH: usize = 256;
+
+/// Work in a transaction, whatever becomes of that.
+pub(super) type Job = Box<dyn FnOnce(&Transaction<'_>) -> Ran + Send>;
+
+type Reply = Box<dyn FnOnce(std::result::Result<(), &Failed>)>;
+
+/// A job that was run.
+pub(super) struct Ran {
+    /// Told whether the transaction was committed.
+    pub(super) reply: Reply,
+    /// Whether it had no room.
+    pub(super) was_full: bool,
+}
+
+/// Why something was not written.
+#[derive(Debug, Clone)]
+pub(super) struct Failed {
+    pub(super) why: String,
+    pub(super) was_full: bool,
+}
+
+impl From<&rusqlite::Error> for Failed {
+    fn from(error: &rusqlite::Error) -> Self {
+        Self { why: error.to_string(), was_full: is_full(error) }
+    }
+}
+
+/// Does jobs until nobody can send any more.
+pub(super) fn serve(mut connection: Connection, mut ground: Ground, queue: &mpsc::Receiver<Job>) {
+    while let Ok(first) = queue.recv() {
+        ground.look(&mut connection);
+        let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
+        let committed = batch.run(&mut connection, &mut ground, first, queue);
+        let was_full = batch.was_full || committed.as_ref().is_err_and(|failed| failed.was_full);
+        match &committed {
+            Ok(()) => ground.keep(),
+            Err(_) => ground.failed(),
+        }
+        if was_full {
+            ground.fall_back(&connection);
+        }
+        for ran in batch.ran {
+            (ran.reply)(committed.as_ref().copied());
+        }
+        if ground.is_full() {
+            // The log must stay within what it holds.
+            Ground::move_log(&connection);
+        }
+    }
+    Ground::move_log(&connection);
+}
+
+struct Batch {
+    ran: Vec<Ran>,
+    most: usize,
+    was_full: bool,
+}
+
+impl Batch {
+    fn run(
+        &mut self,
+        connection: &mut Connection,
+        ground: &mut Ground,
+        first: Job,
+        queue: &mpsc::Receiver<Job>,
+    ) -> std::result::Result<(), Failed> {
+        let transaction = connection.transaction().map_err(|error| Failed::from(&error))?;
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let ran = job(&transaction);
+            self.was_full |= ran.was_full;
+            self.ran.push(ran);
+            // An error may have rolled all of it back. Then what came before is not written, and what came next would be
+            // a transaction of its own.
+            if transaction.is_autocommit() {
+                let why = "another write of the same transaction failed, and none of it is written".to_owned();
+                return Err(Failed { why, was_full: self.was_full });
+            }
+            if self.ran.len() < self.most && !self.was_full {
+                next = queue.try_recv().ok();
+            }
+        }
+        ground.cover(&transaction).and_then(|()| transaction.commit()).map_err(|error| Failed::from(&error))
+    }
+}

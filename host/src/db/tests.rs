@@ -1,0 +1,321 @@
+//! The database, also on a disk that is full.
+
+use rusqlite::Connection;
+
+use super::*;
+
+#[tokio::test]
+async fn what_is_acknowledged_is_there_after_a_reopen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let db = Db::open(&path, Durability::Process).unwrap();
+    db.run(|t| t.execute("INSERT INTO trust VALUES ('/p', 7)", [])).await.unwrap();
+    // A second connection reads what the first has only acknowledged, not closed.
+    let other = Db::open(&path, Durability::Process).unwrap();
+    let at: u64 = other.run(|t| t.query_row("SELECT at_ms FROM trust", [], |row| row.get(0))).await.unwrap();
+    assert_eq!(at, 7);
+}
+
+#[tokio::test]
+async fn a_failed_write_says_so_and_the_next_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
+    let error = db.run(|t| t.execute("INSERT INTO nowhere VALUES (1)", [])).await.unwrap_err();
+    assert!(error.message.contains("nowhere"), "{error}");
+    db.run(|t| t.execute("INSERT INTO trust VALUES ('/p', 7)", [])).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_fails_half_way_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
+    let half = |t: &Transaction<'_>| {
+        t.execute("INSERT INTO trust VALUES ('/p', 7)", [])?;
+        t.execute("INSERT INTO nowhere VALUES (1)", [])
+    };
+    db.run(move |t| atomically(t, half)).await.unwrap_err();
+    let left: u64 = db.run(|t| t.query_row("SELECT count(*) FROM trust", [], |row| row.get(0))).await.unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn what_follows_a_commit_has_its_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
+    let (send, receive) = mpsc::channel();
+    let writes = (0..500).map(|n| {
+        let send = send.clone();
+        let insert = "INSERT INTO trust VALUES (?1, 0)";
+        // The number of rows is that of the commits so far.
+        let work = move |t: &Transaction<'_>| {
+            t.execute(insert, [n])?;
+            t.query_row("SELECT count(*) FROM trust", [], |row| row.get::<_, u64>(0))
+        };
+        db.run_then(work, move |place| send.send(place).unwrap())
+    });
+    futures_util::future::try_join_all(writes).await.unwrap();
+    assert_eq!(receive.try_iter().collect::<Vec<_>>(), (1..=500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_earlier_blackboard_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(
+        "CREATE TABLE blackboard (scope TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, version INTEGER NOT NULL,
+            created_at_ms INTEGER NOT NULL, updated_at_ms INTEGER NOT NULL, created_by TEXT NOT NULL,
+            updated_by TEXT NOT NULL, PRIMARY KEY (scope, key)) STRICT, WITHOUT ROWID;
+        INSERT INTO blackboard VALUES ('s', 'b', '1', 4, 1, 9, 'x', 'y'), ('s', 'a', '22', 1, 2, 3, 'x', 'x');
+        PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    let db = Db::open(&path, Durability::Process).unwrap();
+    let read = |t: &Transaction<'_>| {
+        let session = "SELECT event, entries, bytes FROM board_sessions WHERE scope = 's'";
+        let session = t.query_row(session, [], |row| <(u64, u64, u64)>::try_from(row))?;
+        let entry = "SELECT version, event, value FROM board_entries WHERE scope = 's' AND key = 'b'";
+        Ok((session, t.query_row(entry, [], |row| <(u64, u64, String)>::try_from(row))?))
+    };
+    let (session, entry) = db.run(read).await.unwrap();
+    assert_eq!((session.0, session.1, entry), (2, 2, (4, 2, "1".to_owned())));
+    assert_eq!(session.2, 3 + 2 * (1 + 4));
+}
+
+#[test]
+fn a_later_version_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    drop(Db::open(&path, Durability::Process).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let error = Db::open(&path, Durability::Process).unwrap_err();
+    assert!(format!("{error:#}").contains("later version"), "{error:#}");
+}
+
+/// A file system of some megabytes, which the calling thread alone sees, and those that it starts from then on.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new(mib: u64) -> Self {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+        use rustix::thread::UnshareFlags;
+        let dir = tempfile::tempdir().unwrap();
+        // SAFETY: the thread shares its directories with nobody afterwards, and no descriptors become its own.
+        #[allow(unsafe_code)]
+        unsafe {
+            rustix::thread::unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS).unwrap();
+        }
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
+        let size = std::ffi::CString::new(format!("size={mib}m,mode=700")).unwrap();
+        mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), Some(size.as_c_str())).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("state.db")
+    }
+
+    /// Fills it, to the last block.
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut file = std::fs::File::options().create(true).append(true).open(self.dir.path().join("filler")).unwrap();
+        for size in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.dir.path().join("filler")).unwrap();
+    }
+}
+
+/// Runs a test in a thread of its own, with a runtime that has no other.
+fn on_a_small_disk<F: Future<Output = ()>>(mib: u64, test: impl FnOnce(SmallDisk) -> F + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root mounts a file system in a namespace of its own");
+        return;
+    }
+    let run = move || {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test(SmallDisk::new(mib)))
+    };
+    thread::spawn(run).join().unwrap();
+}
+
+async fn put(db: &Db, project: String) -> Result<usize> {
+    db.run(move |t| t.execute("INSERT INTO trust VALUES (?1, 0)", [project])).await
+}
+
+/// Works until the database has looked at its disk again, and found it so.
+async fn until_full_is(db: &Db, full: bool) {
+    while db.disk().is_full() != full {
+        db.run(|t| t.execute("DELETE FROM trust WHERE project = 'none'", [])).await.unwrap();
+    }
+}
+
+async fn count(db: &Db) -> u64 {
+    db.run(|t| t.query_row("SELECT count(*) FROM trust", [], |row| row.get(0))).await.unwrap()
+}
+
+#[test]
+fn on_a_full_disk_small_writes_and_deletes_go_on_and_large_ones_fail_by_name() {
+    on_a_small_disk(12, async |disk| {
+        let db = Db::open(&disk.path(), Durability::Process).unwrap();
+        put(&db, "before".into()).await.unwrap();
+        for round in 0..3 {
+            disk.fill();
+            // What finds it full may fail, and says so; from then on there is the reserve.
+            let _ = put(&db, format!("first-{round}")).await;
+            for number in 0..500 {
+                put(&db, format!("{round}-{number}")).await.unwrap_or_else(|error| panic!("{number}: {error}"));
+                db.run(move |t| t.execute("DELETE FROM trust WHERE project = ?1", [format!("{round}-{}", number / 2)]))
+                    .await
+                    .unwrap();
+            }
+            assert!(db.disk().has_room().is_err());
+            until_full_is(&db, true).await;
+            let error = put(&db, "x".repeat(3 << 20)).await.unwrap_err();
+            assert_eq!(error.kind, crate::error::ErrorKind::Unavailable, "{error}");
+            assert!(error.message.contains("full"), "{error}");
+            // It is no worse for that.
+            put(&db, format!("after-{round}")).await.unwrap();
+            disk.free();
+            // With room all is as before, at the next look.
+            until_full_is(&db, false).await;
+            put(&db, format!("large-{round}-{}", "x".repeat(1 << 20))).await.unwrap();
+            assert!(!db.disk().is_full() && db.disk().has_room().is_ok());
+            db.run(move |t| t.execute("DELETE FROM trust WHERE project LIKE 'large%'", [])).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_host_that_was_stopped_opens_its_database_on_a_full_disk() {
+    on_a_small_disk(12, async |disk| {
+        drop(Db::open(&disk.path(), Durability::Process).unwrap());
+        for round in 0..3 {
+            disk.fill();
+            let db = Db::open(&disk.path(), Durability::Process).unwrap();
+            for number in 0..200 {
+                put(&db, format!("{round}-{number}")).await.unwrap_or_else(|error| panic!("{number}: {error}"));
+            }
+            assert_eq!(count(&db).await, 200 * (round + 1));
+            drop(db);
+            disk.free();
+        }
+        // Where there was never any, it says what is full and never that something is to be moved away.
+        std::fs::remove_file(disk.path()).unwrap();
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(disk.dir.path().join(format!("state.db{suffix}")));
+        }
+        disk.fill();
+        let error = Db::open(&disk.path(), Durability::Process).unwrap_err();
+        assert!(error.message.contains("full") && !error.message.contains("recover"), "{error}");
+    });
+}
+
+/// Writes that come side by side while the disk fills up: what was said to be written is there, and nothing else is.
+#[test]
+fn what_is_answered_on_a_disk_that_fills_up_is_what_is_there() {
+    on_a_small_disk(16, async |disk| {
+        let db = Db::open(&disk.path(), Durability::Process).unwrap();
+        for round in 0..4 {
+            let writes = (0..400).map(|number| {
+                let db = db.clone();
+                async move {
+                    // Large and small ones, in one batch.
+                    let name = format!("{round}-{number}-{}", "x".repeat(if number % 7 == 0 { 200_000 } else { 10 }));
+                    put(&db, name.clone()).await.map(|_| name)
+                }
+            });
+            let answered: Vec<_> = futures_util::future::join_all(writes).await;
+            let told: std::collections::BTreeSet<_> =
+                answered.iter().filter_map(|answer| answer.as_ref().ok().cloned()).collect();
+            assert!(round == 3 || told.len() < 400, "it never filled up: make the test's writes larger");
+            let like = format!("{round}-%");
+            let there = db
+                .run(move |t| {
+                    let mut query = t.prepare("SELECT project FROM trust WHERE project LIKE ?1")?;
+                    query
+                        .query_map([like], |row| row.get::<_, String>(0))?
+                        .collect::<rusqlite::Result<std::collections::BTreeSet<_>>>()
+                })
+                .await
+                .unwrap();
+            assert!(there == told, "{} are there and {} were told so", there.len(), told.len());
+            db.run(|t| t.execute("DELETE FROM trust", [])).await.unwrap();
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_job_that_rolls_all_back_fails_what_came_before_it_and_nothing_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
+    // What holds the thread, so that the next ones come as one batch.
+    let (release, held) = mpsc::channel::<()>();
+    let hold = db.run(move |_| {
+        held.recv().unwrap();
+        Ok(())
+    });
+    let before = put(&db, "before".into());
+    let rolls_back = db.run(|t| t.execute_batch("ROLLBACK; SELECT nothing FROM nowhere"));
+    let after = put(&db, "after".into());
+    let all = async { tokio::join!(biased; hold, before, rolls_back, after, async { release.send(()).unwrap() }) };
+    let (held, before, rolled_back, after, ()) = all.await;
+    assert!(before.is_err() && rolled_back.is_err());
+    drop(held);
+    assert!(after.is_ok());
+    let there: Vec<String> =
+        db.run(|t| t.prepare("SELECT project FROM trust")?.query_map([], |row| row.get(0))?.collect()).await.unwrap();
+    assert_eq!(there, ["after"]);
+}
+
+#[tokio::test]
+async fn a_damaged_database_is_refused_with_the_way_out_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let db = Db::open(&path, Durability::Process).unwrap();
+    for number in 0..2000 {
+        put(&db, format!("{number:0100}")).await.unwrap();
+    }
+    let other = Connection::open(&path).unwrap();
+    other.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    let good = std::fs::read(&path).unwrap();
+    let mut damaged = good.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 8192].fill(0x5a);
+    let none = b"this is no database, and long enough that nobody takes it for an empty one".repeat(100);
+    for (bad, is_bad) in [(good, false), (damaged, true), (none, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        std::fs::write(&path, &bad).unwrap();
+        if !is_bad {
+            assert!(Db::put_aside(&path).unwrap_err().message.contains("is whole"));
+            assert_eq!(count(&Db::open(&path, Durability::Process).unwrap()).await, 2000);
+            continue;
+        }
+        let error = Db::open(&path, Durability::Process).unwrap_err();
+        assert!(error.message.contains("damaged") && error.message.contains("host recover"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), bad, "nothing was changed");
+        let aside = Db::put_aside(&path).unwrap();
+        assert_eq!(std::fs::read(&aside).unwrap(), bad);
+        assert_eq!(count(&Db::open(&path, Durability::Process).unwrap()).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn the_database_is_private_under_any_umask() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let db = Db::open(&path, Durability::Process).unwrap();
+    put(&db, "x".into()).await.unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap()) {
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
+    }
+}
