@@ -28,7 +28,7 @@ use crate::units;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
-pub use mcp::{Group, McpConfig, Separator};
+pub use mcp::{Group, McpConfig};
 pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.

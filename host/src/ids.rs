@@ -25,6 +25,11 @@ pub(crate) fn invocation() -> Result<String> {
     Ok(format!("inv_{}", random_hex(6)?))
 }
 
+/// The id of a text that an answer was cut by.
+pub(crate) fn output() -> Result<String> {
+    Ok(format!("out_{}", random_hex(6)?))
+}
+
 /// An approval's id.
 pub(crate) fn approval() -> Result<String> {
     Ok(format!("ap_{}", random_hex(6)?))

@@ -134,12 +134,13 @@ fn comments_describe_actions_parameters_types_and_members() {
     let color = &action("echo-enum").input_schema["properties"]["value"];
     assert_eq!(color["description"], "A colour.\n- dark-green: Not the light one.");
     let shape = &action("echo-variant").input_schema["properties"]["value"];
-    assert_eq!(shape["anyOf"][0]["description"], "With its radius.");
+    assert!(shape["description"].as_str().unwrap().contains("- circle: With its radius."), "{shape}");
     let bare = DESCRIPTOR.undescribed();
     assert!(
         bare.contains(&"divide: the parameter dividend".to_owned()) && !bare.iter().any(|it| it.starts_with("grow"))
     );
-    assert_eq!(shape["anyOf"][4]["properties"]["tag"], json!({"const": "point"}));
+    let tags = shape["properties"]["tag"]["enum"].as_array().unwrap();
+    assert!(tags.contains(&json!("point")) && shape["required"] == json!(["tag"]), "{shape}");
 }
 
 /// The bounds on bytes rest on this: a byte of a `list<u8>` costs one value while it is lowered or lifted.

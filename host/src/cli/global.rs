@@ -17,17 +17,20 @@ pub(super) enum OutputFormat {
     Json,
 }
 
+/// The tenant, session and agent of who says nothing of them.
+const DEFAULT_NAME: &str = "default";
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(super) struct Global {
     /// Who calls: the tenant; nothing is ever shared between two of them
-    #[arg(long, global = true, env = "SKILLHOST_TENANT", hide_env_values = true, default_value = "default")]
+    #[arg(long, global = true, env = "SKILLHOST_TENANT", hide_env_values = true, default_value = DEFAULT_NAME)]
     tenant: String,
     /// Who calls: the session; it has one workspace
-    #[arg(long, global = true, env = "SKILLHOST_SESSION", hide_env_values = true, default_value = "default")]
+    #[arg(long, global = true, env = "SKILLHOST_SESSION", hide_env_values = true, default_value = DEFAULT_NAME)]
     session: String,
     /// Who calls: the agent; it owns what it launches
-    #[arg(long, global = true, env = "SKILLHOST_AGENT", hide_env_values = true, default_value = "default")]
+    #[arg(long, global = true, env = "SKILLHOST_AGENT", hide_env_values = true, default_value = DEFAULT_NAME)]
     agent: String,
     /// The state directory [default: $XDG_STATE_HOME/skillhost, or ~/.local/state/skillhost]
     #[arg(long, global = true, value_name = "DIR", env = "SKILLHOST_STATE_DIR", hide_env_values = true)]
@@ -97,6 +100,30 @@ impl Global {
         BackendChoice::from_str(&said, true).map(Some).map_err(|_| {
             Error::invalid_argument(format!("SANDBOX_TYPE is {said:?}, which is no backend: use auto, docker or local"))
         })
+    }
+
+    /// All of this that was said, in a flag or in the environment, as arguments that mean the same from anywhere.
+    pub(super) fn arguments(&self) -> Result<Vec<String>> {
+        let mut arguments = Vec::new();
+        let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
+        for (flag, value) in [("--tenant", &self.tenant), ("--session", &self.session), ("--agent", &self.agent)] {
+            if value != DEFAULT_NAME {
+                add(flag, value.clone());
+            }
+        }
+        for (flag, path) in [("--state-dir", &self.state_dir), ("--config", &self.config), ("--project", &self.project)]
+        {
+            let Some(path) = path else { continue };
+            let path = absolute(path)?.into_os_string().into_string();
+            let path = path.map_err(|path| {
+                Error::invalid_argument(format!("{flag} {}: a client's configuration has only UTF-8", path.display()))
+            })?;
+            add(flag, path);
+        }
+        if let Some(backend) = self.backend()?.and_then(|backend| backend.to_possible_value()) {
+            add("--backend", backend.get_name().to_owned());
+        }
+        Ok(arguments)
     }
 
     pub(super) fn host_process(&self) -> Result<HostProcess> {

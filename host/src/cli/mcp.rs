@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::app::App;
 use super::failure::Ended;
-use crate::config::{Config, Group, Separator};
+use crate::config::{Config, Group};
 use crate::error::{Error, Result};
 use crate::mcp::{Identity, Server, Stdio, Whose};
 use crate::process::Remote;
@@ -28,9 +28,6 @@ pub(super) struct Mcp {
     /// Which tools there are [default: as configured, else all]
     #[arg(long, value_enum, value_name = "GROUP", value_delimiter = ',')]
     tools: Option<Vec<Group>>,
-    /// What stands between the names of plugin, skill and action [default: as configured, else .]
-    #[arg(long, value_enum)]
-    separator: Option<Separator>,
     /// Whether this client's user may approve what waits for the owner
     #[arg(long, value_enum, default_value_t = Approvals::Ask)]
     approvals: Approvals,
@@ -47,6 +44,9 @@ enum Approvals {
     Refuse,
 }
 
+/// What a client puts its project's directory in place of.
+const WORKSPACE: &str = "${workspaceFolder}";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Client {
     ClaudeCode,
@@ -60,7 +60,7 @@ enum Client {
 impl Mcp {
     pub(super) async fn run(self, app: &App) -> Ended {
         if let Some(client) = self.print_config {
-            let (place, text) = configuration(client)?;
+            let (place, text) = self.configuration(app, client)?;
             app.note(&format!("for {place}:")).await?;
             app.print_text(text).await?;
             return Ok(0);
@@ -68,9 +68,6 @@ impl Mcp {
         let mut config = Config::find(app.global.config()?.as_deref())?.mcp;
         if let Some(tools) = self.tools {
             config.tools = tools;
-        }
-        if let Some(separator) = self.separator {
-            config.separator = separator;
         }
         let caller = app.global.caller();
         caller.check()?;
@@ -103,33 +100,51 @@ fn project(app: &App) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What to write, and where.
-fn configuration(client: Client) -> Result<(&'static str, String)> {
-    let program = std::env::current_exe()?;
-    let program = program.to_str().ok_or_else(|| Error::invalid_argument("the path of this program is not UTF-8"))?;
-    let server = json!({"command": program, "args": ["mcp"]});
-    let (place, text) = match client {
-        Client::ClaudeCode => (".mcp.json in the project", object("mcpServers", server)),
-        Client::ClaudeDesktop => {
-            let server = json!({"command": program, "args": ["mcp", "--project", "/path/to/your/project"]});
-            ("claude_desktop_config.json (Settings, Developer, Edit Config)", object("mcpServers", server))
+impl Mcp {
+    /// What to write, and where. It says all that was said here, in flags or in the environment, for a client has neither.
+    fn configuration(&self, app: &App, client: Client) -> Result<(&'static str, String)> {
+        let program = std::env::current_exe()?;
+        let program =
+            program.to_str().ok_or_else(|| Error::invalid_argument("the path of this program is not UTF-8"))?;
+        let mut arguments = vec!["mcp".to_owned()];
+        arguments.extend(app.global.arguments()?);
+        if !app.global.names_project() {
+            let project = match client {
+                Client::Vscode | Client::Cursor => Some(WORKSPACE.to_owned()),
+                // It starts its servers wherever it was started itself.
+                Client::ClaudeDesktop => project(app)?.map(|project| project.display().to_string()),
+                // These start theirs in the project.
+                Client::ClaudeCode | Client::Codex | Client::Gemini => None,
+            };
+            arguments.extend(project.into_iter().flat_map(|project| ["--project".to_owned(), project]));
         }
-        Client::Vscode => {
-            let server =
-                json!({"type": "stdio", "command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
-            (".vscode/mcp.json in the project", object("servers", server))
+        if let Some(tools) = &self.tools {
+            let names = tools.iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
+            arguments.extend(["--tools".to_owned(), names.join(",")]);
         }
-        Client::Cursor => {
-            let server = json!({"command": program, "args": ["mcp", "--project", "${workspaceFolder}"]});
-            (".cursor/mcp.json in the project", object("mcpServers", server))
+        if self.approvals == Approvals::Refuse {
+            arguments.extend(["--approvals", "refuse"].map(str::to_owned));
         }
-        Client::Codex => (
-            "~/.codex/config.toml",
-            format!("[mcp_servers.skillhost]\ncommand = {program:?}\nargs = [\"mcp\", \"--separator\", \"__\"]\n"),
-        ),
-        Client::Gemini => (".gemini/settings.json in the project", object("mcpServers", server)),
-    };
-    Ok((place, text))
+        let server = json!({"command": program, "args": arguments});
+        Ok(match client {
+            Client::ClaudeCode => (".mcp.json in the project", object("mcpServers", server)),
+            Client::ClaudeDesktop => {
+                ("claude_desktop_config.json (Settings, Developer, Edit Config)", object("mcpServers", server))
+            }
+            Client::Vscode => {
+                let server = json!({"type": "stdio", "command": program, "args": arguments});
+                (".vscode/mcp.json in the project", object("servers", server))
+            }
+            Client::Cursor => (".cursor/mcp.json in the project", object("mcpServers", server)),
+            Client::Codex => {
+                // Strings and lists of JSON are TOML's, too.
+                let (program, arguments) = (json!(program), json!(arguments));
+                ("~/.codex/config.toml", format!("[mcp_servers.skillhost]\ncommand = {program}\nargs = {arguments}\n"))
+            }
+            Client::Gemini => (".gemini/settings.json in the project", object("mcpServers", server)),
+        })
+    }
 }
 
 fn object(key: &str, server: serde_json::Value) -> String {

@@ -6,9 +6,6 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct McpConfig {
-    /// What stands between the names of plugin, skill and action in a tool's name: `.` (default), or `__` for clients that
-    /// take no dots.
-    pub separator: Separator,
     /// Which groups of tools there are (default: all).
     pub tools: Vec<Group>,
     /// How many milliseconds a call may take before a client that knows tasks is given a task in its place (default 2000).
@@ -17,30 +14,7 @@ pub struct McpConfig {
 
 impl Default for McpConfig {
     fn default() -> Self {
-        Self { separator: Separator::Dot, tools: Group::ALL.to_vec(), task_after_ms: 2_000 }
-    }
-}
-
-/// What joins names. Neither is in a name of a skill, so that no two skills can make one tool's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-pub enum Separator {
-    /// `code-stats.count`
-    #[serde(rename = ".")]
-    #[value(name = ".")]
-    Dot,
-    /// `code-stats__count`
-    #[serde(rename = "__")]
-    #[value(name = "__")]
-    Underscores,
-}
-
-impl Separator {
-    /// As it stands in a name.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Dot => ".",
-            Self::Underscores => "__",
-        }
+        Self { tools: Group::ALL.to_vec(), task_after_ms: 2_000 }
     }
 }
 
@@ -56,9 +30,11 @@ pub enum Group {
     Sandbox,
     /// The session's blackboard.
     Blackboard,
+    /// The few tools of all these that a small model needs: run a skill, run a command, read and write files.
+    Compact,
 }
 
 impl Group {
-    /// All of them.
+    /// Those that are offered when nothing else is said: every tool.
     pub const ALL: [Self; 4] = [Self::Actions, Self::Skills, Self::Sandbox, Self::Blackboard];
 }

@@ -70,7 +70,9 @@ fn owners_alone(request: &Request) -> Option<OwnersAlone> {
         | Request::BlackboardGet { .. }
         | Request::BlackboardList(_)
         | Request::BlackboardDelete(_)
-        | Request::BlackboardWatch(_) => return None,
+        | Request::BlackboardWatch(_)
+        | Request::KeepText { .. }
+        | Request::ReadText(_) => return None,
     };
     Some(OwnersAlone { effect, what })
 }

@@ -13,6 +13,7 @@ mod sandboxes;
 mod skill_files;
 mod skills;
 mod switched_off;
+mod texts;
 mod trust;
 mod watch_skills;
 
@@ -42,6 +43,7 @@ use crate::skills::{DirCache, FileDigests, Shelf};
 use crate::units::now_ms;
 pub use held::Held;
 use kept::Kept;
+use texts::Texts;
 use trust::Trust;
 use watch_skills::Watches;
 
@@ -153,6 +155,7 @@ pub struct Host {
     watches: Watches,
     trust: Trust,
     db: Db,
+    texts: Texts,
     calls: AtomicUsize,
     started_at_ms: u64,
 }
@@ -220,6 +223,7 @@ impl Host {
             watches: Watches::default(),
             trust: Trust::open(db.clone()).await?,
             db,
+            texts: Texts::default(),
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
         }))
@@ -311,6 +315,8 @@ impl Host {
                 json(&BlackboardDeleted { key: request.key, version })
             }
             Request::BlackboardWatch(request) => json(&self.watch(&actor, &request, &io).await?),
+            Request::KeepText { output_id } => json(&self.texts.keep(&call.caller, output_id, io.input).await?),
+            Request::ReadText(request) => json(&self.texts.read(&call.caller, &request)?),
             Request::AuditTail { lines, before, follow } => json(&self.audit_tail(lines, before, follow, &io).await?),
             Request::HostStatus => json(&self.status()),
             Request::HostStop => {

@@ -3,13 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::bounded::{self, Whole};
 use super::progress::Progress;
-use super::tools::{Ask, Shape, Tell};
+use super::tools::{Ask, Shape, Tell, fitted};
 use crate::api::server::Service;
 use crate::api::types::{Call, Event, Request};
 use crate::error::{Error, Result};
@@ -19,8 +20,14 @@ use crate::host::{CallIo, Output};
 pub(super) const QUEUE: usize = 16;
 /// The longest piece of input.
 const PIECE: usize = 64 * 1024;
-/// How much of a long output the text for a model has: so many characters of its beginning, and as many of its end.
-const PREVIEW: usize = 8_000;
+
+/// What a call gave.
+pub(super) enum Given {
+    /// What the tool says that it gives.
+    Answer(Value),
+    /// A skill's own failure, in words.
+    Failure(String),
+}
 
 /// Calls the host. Dropping the future cancels the call.
 pub(super) async fn call<S: Service>(
@@ -28,8 +35,9 @@ pub(super) async fn call<S: Service>(
     call: Call,
     input: Option<Bytes>,
     tell: Tell,
+    gives: Option<&JsonObject>,
     progress: Option<&mut Progress>,
-) -> Result<CallToolResult> {
+) -> Result<Given> {
     let place = place(&call.request);
     let (output, mut pieces) = mpsc::channel(QUEUE);
     let (feed, input) = match input {
@@ -39,7 +47,7 @@ pub(super) async fn call<S: Service>(
         }
         None => (None, None),
     };
-    let mut heard = Heard { tell, progress, bytes: Vec::new(), more: false, events: Vec::new() };
+    let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), more: false, events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
             let (answer, ()) = tokio::join!(service.call(call, CallIo { output, input }), feeding(feed));
@@ -91,7 +99,7 @@ pub(super) async fn call<S: Service>(
     heard.result(answer, place)
 }
 
-async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
+pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
     let Some((feed, mut bytes)) = feed else { return };
     while !bytes.is_empty() {
         let piece = bytes.split_to(bytes.len().min(PIECE));
@@ -113,6 +121,7 @@ fn place(request: &Request) -> Option<(String, String)> {
 /// What came before the answer.
 struct Heard<'a> {
     tell: Tell,
+    gives: Option<&'a JsonObject>,
     progress: Option<&'a mut Progress>,
     bytes: Vec<u8>,
     more: bool,
@@ -158,13 +167,13 @@ impl Heard<'_> {
         false
     }
 
-    fn result(self, answer: Option<Value>, place: Option<(String, String)>) -> Result<CallToolResult> {
+    fn result(self, answer: Option<Value>, place: Option<(String, String)>) -> Result<Given> {
         match self.tell {
-            Tell::Answer => answer.map(told).ok_or_else(no_answer),
-            Tell::Action(shape) => answer.map(|answer| action(answer, shape)).ok_or_else(no_answer),
+            Tell::Answer => answer.map(|answer| fitting(answer, self.gives)).ok_or_else(no_answer),
+            Tell::Action(shape) => answer.map(|answer| action(answer, shape, self.gives)).ok_or_else(no_answer),
             Tell::Events { .. } => {
                 let count = self.events.len();
-                Ok(told(json!({"events": self.events, "count": count})))
+                Ok(fitting(json!({"events": self.events, "count": count}), self.gives))
             }
             Tell::File { .. } => {
                 let mut answer = match (answer, place) {
@@ -185,7 +194,7 @@ impl Heard<'_> {
                     };
                     answer.insert("truncated".into(), self.more.into());
                 }
-                Ok(told(answer))
+                Ok(fitting(answer, self.gives))
             }
         }
     }
@@ -195,50 +204,47 @@ fn no_answer() -> Error {
     Error::other("the host gave no answer; please report this")
 }
 
-/// An answer as a result: whole for programs, and as a text that a model can bear.
-fn told(answer: Value) -> CallToolResult {
-    let mut result = CallToolResult::structured(Value::Null);
-    result.content =
-        vec![ContentBlock::text(shortened(&answer).map_or_else(|| answer.to_string(), |short| short.to_string()))];
-    result.structured_content = Some(answer);
-    result
+/// Of an answer what the tool says that it gives.
+fn fitting(mut answer: Value, gives: Option<&JsonObject>) -> Given {
+    if let Some(schema) = gives {
+        fitted(&mut answer, schema);
+    }
+    Given::Answer(answer)
 }
 
 /// A skill's own result or failure.
-fn action(mut answer: Value, shape: Shape) -> CallToolResult {
+fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> Given {
     let failed = answer.get("failed").and_then(Value::as_bool).unwrap_or_default();
     if failed {
-        let failure = answer.get("failure").cloned().unwrap_or_default();
-        let text = failure.as_str().map_or_else(|| failure.to_string(), str::to_owned);
-        return CallToolResult::error(vec![ContentBlock::text(format!("the skill failed: {text}"))]);
+        let failure = answer.get_mut("failure").map(Value::take).unwrap_or_default();
+        return Given::Failure(if let Value::String(text) = failure { text } else { failure.to_string() });
     }
     match shape {
-        Shape::Whole => told(answer),
-        Shape::Object => told(answer.get_mut("result").map(Value::take).unwrap_or_default()),
-        Shape::Field => told(json!({"result": answer.get_mut("result").map(Value::take).unwrap_or_default()})),
+        Shape::Whole => fitting(answer, gives),
+        Shape::Object => Given::Answer(answer.get_mut("result").map(Value::take).unwrap_or_default()),
+        Shape::Field => Given::Answer(json!({"result": answer.get_mut("result").map(Value::take).unwrap_or_default()})),
     }
 }
 
-/// The same with less of a long output, when there is one.
-fn shortened(answer: &Value) -> Option<Value> {
-    let is_long = |text: &&str| text.len() > 2 * PREVIEW + PREVIEW / 8;
-    let long: Vec<_> = ["stdout", "stderr"]
-        .into_iter()
-        .filter_map(|stream| Some((stream, answer.get(stream)?.as_str().filter(is_long)?)))
-        .collect();
-    if long.is_empty() || answer.get("exec_id").is_none() {
-        return None;
-    }
-    let mut short = answer.clone();
-    for (stream, text) in long {
-        let head = text.get(..text.floor_char_boundary(PREVIEW)).unwrap_or_default();
-        let tail = text.get(text.ceil_char_boundary(text.len() - PREVIEW)..).unwrap_or_default();
-        let left_out = text.len() - head.len() - tail.len();
-        if let Some(fields) = short.as_object_mut() {
-            fields.insert(stream.into(), format!("{head}\n… {left_out} bytes are left out here …\n{tail}").into());
+impl Given {
+    /// As the client is given it, and the texts that it was cut by.
+    pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+        match self {
+            Self::Failure(text) => {
+                let (text, wholes) = bounded::cut_text(text)?;
+                let mut texts = vec![format!("the skill failed: {text}")];
+                texts.extend(wholes.iter().map(|whole| format!("read_output gives all of it: {}", whole.id)));
+                Ok((CallToolResult::error(texts.into_iter().map(ContentBlock::text).collect()), wholes))
+            }
+            Self::Answer(mut answer) => {
+                let cuts = bounded::cut(&mut answer, room)?;
+                let mut result = CallToolResult::structured(Value::Null);
+                result.content = [answer.to_string()].into_iter().chain(cuts.notes).map(ContentBlock::text).collect();
+                result.structured_content = Some(answer);
+                Ok((result, cuts.wholes))
+            }
         }
     }
-    Some(short)
 }
 
 /// An error of the host as a result that a model can learn from.

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
+use super::names::{self, Spellings};
 use super::tools::{self, Ask, Shape, Tell};
 use crate::api::types::{ActionEntry, ActionList, Request, RunRequest, SkillState};
-use crate::config::{Group, McpConfig, Separator};
+use crate::config::{Group, McpConfig};
 use crate::error::{Error, Result};
 
-/// The longest name that a tool may have.
-const MAX_NAME: usize = 128;
 /// How much of what an author wrote a model is shown of each.
 const MAX_DESCRIPTION: usize = 4_000;
 /// The deepest schema that is passed on.
@@ -25,7 +24,9 @@ pub(super) struct Offer {
     pub(super) revision: String,
     /// In the order in which they are listed.
     pub(super) tools: Vec<Tool>,
+    /// By the tool's name: the action, and how its result is given.
     actions: HashMap<String, (String, Shape)>,
+    spellings: Spellings,
 }
 
 impl Offer {
@@ -34,58 +35,50 @@ impl Offer {
         let mut named: BTreeMap<String, ActionEntry<'_>> = BTreeMap::new();
         if config.tools.contains(&Group::Actions) {
             for entry in entries {
-                let name = name(&entry, config.separator);
-                if name.len() > MAX_NAME || tools::named(&name).is_some() {
+                let name = names::name(&entry.skill, &entry.action);
+                if let Some(other) = named.get(&name) {
+                    // Only of names with a digest can two be equal, and not by chance.
                     tracing::warn!(
-                        "the action {}.{} is no tool: its name would be {name:?}",
+                        "the action {}.{} is no tool: {name:?} is one of {} already",
                         entry.skill,
-                        entry.action
+                        entry.action,
+                        other.skill
                     );
                     continue;
                 }
-                // A skill of its own stands before one of a plugin, as it does in the catalogue; which it is must not
-                // depend on the order of a listing.
-                let stands = named.get(&name).is_some_and(|other| plugins(other) <= plugins(&entry));
-                if stands {
-                    tracing::warn!("the action {}.{} is no tool: {name:?} is another's", entry.skill, entry.action);
-                } else {
-                    named.insert(name, entry);
-                }
+                named.insert(name, entry);
             }
         }
-        let mut offer = Self { revision, tools: Vec::with_capacity(named.len()), actions: HashMap::new() };
+        let mut offer = Self {
+            revision,
+            tools: Vec::with_capacity(named.len() + tools::ALL.len()),
+            actions: HashMap::new(),
+            spellings: Spellings::default(),
+        };
         for (name, entry) in named {
             let target = format!("{}.{}", entry.skill, entry.action);
+            let spelt = (entry.skill.clone().into_owned(), entry.action.clone().into_owned(), entry.sole);
             let Some((tool, shape)) = tool(&name, entry) else {
                 tracing::warn!("the action {target} is no tool: its schema is too deep");
                 continue;
             };
+            offer.spellings.add(&name, &spelt.0, &spelt.1, spelt.2);
             offer.tools.push(tool);
             offer.actions.insert(name, (target, shape));
         }
-        let own = tools::ALL.iter().filter(|builtin| config.tools.contains(&builtin.group));
+        let own = tools::ALL.iter().filter(|builtin| builtin.is_of(&config.tools));
         offer.tools.extend(own.map(|builtin| builtin.tool.clone()));
         offer
     }
 
-    /// What a call of an action's tool asks; none when there is no such tool.
-    fn action(&self, name: &str, arguments: &JsonObject) -> Option<Ask> {
-        let (skill, shape) = self.actions.get(name)?;
-        let request = RunRequest { skill: skill.clone(), args: arguments.clone(), ..RunRequest::default() };
-        Some(Ask { request: Request::Run(request), input: None, tell: Tell::Action(*shape) })
+    /// What a call of an action's tool asks, however its name is spelt; none when there is no such tool.
+    fn action(&self, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
+        let Some((action, shape)) = self.spellings.meant(name)?.and_then(|tool| self.actions.get(tool)) else {
+            return Ok(None);
+        };
+        let request = RunRequest { skill: action.clone(), args: arguments.clone(), ..RunRequest::default() };
+        Ok(Some(Ask { tell: Tell::Action(*shape), ..Request::Run(request).into() }))
     }
-}
-
-fn plugins(entry: &ActionEntry<'_>) -> usize {
-    entry.skill.matches('/').count()
-}
-
-/// `plugin.skill.action`; without the action where the skill has just one.
-fn name(entry: &ActionEntry<'_>, separator: Separator) -> String {
-    let separator = separator.text();
-    let skill = entry.skill.replace('/', separator);
-    let action = entry.action.replace('.', separator);
-    if entry.sole { skill } else { format!("{skill}{separator}{action}") }
 }
 
 fn tool(name: &str, entry: ActionEntry<'_>) -> Option<(Tool, Shape)> {
@@ -105,7 +98,7 @@ fn tool(name: &str, entry: ActionEntry<'_>) -> Option<(Tool, Shape)> {
     let mut shape = Shape::Field;
     if let Some(output) = entry.output_schema {
         depth(&output, MAX_DEPTH)?;
-        let (schema, of_object) = output_schema(output.into_owned());
+        let (schema, of_object) = output_schema(wordless(output.into_owned()));
         if of_object {
             shape = Shape::Object;
         }
@@ -119,6 +112,22 @@ fn tool(name: &str, entry: ActionEntry<'_>) -> Option<(Tool, Shape)> {
 fn undeclared(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("$schema");
+    }
+    schema
+}
+
+/// A result's schema without descriptions, which `get_skill` has: a model is told of a result by the result.
+fn wordless(mut schema: Value) -> Value {
+    match &mut schema {
+        Value::Object(fields) => {
+            // A field of a record can be called `description`: its schema is no text.
+            fields.retain(|name, value| name != "description" || !value.is_string());
+            for value in fields.values_mut() {
+                *value = wordless(value.take());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = wordless(item.take())),
+        _ => {}
     }
     schema
 }
@@ -152,8 +161,9 @@ fn described(entry: &ActionEntry<'_>) -> String {
         text.push_str(", not approved yet: its owner is asked first");
     }
     text.push_str("] ");
+    // What the skill is for is in `list_skills`; where an action says what it does, it would be said twice.
     let words = [&*entry.description, &*entry.skill_description].map(str::trim);
-    let words = words.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join("\n\n");
+    let words = words.into_iter().find(|words| !words.is_empty()).unwrap_or_default();
     let clean = words.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).take(MAX_DESCRIPTION);
     text.extend(clean);
     text
@@ -227,11 +237,12 @@ pub(super) fn ask(
     offer: Option<&Offer>,
     name: &str,
     arguments: &JsonObject,
-) -> Option<Result<Ask>> {
-    if let Some(builtin) = tools::named(name).filter(|builtin| config.tools.contains(&builtin.group)) {
-        return Some(builtin.ask(arguments.clone()));
+) -> Result<Option<Ask>> {
+    // A name of ours that is not offered is nobody else's either.
+    if let Some(builtin) = tools::named(name) {
+        return builtin.is_of(&config.tools).then(|| builtin.ask(arguments.clone())).transpose();
     }
-    offer?.action(name, arguments).map(Ok)
+    offer.map_or(Ok(None), |offer| offer.action(name, arguments))
 }
 
 #[cfg(test)]
@@ -265,24 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn names_have_the_action_where_there_are_several() {
-        let entries = [entry("a", "x", false), entry("a", "y", false), entry("b", "z", true), entry("p/c", "d", false)];
-        assert_eq!(names(&McpConfig::default(), &entries), ["a.x", "a.y", "b", "p.c.d"]);
-        let config = McpConfig { separator: Separator::Underscores, ..McpConfig::default() };
-        assert_eq!(names(&config, &entries), ["a__x", "a__y", "b", "p__c__d"]);
+    fn another_action_or_skill_renames_none() {
+        let first = entry("a", "x", true);
+        assert_eq!(names(&McpConfig::default(), std::slice::from_ref(&first)), ["a__x"]);
+        let entries = [first, entry("a", "y", false), entry("a/x", "z", true), entry("p/c", "d", false)];
+        assert_eq!(names(&McpConfig::default(), &entries), ["a__x", "a__x__z", "a__y", "p__c__d"]);
         let config = McpConfig { tools: vec![Group::Sandbox], ..McpConfig::default() };
         assert!(names(&config, &entries).is_empty());
     }
 
     #[test]
-    fn of_two_with_one_name_the_skill_of_its_own_stands_in_whatever_order() {
-        let own = entry("a", "b", false);
-        let plugin = entry("a/b", "run", true);
-        for entries in [[own.clone(), plugin.clone()], [plugin, own]] {
-            let offer = Offer::new(&McpConfig::default(), "1".into(), entries.to_vec());
-            let ask = offer.action("a.b", &JsonObject::new()).unwrap();
-            assert!(matches!(ask.request, Request::Run(run) if run.skill == "a.b"));
-        }
+    fn a_tool_of_ours_that_is_not_offered_is_no_skill_either() {
+        let config = McpConfig { tools: vec![Group::Actions], ..McpConfig::default() };
+        let offer = Offer::new(&config, "1".into(), vec![entry("launch-container", "run", true)]);
+        let ask = |name| ask(&config, Some(&offer), name, &JsonObject::new()).unwrap();
+        assert!(ask("launch_container").is_none());
+        assert!(
+            matches!(ask("launch-container.run").unwrap().request, Request::Run(run) if run.skill == "launch-container.run")
+        );
     }
 
     #[test]
@@ -314,6 +325,6 @@ mod tests {
         }
         let entries =
             [ActionEntry { input_schema: Cow::Owned(deep), ..entry("deep", "x", true) }, entry("b", "z", true)];
-        assert_eq!(names(&McpConfig::default(), &entries), ["b"]);
+        assert_eq!(names(&McpConfig::default(), &entries), ["b__z"]);
     }
 }

@@ -11,11 +11,13 @@
 //! - A request that is cancelled, or whose client has left, drops its call, and the host ends all that the call started.
 
 mod approvals;
+mod bounded;
 mod call;
 mod catalog;
 mod handler;
 mod id;
 mod incoming;
+mod names;
 mod progress;
 mod resources;
 mod stdio;
@@ -32,6 +34,7 @@ use rmcp::model::{Extensions, JsonObject};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use self::bounded::Whole;
 use self::catalog::{Offer, Offers};
 pub(crate) use self::incoming::{Incoming, mended, read};
 use self::progress::Progress;
@@ -163,12 +166,12 @@ impl<S: Service> Shared<S> {
     /// What a call of a tool asks; none when there is no such tool.
     async fn asked(&self, identity: &Identity, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
         let kept = self.offers.kept(identity.project.as_ref());
-        if let Some(ask) = catalog::ask(&self.config, kept.as_deref(), name, arguments) {
-            return ask.map(Some);
+        if let Some(ask) = catalog::ask(&self.config, kept.as_deref(), name, arguments)? {
+            return Ok(Some(ask));
         }
         // It may be new.
         let offer = self.offer(identity).await?;
-        catalog::ask(&self.config, Some(&offer), name, arguments).transpose()
+        catalog::ask(&self.config, Some(&offer), name, arguments)
     }
 
     /// Does what a tool asks.
@@ -179,7 +182,25 @@ impl<S: Service> Shared<S> {
         progress: Option<&mut Progress>,
     ) -> Result<rmcp::model::CallToolResult> {
         let ask = if progress.is_some() { call::streamed(ask) } else { ask };
-        call::call(&*self.service, self.call(identity, ask.request), ask.input, ask.tell, progress).await
+        let request = self.call(identity, ask.request);
+        let given = call::call(&*self.service, request, ask.input, ask.tell, ask.gives.as_deref(), progress).await?;
+        let (result, wholes) = given.cut(ask.room)?;
+        for whole in wholes {
+            self.keep(identity, whole).await;
+        }
+        Ok(result)
+    }
+
+    /// Has the host keep a text, so that it is there for whichever process the client's next call comes from.
+    async fn keep(&self, identity: &Identity, whole: Whole) {
+        let (output, _unread) = mpsc::channel(1);
+        let (to, from) = mpsc::channel(1);
+        let call = self.call(identity, Request::KeepText { output_id: whole.id });
+        let keeping = self.service.call(call, CallIo { output, input: Some(from) });
+        let (kept, ()) = tokio::join!(keeping, call::feeding(Some((to, whole.text.into()))));
+        if let Err(error) = kept {
+            tracing::warn!("what an answer was cut by is not kept: {error}");
+        }
     }
 
     /// Passes on the yes of the client's user.

@@ -22,8 +22,8 @@ use crate::private::Private;
 use crate::stamp::Stamp;
 use crate::units::hex;
 
-/// Changes with the layout of [`Descriptor`], so that none of another layout is read.
-const LAYOUT: &str = "1";
+/// Changes with the layout of [`Descriptor`] and with what its schemas are made to say, so that none of another layout is read.
+const LAYOUT: &str = "2";
 /// How the name begins of what is known of a file.
 const FILE_ENTRY: &str = "file-";
 /// The most names in the directory, two for each component; the oldest half goes when there are more.

@@ -1,6 +1,7 @@
 //! JSON → component values.
 //!
-//! The same table as [`super::schema`]. An error names the place in the arguments, what is wanted there and what is
+//! All that [`super::schema`] describes, and what else has one meaning, for models write it: a number or a list as text, `_` in
+//! a name for `-`, null for what is absent. An error names the place in the arguments, what is wanted there and what is
 //! there, for a model to correct itself with. Bounded: the depth by the type ([`super::ty::MAX_DEPTH`]), the values by
 //! [`MAX_VALUES`], the bytes by [`MAX_BYTES`].
 
@@ -43,6 +44,9 @@ impl Lowering {
                 self.path
             ))
         })?;
+        if let Some(read) = read(value, ty) {
+            return self.value(&read, ty);
+        }
         let lowered = match (ty, value) {
             (Ty::Bool, Value::Bool(value)) => Val::Bool(*value),
             (Ty::Int(int), _) => self.integer(value, *int, ty)?,
@@ -87,7 +91,8 @@ impl Lowering {
     fn integer(&self, value: &Value, int: Int, ty: &Ty) -> Result<Val> {
         let number = match value {
             Value::Number(number) => whole(number),
-            Value::String(text) if int.is_wide() => decimal(text),
+            // A float would have lost digits.
+            Value::String(text) => decimal(text),
             _ => None,
         };
         number.and_then(|number| int_val(int, number)).ok_or_else(|| self.wrong(value, ty))
@@ -96,9 +101,10 @@ impl Lowering {
     fn float(&self, value: &Value, ty: &Ty) -> Result<f64> {
         let float = match value {
             Value::Number(number) => number.as_f64(),
-            Value::String(text) => {
-                return not_number(text).ok_or_else(|| self.wrong(value, ty));
-            }
+            Value::String(text) => match not_number(text) {
+                Some(float) => return Ok(float),
+                None => serde_json::from_str::<Number>(text).ok().and_then(|number| number.as_f64()),
+            },
             _ => None,
         };
         float
@@ -131,15 +137,14 @@ impl Lowering {
 
     fn flags(&self, items: &[Value], labels: &Labels, value: &Value, ty: &Ty) -> Result<Val> {
         let mut set: Vec<String> = Vec::new();
-        // More items than flags hold one twice: no need to look for it in a long list.
-        let fits = items.len() <= labels.labels.len();
-        for item in if fits { items } else { &[] } {
+        for item in items {
             match item {
-                Value::String(text) if has(labels, text) && !set.contains(text) => set.push(text.clone()),
+                Value::String(text) if set.contains(text) => {}
+                Value::String(text) if has(labels, text) => set.push(text.clone()),
                 _ => return Err(self.wrong(value, ty)),
             }
         }
-        if fits { Ok(Val::Flags(set)) } else { Err(self.wrong(value, ty)) }
+        Ok(Val::Flags(set))
     }
 
     fn variant(&mut self, map: &Map<String, Value>, variant: &Variant, value: &Value, ty: &Ty) -> Result<Val> {
@@ -148,7 +153,8 @@ impl Lowering {
         let case = case.ok_or_else(|| self.wrong(value, ty))?;
         let val = match &case.ty {
             None => {
-                self.known(map, ["tag"].into_iter())?;
+                let known = if map.get("val").is_some_and(Value::is_null) { &["tag", "val"][..] } else { &["tag"] };
+                self.known(map, known.iter().copied())?;
                 None
             }
             Some(ty) => {
@@ -176,7 +182,7 @@ impl Lowering {
     }
 
     fn field(&mut self, map: &Map<String, Value>, name: &str, ty: &Ty) -> Result<Val> {
-        match map.get(name) {
+        match map.get(name).or_else(|| map.get(&name.replace('-', "_"))) {
             Some(value) => self.within(&format!(".{name}"), |this| this.value(value, ty)),
             None if ty.is_optional() => Ok(Val::Option(None)),
             None => Err(self.missing(name, ty)),
@@ -197,7 +203,8 @@ impl Lowering {
 
     /// Refuses names that are not among the `known` ones.
     fn known<'a>(&self, map: &Map<String, Value>, known: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
-        let Some(unknown) = map.keys().find(|key| !known.clone().any(|name| name == *key)) else { return Ok(()) };
+        let is_known = |key: &str| known.clone().any(|name| name == key || (name.contains('-') && spelt(key, name)));
+        let Some(unknown) = map.keys().find(|key| !is_known(key) || twice(map, key)) else { return Ok(()) };
         let known: Vec<_> = known.collect();
         let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
         Err(Error::invalid_argument(format!("{}: there is no {:?} here; known are {known}", self.path, cut(unknown))))
@@ -214,6 +221,28 @@ impl Lowering {
     fn unwanted(&self, value: &Value) -> Error {
         Error::invalid_argument(format!("{}: expected null, got {}", self.path, shown(value)))
     }
+}
+
+/// Whether a key is a name with `_` for `-`.
+fn spelt(key: &str, name: &str) -> bool {
+    key.len() == name.len() && key.bytes().zip(name.bytes()).all(|(k, n)| k == n || (k == b'_' && n == b'-'))
+}
+
+/// Whether a key with `_` stands beside the same with `-`.
+fn twice(map: &Map<String, Value>, key: &str) -> bool {
+    key.contains('_') && map.contains_key(&key.replace('_', "-"))
+}
+
+/// What a text holds, where the type is none of texts and there is JSON of its kind in it.
+fn read(value: &Value, ty: &Ty) -> Option<Value> {
+    let Value::String(text) = value else { return None };
+    let is_of_kind: fn(&Value) -> bool = match ty {
+        Ty::Bool => Value::is_boolean,
+        Ty::List(_) | Ty::Tuple(_) | Ty::Flags(_) => Value::is_array,
+        Ty::Record(_) | Ty::Variant(_) | Ty::Result(_) => Value::is_object,
+        _ => return None,
+    };
+    serde_json::from_str(text).ok().filter(is_of_kind)
 }
 
 fn has(labels: &Labels, text: &str) -> bool {

@@ -124,6 +124,7 @@ fn kind(request: &Request) -> &'static str {
         | Request::Doctor
         | Request::HostStatus
         | Request::HostStop => "host",
+        Request::KeepText { .. } | Request::ReadText(_) => "text",
     }
 }
 

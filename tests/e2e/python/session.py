@@ -83,19 +83,19 @@ async def lists(session: Client) -> dict[str, types.Tool]:
         assert not {"oneOf", "anyOf", "allOf"} & tool.input_schema.keys(), tool.name
         if tool.output_schema is not None:
             jsonschema.Draft202012Validator.check_schema(tool.output_schema)
-    assert {"hello", "probe.count", "launch_container", "run_skill", "blackboard_get"} <= tools.keys(), sorted(tools)
-    assert tools["hello"].annotations.read_only_hint is True
-    assert tools["probe.run"].annotations.read_only_hint is False
+    assert {"hello__greet", "probe__count", "launch_container", "run_skill", "blackboard_get"} <= tools.keys(), sorted(tools)
+    assert tools["hello__greet"].annotations.read_only_hint is True
+    assert tools["probe__run"].annotations.read_only_hint is False
     assert tools["list_containers"].annotations.read_only_hint is True
     held("list")
     return tools
 
 
 async def calls(session: Client, tools: dict[str, types.Tool]) -> None:
-    result = await session.call_tool("hello", {"name": "Ada"})
+    result = await session.call_tool("hello__greet", {"name": "Ada"})
     assert not result.is_error and result.structured_content == {"result": "Hello, Ada!"}, result
     assert json.loads(text(result)) == result.structured_content
-    jsonschema.validate(result.structured_content, tools["hello"].output_schema)
+    jsonschema.validate(result.structured_content, tools["hello__greet"].output_schema)
     held("call")
 
     result = await session.call_tool("run_skill", {"skill": "hello", "arguments": {"name": "Bo"}})
@@ -103,7 +103,7 @@ async def calls(session: Client, tools: dict[str, types.Tool]) -> None:
     assert result.structured_content["result"] == "Hello, Bo!", result
     described = await session.call_tool("get_skill", {"skill": "hello"})
     jsonschema.validate(described.structured_content, tools["get_skill"].output_schema)
-    for name in ["list_skills", "reload_skills", "list_images", "list_containers", "list_scripts", "blackboard_list"]:
+    for name in ["list_skills", "reload_skills", "list_roles", "list_containers", "list_scripts", "blackboard_list"]:
         result = await session.call_tool(name, {})
         assert not result.is_error, result
         jsonschema.validate(result.structured_content, tools[name].output_schema)
@@ -116,8 +116,8 @@ async def fails(session: Client) -> None:
         ("hello", {"name": 3}, "invalid-argument"),
         ("hello", {"name": "x", "tenant": "other"}, "tenant"),
         ("execute_command", {"container_id": "sb_none", "command": ["true"]}, "not-found"),
-        ("launch_container", {"image_role": "default", "agent": "other"}, "agent"),
-        ("launch_container", {"image_role": "nothing"}, "nothing"),
+        ("launch_container", {"role": "default", "agent": "other"}, "agent"),
+        ("launch_container", {"role": "nothing"}, "nothing"),
         ("probe.trap", {"why": "on purpose"}, "on purpose"),
         ("run_skill", {"skill": "nothing"}, "not-found"),
         # The skill's own failure.
@@ -148,7 +148,7 @@ async def progresses(session: Client) -> None:
 
 
 async def shares(session: Client) -> str:
-    result = await session.call_tool("launch_container", {"image_role": "default"})
+    result = await session.call_tool("launch_container", {"role": "default"})
     assert not result.is_error, result
     container = result.structured_content["container_id"]
     heard: list[str | None] = []
@@ -167,7 +167,7 @@ async def shares(session: Client) -> str:
     result = await session.call_tool("read_file", {"container_id": container, "path": "dir/a.txt"})
     assert result.structured_content["content"] == "häl", result
     for line, out in [("cd /tmp; export X=1", ""), ("echo $X $PWD", "1 /tmp\n")]:
-        result = await session.call_tool("shell_execute", {"container_id": container, "line": line})
+        result = await session.call_tool("shell_execute", {"container_id": container, "command": line})
         assert result.structured_content["stdout"] == out, result
     result = await session.call_tool("copy_file_in", {"container_id": container, "root": "project", "src_host_path": "../../etc/passwd", "dst_container_path": "x"})
     assert result.is_error, result

@@ -137,7 +137,7 @@ impl Client {
 
     /// The id of a new sandbox.
     pub fn launch(&mut self, shared: bool) -> String {
-        let result = self.call("launch_container", json!({"image_role": "default", "shared": shared}));
+        let result = self.call("launch_container", json!({"role": "default", "shared": shared}));
         assert_eq!(result["isError"], false, "{result}");
         result["structuredContent"]["container_id"].as_str().unwrap().to_owned()
     }

@@ -1,23 +1,26 @@
 //! Agents over standard input and output, byte for byte: what a client may send, and what becomes of it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use skillhost_e2e::mcp::{Client, text};
-use skillhost_e2e::{User, eventually, needs_engine, processes};
+use skillhost_e2e::{User, eventually, needs_engine, processes, write};
 
 #[test]
-fn groups_and_separators_are_as_asked_for() {
+fn groups_of_tools_are_as_asked_for() {
     let user = User::with_skills(&["hello", "probe"]);
     let flat = ["run_skill", "list_skills", "get_skill", "search_skills", "reload_skills"];
     assert_eq!(Client::start(&user, ["--tools", "skills"]).tools(), flat);
-    let mut client = Client::start(&user, ["--tools", "actions", "--separator", "__"]);
+    let mut client = Client::start(&user, ["--tools", "actions"]);
     let tools = client.tools();
-    assert!(tools.contains(&"hello".into()) && tools.contains(&"probe__copy-in".into()), "{tools:?}");
-    assert!(!tools.iter().any(|name| name.contains('.') || flat.contains(&&**name)), "{tools:?}");
+    assert!(tools.contains(&"hello__greet".into()) && tools.contains(&"probe__copy_in".into()), "{tools:?}");
+    assert!(!tools.iter().any(|name| flat.contains(&&**name)), "{tools:?}");
     let greeted = client.call("hello", json!({"name": "Ada"}));
     assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}));
     // What is not offered cannot be called.
     let answer = client.ask("tools/call", json!({"name": "run_skill", "arguments": {"skill": "hello"}}));
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    let compact = Client::start(&user, ["--tools", "compact"]).tools();
+    assert!(compact.contains(&"run_skill".into()) && compact.contains(&"execute_command".into()), "{compact:?}");
+    assert!(compact.len() <= 10 && !compact.contains(&"hello__greet".into()), "{compact:?}");
 }
 
 #[test]
@@ -140,23 +143,73 @@ fn a_long_call_becomes_a_task_of_its_callers() {
     assert_eq!(plain.call("probe.count", json!({"steps": 1}))["structuredContent"], json!({"result": 1}));
 }
 
+/// The server in a client's configuration.
+fn printed(client: &str, text: &str) -> Value {
+    let of_json = |key: &str| serde_json::from_str::<Value>(text).unwrap()[key].clone();
+    let servers = match client {
+        "codex" => serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap()["mcp_servers"].clone(),
+        "vscode" => of_json("servers"),
+        _ => of_json("mcpServers"),
+    };
+    servers["skillhost"].clone()
+}
+
+const CLIENTS: [&str; 6] = ["claude-code", "claude-desktop", "vscode", "cursor", "gemini", "codex"];
+
 #[test]
 fn what_a_clients_configuration_needs_is_printed_and_starts_the_server() {
     let user = User::with_skills(&["hello"]);
-    for client in ["claude-code", "claude-desktop", "vscode", "cursor", "gemini", "codex"] {
-        let printed = user.run(["mcp", "--print-config", client]).ok();
-        let server = match client {
-            "codex" => {
-                serde_json::to_value(toml::from_str::<toml::Table>(&printed.text()).unwrap()).unwrap()["mcp_servers"]
-                    .clone()
-            }
-            "vscode" => printed.json()["servers"].clone(),
-            _ => printed.json()["mcpServers"].clone(),
-        }["skillhost"]
-            .clone();
+    for client in CLIENTS {
+        let done = user.run(["mcp", "--print-config", client]).ok();
+        let server = printed(client, &done.text());
         assert!(std::path::Path::new(server["command"].as_str().unwrap()).is_file(), "{client}: {server}");
-        assert_eq!(server["args"][0], "mcp", "{client}: {server}");
-        assert!(printed.stderr.contains("for "), "{client} says where it goes: {}", printed.stderr);
+        let args: Vec<_> = server["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+        assert_eq!(args[0], "mcp", "{client}: {server}");
+        let project = args.iter().position(|arg| *arg == "--project").map(|at| args[at + 1]);
+        let expected = match client {
+            "vscode" | "cursor" => Some("${workspaceFolder}"),
+            "claude-desktop" => user.project().to_str().map(|_| project.unwrap()),
+            _ => None,
+        };
+        assert_eq!(project, expected, "{client}: {server}");
+        assert!(done.stderr.contains("for "), "{client} says where it goes: {}", done.stderr);
+    }
+}
+
+/// A client has neither the directory nor the environment that its configuration was printed in.
+#[test]
+fn a_printed_configuration_keeps_all_that_was_said() {
+    let user = User::with_skills(&["hello"]);
+    write(&user.project().join("here.toml"), "[mcp]\ntools = [\"actions\", \"skills\"]\n");
+    for client in CLIENTS {
+        let mut command =
+            user.command(["mcp", "--print-config", client, "--tools", "actions,skills", "--approvals", "refuse"]);
+        command.args(["--tenant", "acme", "--agent", "a \"quoted\" one", "--project", "."]);
+        command.env("SKILLHOST_CONFIG", "here.toml").env("SKILLHOST_SESSION", "s1").env("SKILLHOST_STATE_DIR", "state");
+        let output = command.current_dir(user.project()).output().unwrap();
+        let server = printed(client, &String::from_utf8(output.stdout).unwrap());
+        let args: Vec<_> = server["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+        let said = |flag: &str| args.iter().position(|arg| *arg == flag).map(|at| args[at + 1]);
+        let project = user.project().canonicalize().unwrap();
+        let within = |flag: &str, rest: &str| {
+            let path =
+                std::path::Path::new(said(flag).unwrap_or_else(|| panic!("{client}: {flag} is missing: {args:?}")));
+            assert!(path.is_absolute() && !path.ends_with("."), "{client}: {flag} {}", path.display());
+            let parent = if rest.is_empty() { path } else { path.parent().unwrap() };
+            assert_eq!(parent.canonicalize().unwrap(), project, "{client}: {flag}");
+        };
+        within("--config", "here.toml");
+        within("--state-dir", "state");
+        within("--project", "");
+        for (flag, value) in [
+            ("--tenant", "acme"),
+            ("--session", "s1"),
+            ("--agent", "a \"quoted\" one"),
+            ("--tools", "actions,skills"),
+            ("--approvals", "refuse"),
+        ] {
+            assert_eq!(said(flag), Some(value), "{client}: {args:?}");
+        }
     }
 }
 
@@ -169,7 +222,7 @@ fn a_directory_that_is_no_project_gives_none() {
     let mut command = user.command(["mcp"]);
     command.current_dir("/");
     let mut client = Client::of(command);
-    assert!(!client.tools().contains(&"hello".into()));
+    assert!(!client.tools().contains(&"hello__greet".into()));
     let copied = client.call(
         "copy_file_in",
         json!({"container_id": "sb_none", "src_host_path": "etc/passwd", "dst_container_path": "x"}),

@@ -146,7 +146,7 @@ fn a_skill_whose_types_explode_harms_no_other() {
     let tools = client.ask("tools/list", json!({}));
     let names: Vec<_> =
         tools["result"]["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str()).collect();
-    assert!(names.contains(&"hello") && !names.contains(&"bomb.a0"), "{names:?}");
+    assert!(names.contains(&"hello__greet") && !names.contains(&"bomb__a0"), "{names:?}");
     assert!(tools.to_string().len() < 8 << 20, "{}", tools.to_string().len());
     let greeted = client.call("hello", json!({"name": "Ada"}));
     assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}));
@@ -181,13 +181,22 @@ fn a_skill_cannot_pass_for_another_or_for_the_host() {
     let tools = client.ask("tools/list", json!({}));
     let tools = tools["result"]["tools"].as_array().unwrap();
     let named = |name: &str| tools.iter().filter(|tool| tool["name"] == name).collect::<Vec<_>>();
-    for (name, beginning) in [("hello", "[skill hello, of the project]"), ("hell", "[skill hell, of the project]")] {
+    for (name, beginning) in [
+        ("hello__greet", "[skill hello, of the project]"),
+        ("hell__hello", "[skill hell, of the project]"),
+        ("launch_container__hello", "[skill launch-container, of the project]"),
+    ] {
         let [tool] = named(name)[..] else { panic!("{name}: {tools:?}") };
         assert!(tool["description"].as_str().unwrap().starts_with(beginning), "{tool}");
     }
     let [own] = named("launch_container")[..] else { panic!("{tools:?}") };
     assert!(!own["description"].as_str().unwrap().contains("real one"), "{own}");
-    assert!(named("Hello").is_empty() && named("other").is_empty() && named("hello.hello").is_empty());
+    assert!(!tools.iter().any(|tool| tool["name"].as_str().unwrap().starts_with("other")), "{tools:?}");
+    assert!(named("hello__hello").is_empty() && named("hello__hello__hello").is_empty());
+    // Where the host's own tool is not offered, its name is nobody else's.
+    let mut actions = Client::start(&user, ["--tools", "actions"]);
+    let called = actions.ask("tools/call", json!({"name": "launch_container", "arguments": {}}));
+    assert_eq!(called["error"]["code"], -32602, "{called}");
     let greeted = client.call("hello", json!({"name": "Ada"}));
     assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}));
 }

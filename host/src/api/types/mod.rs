@@ -11,6 +11,7 @@ mod sandboxes;
 mod scripts;
 mod shells;
 mod skills;
+mod texts;
 
 use std::path::PathBuf;
 
@@ -39,6 +40,7 @@ pub use scripts::{
 };
 pub use shells::{ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, ShellSummary};
 pub use skills::{ActionDetail, Permission, RunAnswer, RunRequest, SkillDetail, SkillList, SkillState, SkillSummary};
+pub use texts::{KeptText, ReadTextRequest, TextPiece};
 
 /// One call: who asks, from where, and what for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -315,6 +317,13 @@ pub enum Request {
     BlackboardDelete(DeleteRequest),
     /// Watch keys; events are streamed until the caller leaves or has as many as it wants. Answer: [`Watched`].
     BlackboardWatch(WatchRequest),
+    /// Keep the streamed input, a text, for the caller to read on in. Answer: [`KeptText`].
+    KeepText {
+        /// What it is called; a text of the caller's that is called so goes.
+        output_id: String,
+    },
+    /// A piece of a text that was kept for the caller. Answer: [`TextPiece`], or a `not-found` error.
+    ReadText(ReadTextRequest),
     /// The last audit records. Answer: [`AuditList`]; with `follow`, later ones are streamed until the caller leaves.
     AuditTail {
         /// How many.
@@ -337,7 +346,7 @@ impl Request {
     pub fn takes_input(&self) -> bool {
         match self {
             Self::Exec(exec) => exec.stdin,
-            Self::WriteFile { .. } | Self::ProcessWrite { .. } => true,
+            Self::WriteFile { .. } | Self::ProcessWrite { .. } | Self::KeepText { .. } => true,
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! The session's blackboard.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -19,18 +19,19 @@ const CHANGES: u64 = 256;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Publish {
-    /// The key: 1 to 256 bytes of parts separated by `:`.
+    /// The key: parts joined by `:`, 256 bytes at most.
     key: String,
-    /// Any JSON value; at most 1 MiB as text.
+    /// The value, 1 MiB at most as JSON. Any other JSON value is taken as well as an object.
+    #[schemars(schema_with = "any")]
     value: Value,
-    /// Write only if this is the version that is there, 0 for none; otherwise the error is a `conflict`.
+    /// Writes only if the key has this version now, 0 if it is not there; else the error is `conflict`.
     if_version: Option<u64>,
-    /// It is gone after so many seconds; without it, it stays.
+    /// The value is gone after so many seconds; default never.
     ttl_seconds: Option<f64>,
-    /// At most 32 of 1 to 128 bytes.
+    /// Words to find it by, 32 at most.
     #[serde(default)]
     tags: Vec<String>,
-    /// At most 16 KiB as text.
+    /// What else is to be known of it, 16 KiB at most as JSON.
     #[serde(default)]
     metadata: Map<String, Value>,
 }
@@ -47,13 +48,13 @@ struct Key {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct List {
-    /// `*` matches within a part between `:`, `**` across parts; empty (default) is all.
+    /// Which keys: `*` stands for anything within a part, `**` across `:`; default all.
     #[serde(default)]
     pattern: String,
-    /// Only entries that have all of these.
+    /// Only values that have all of these tags.
     #[serde(default)]
     tags: Vec<String>,
-    /// Only keys after this one: to go on where a listing ended.
+    /// Only keys after this one, to go on where a listing ended.
     #[serde(default)]
     after: String,
 }
@@ -64,7 +65,7 @@ struct List {
 struct Delete {
     /// The key.
     key: String,
-    /// Delete only if this is the version that is there.
+    /// Deletes only if the key has this version now; else the error is `conflict`.
     if_version: Option<u64>,
 }
 
@@ -72,14 +73,14 @@ struct Delete {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Watch {
-    /// As in a listing.
+    /// Which keys, as in blackboard_list.
     pattern: String,
-    /// Whether what is there already comes first.
+    /// True lists what is there already first; default false.
     #[serde(default)]
     existing: bool,
-    /// Come back after so many seconds; default 30, at most 300.
-    timeout_seconds: Option<f64>,
-    /// Come back after so many changes; default 1, at most 256.
+    /// Waits up to so many seconds; default 30, at most 300.
+    wait_seconds: Option<f64>,
+    /// Comes back after so many changes; default 1, at most 256.
     changes: Option<u64>,
 }
 
@@ -91,6 +92,11 @@ struct WatchAnswer {
     events: Vec<BlackboardEvent>,
     /// How many.
     count: usize,
+}
+
+/// Any JSON. It is called an object, for many clients need one type for each argument.
+fn any(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object"})
 }
 
 fn publish(asked: Publish) -> Result<Ask> {
@@ -110,21 +116,24 @@ fn watch(asked: Watch) -> Result<Ask> {
     if !(1..=CHANGES).contains(&count) {
         return Err(Error::invalid_argument(format!("changes is 1 to {CHANGES}, and this is {count}")));
     }
-    let patience = watched_for(asked.timeout_seconds)?;
+    let patience = watched_for(asked.wait_seconds)?;
     let max = usize::try_from(count).unwrap_or(usize::MAX);
     let request = WatchRequest { pattern: asked.pattern, existing: asked.existing, count: Some(count) };
-    Ok(Ask { request: Request::BlackboardWatch(request), input: None, tell: Tell::Events { max, patience } })
+    Ok(Ask { tell: Tell::Events { max, patience }, ..Request::BlackboardWatch(request).into() })
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Publish, BlackboardEntry>(
-        Blackboard,
-        "blackboard_publish",
-        Effect::Sets,
-        "Publish a value",
-        "Publishes a value that all agents and skills of this session can read. It replaces what stands under the key.",
-        publish,
-    ));
+    all.push(
+        builtin::<Publish, BlackboardEntry>(
+            Blackboard,
+            "blackboard_publish",
+            Effect::Sets,
+            "Publish a value",
+            "Publishes a value under a key, in place of what is there. All agents and skills of this session can read it.",
+            publish,
+        )
+        .without(&["value", "tags", "metadata"]),
+    );
     all.push(builtin::<Key, BlackboardEntry>(
         Blackboard,
         "blackboard_get",

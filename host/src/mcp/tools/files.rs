@@ -11,7 +11,7 @@ use crate::config::Group::Sandbox;
 use crate::error::{Error, Result};
 
 /// How much of a file a model is given when it does not say.
-const READ_DEFAULT: u64 = 1_000_000;
+const READ_DEFAULT: u64 = 12_000;
 /// The most of a file that one answer can have.
 const READ_MAX: u64 = 8 * 1024 * 1024;
 /// The most changes that one watch tells.
@@ -21,11 +21,11 @@ const CHANGES: usize = 256;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Read {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Its path in the sandbox; relative ones start at `/workspace`.
+    /// The file; relative paths start at `/workspace`.
     path: String,
-    /// At most so many bytes, from its beginning; default 1,000,000, at most 8 MiB.
+    /// At most so many bytes, from its beginning; default 12,000, at most 8 MiB.
     max_bytes: Option<u64>,
 }
 
@@ -33,13 +33,13 @@ struct Read {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Write {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Its path in the sandbox; relative ones start at `/workspace`. Directories on the way are made.
+    /// The file; relative paths start at `/workspace`, and directories on the way are made.
     path: String,
-    /// All that is to be in it.
+    /// All that is to be in the file.
     content: String,
-    /// What `content` is: `text` (default) or `base64`.
+    /// How `content` is written: `text` (default) or `base64` for bytes.
     #[serde(default)]
     encoding: Encoding,
 }
@@ -57,9 +57,9 @@ enum Encoding {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Place {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// A path in the sandbox; relative ones start at `/workspace`.
+    /// The directory, `.` for `/workspace`, where relative paths start.
     path: String,
 }
 
@@ -67,11 +67,11 @@ struct Place {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Remove {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// A path in the sandbox; relative ones start at `/workspace`.
+    /// The file or directory; relative paths start at `/workspace`.
     path: String,
-    /// A directory with all that is in it.
+    /// True removes a directory with all that is in it; default false.
     #[serde(default)]
     recursive: bool,
 }
@@ -80,13 +80,13 @@ struct Remove {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Watch {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// A file, or a directory for what is in it; relative ones start at `/workspace`.
+    /// A file, or a directory for what is in it; relative paths start at `/workspace`.
     path: String,
-    /// Come back after so many seconds; default 30, at most 300.
-    timeout_seconds: Option<f64>,
-    /// Come back after so many changes; default 1, at most 256.
+    /// Waits up to so many seconds; default 30, at most 300.
+    wait_seconds: Option<f64>,
+    /// Comes back after so many changes; default 1, at most 256.
     changes: Option<usize>,
 }
 
@@ -118,13 +118,13 @@ struct WatchAnswer {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CopyIn {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// A root that the operator named; default `project`, the directory that this client works in.
+    /// The directory on the host that it is in: a root that the operator named; default `project`, where this client works.
     root: Option<String>,
-    /// The path beneath that root; `.` is the root itself.
+    /// The file or directory, relative to that root; `.` is all of it.
     src_host_path: String,
-    /// The path in the sandbox; relative ones start at `/workspace`.
+    /// Where it goes in the sandbox; relative paths start at `/workspace`.
     dst_container_path: String,
 }
 
@@ -132,13 +132,13 @@ struct CopyIn {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CopyOut {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// The path in the sandbox; relative ones start at `/workspace`.
+    /// The file or directory in the sandbox; relative paths start at `/workspace`.
     src_container_path: String,
-    /// A root that the operator lets agents copy to.
+    /// The directory on the host that it goes to: a root that the operator lets agents copy to; default `project`.
     root: Option<String>,
-    /// The path beneath that root.
+    /// Where it goes, relative to that root.
     dst_host_path: String,
 }
 
@@ -149,7 +149,8 @@ fn read(asked: Read) -> Result<Ask> {
         return Err(Error::too_large(message));
     }
     let request = Request::ReadFile { container_id: asked.container_id, path: asked.path };
-    Ok(Ask { request, input: None, tell: Tell::File { max: usize::try_from(max).unwrap_or(usize::MAX) } })
+    let tell = Tell::File { max: usize::try_from(max).unwrap_or(usize::MAX) };
+    Ok(Ask { tell, ..request.into() }.whole())
 }
 
 fn write(asked: Write) -> Result<Ask> {
@@ -168,9 +169,9 @@ fn watch(asked: Watch) -> Result<Ask> {
     if !(1..=CHANGES).contains(&max) {
         return Err(Error::invalid_argument(format!("changes is 1 to {CHANGES}, and this is {max}")));
     }
-    let patience = watched_for(asked.timeout_seconds)?;
+    let patience = watched_for(asked.wait_seconds)?;
     let request = Request::WatchFiles { container_id: asked.container_id, path: asked.path };
-    Ok(Ask { request, input: None, tell: Tell::Events { max, patience } })
+    Ok(Ask { tell: Tell::Events { max, patience }, ..request.into() })
 }
 
 fn host(root: Option<String>, path: String) -> HostPath {
@@ -178,47 +179,59 @@ fn host(root: Option<String>, path: String) -> HostPath {
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Read, ReadAnswer>(
-        Sandbox,
-        "read_file",
-        Effect::Reads,
-        "Read a file",
-        "Gives a file of a sandbox.",
-        read,
-    ));
-    all.push(builtin::<Write, FileAnswer>(
-        Sandbox,
-        "write_file",
-        Effect::Sets,
-        "Write a file",
-        "Writes a file of a sandbox whole; what was in it is gone.",
-        write,
-    ));
-    all.push(builtin::<Place, FileList>(
-        Sandbox,
-        "list_files",
-        Effect::Reads,
-        "List files",
-        "Lists what is in a directory of a sandbox.",
-        |asked: Place| Ok(Request::ListFiles { container_id: asked.container_id, path: asked.path }.into()),
-    ));
-    all.push(builtin::<Remove, FileAnswer>(
-        Sandbox,
-        "remove_file",
-        Effect::Sets,
-        "Remove a file",
-        "Removes a file of a sandbox, or a directory.",
-        |asked: Remove| {
-            let Remove { container_id, path, recursive } = asked;
-            Ok(Request::RemoveFile { container_id, path, recursive }.into())
-        },
-    ));
+    all.push(
+        builtin::<Read, ReadAnswer>(
+            Sandbox,
+            "read_file",
+            Effect::Reads,
+            "Read a file",
+            "Gives what is in a file of a sandbox: text, or base64 where it is not UTF-8.",
+            read,
+        )
+        .without(&["path"]),
+    );
+    all.push(
+        builtin::<Write, FileAnswer>(
+            Sandbox,
+            "write_file",
+            Effect::Sets,
+            "Write a file",
+            "Writes a file of a sandbox whole, in place of what was in it.",
+            write,
+        )
+        .without(&["path"]),
+    );
+    all.push(
+        builtin::<Place, FileList>(
+            Sandbox,
+            "list_files",
+            Effect::Reads,
+            "List files",
+            "Lists what is in a directory of a sandbox, with kinds, sizes and times.",
+            |asked: Place| Ok(Request::ListFiles { container_id: asked.container_id, path: asked.path }.into()),
+        )
+        .without(&["path"]),
+    );
+    all.push(
+        builtin::<Remove, FileAnswer>(
+            Sandbox,
+            "remove_file",
+            Effect::Sets,
+            "Remove a file",
+            "Removes a file or directory of a sandbox.",
+            |asked: Remove| {
+                let Remove { container_id, path, recursive } = asked;
+                Ok(Request::RemoveFile { container_id, path, recursive }.into())
+            },
+        )
+        .without(&["path"]),
+    );
     all.push(builtin::<Watch, WatchAnswer>(
         Sandbox,
         "watch_files",
         Effect::Reads,
         "Watch files",
-        "Waits for changes of a file of a sandbox, or of what is in a directory.",
+        "Waits for changes of a file of a sandbox, or in a directory, and lists them.",
         watch,
     ));
     all.push(builtin::<CopyIn, CopyAnswer>(
@@ -226,7 +239,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "copy_file_in",
         Effect::Sets,
         "Copy into a sandbox",
-        "Copies a file or directory of the project, or of another root that the operator named, into a sandbox.",
+        "Copies a file or directory of the host into a sandbox: of the project, or of another root that the operator named.",
         |asked: CopyIn| {
             let (host, sandbox) = (host(asked.root, asked.src_host_path), asked.dst_container_path);
             Ok(Request::CopyIn(CopyRequest { container_id: asked.container_id, host, sandbox }).into())

@@ -1,12 +1,16 @@
 //! The tools that every host has: what each takes and gives, and what it asks of the host.
 //!
-//! Their names have underscores, which no skill's name has, so that no skill can be taken for one of them. The words for
-//! arguments are those that users of sandboxes over other systems know.
+//! Their names have single underscores within and no double ones, so that no action's tool can be taken for one of them. Arguments
+//! have one word for one thing in all tools: `timeout_seconds` ends what runs, `wait_seconds` only the call; `command` is a
+//! line for a shell, `role` what a sandbox is made from.
 
+mod arguments;
 mod blackboard;
 mod files;
+mod outputs;
 mod processes;
 mod sandbox;
+mod schema;
 mod skills;
 
 use std::collections::HashMap;
@@ -16,13 +20,29 @@ use std::time::Duration;
 use bytes::Bytes;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::bounded::ROOM;
 use crate::api::types::Request;
 use crate::config::Group;
 use crate::error::{Error, Result};
+
+pub(super) use self::schema::fitted;
+
+/// The tools of [`Group::Compact`].
+const COMPACT: [&str; 8] = [
+    "list_skills",
+    "get_skill",
+    "run_skill",
+    "launch_container",
+    "execute_command",
+    "read_file",
+    "write_file",
+    "stop_container",
+];
+/// Other names of tools, which are taken and not offered.
+const NAMES: [(&str, &str); 2] = [("list_images", "list_roles"), ("run_script", "run_python")];
 
 /// What a tool asks of the host.
 #[derive(Debug, Clone)]
@@ -31,12 +51,16 @@ pub(super) struct Ask {
     /// What is streamed to it.
     pub(super) input: Option<Bytes>,
     pub(super) tell: Tell,
+    /// The schema of what it gives, of a tool of ours.
+    pub(super) gives: Option<Arc<JsonObject>>,
+    /// The most bytes that its answer may have.
+    pub(super) room: usize,
 }
 
 /// How the answer becomes a result.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tell {
-    /// As it is.
+    /// As the tool says that it gives it.
     Answer,
     /// A skill's result, or its failure.
     Action(Shape),
@@ -59,21 +83,51 @@ pub(super) enum Shape {
 
 impl From<Request> for Ask {
     fn from(request: Request) -> Self {
-        Self { request, input: None, tell: Tell::Answer }
+        Self { request, input: None, tell: Tell::Answer, gives: None, room: ROOM }
+    }
+}
+
+impl Ask {
+    /// The same, of an answer that is as long as its caller asked for.
+    fn whole(self) -> Self {
+        Self { room: usize::MAX, ..self }
     }
 }
 
 /// A tool of every host.
 pub(super) struct Builtin {
-    pub(super) group: Group,
+    group: Group,
     pub(super) tool: Tool,
-    ask: Box<dyn Fn(JsonObject) -> Result<Ask> + Send + Sync>,
+    ask: Box<dyn Fn(&JsonObject, JsonObject) -> Result<Ask> + Send + Sync>,
 }
 
 impl Builtin {
+    /// Whether it is offered when these groups are.
+    pub(super) fn is_of(&self, groups: &[Group]) -> bool {
+        // Of whatever answers are cut, there must be a way to the rest.
+        *self.tool.name == *outputs::NAME
+            || groups.contains(&self.group)
+            || (groups.contains(&Group::Compact) && COMPACT.contains(&&*self.tool.name))
+    }
+
     /// What a call with these arguments asks.
     pub(super) fn ask(&self, arguments: JsonObject) -> Result<Ask> {
-        (self.ask)(arguments).map_err(|error| error.context(&self.tool.name))
+        let ask = (self.ask)(&self.tool.input_schema, arguments).map_err(|error| error.context(&self.tool.name))?;
+        Ok(Ask { gives: self.tool.output_schema.clone(), ..ask })
+    }
+
+    /// The same without what of its answer is what its caller said.
+    fn without(mut self, echoes: &[&str]) -> Self {
+        if let Some(schema) = &mut self.tool.output_schema {
+            let schema = Arc::make_mut(schema);
+            if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+                properties.retain(|name, _| !echoes.contains(&name.as_str()));
+            }
+            if let Some(Value::Array(required)) = schema.get_mut("required") {
+                required.retain(|name| !echoes.iter().any(|echo| name == echo));
+            }
+        }
+        self
     }
 }
 
@@ -115,31 +169,12 @@ where
     P: DeserializeOwned + JsonSchema + 'static,
     A: JsonSchema,
 {
-    let tool = Tool::new(name, description, schema::<P>())
+    let tool = Tool::new(name, description, Arc::new(schema::input::<P>()))
         .with_title(title)
-        .with_raw_output_schema(schema::<A>())
+        .with_raw_output_schema(Arc::new(schema::output::<A>()))
         .with_annotations(effect.annotations(title));
-    let ask = move |arguments| {
-        let params = serde_json::from_value(Value::Object(arguments))
-            .map_err(|error| Error::invalid_argument(error.to_string()))?;
-        ask(params)
-    };
+    let ask = move |schema: &JsonObject, arguments| ask(arguments::read(schema, arguments)?);
     Builtin { group, tool, ask: Box::new(ask) }
-}
-
-/// A type's schema, with everything in its place: some clients follow no references.
-fn schema<T: JsonSchema>() -> Arc<JsonObject> {
-    let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    let mut schema = match settings.into_generator().into_root_schema_for::<T>().to_value() {
-        Value::Object(schema) => schema,
-        _ => JsonObject::new(),
-    };
-    for own in ["$schema", "title"] {
-        schema.remove(own);
-    }
-    // Of an answer that is one of several shapes, say: a client wants an object.
-    schema.insert("type".into(), "object".into());
-    Arc::new(schema)
 }
 
 /// All of them, in the order in which they are listed.
@@ -150,6 +185,7 @@ pub(super) static ALL: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
     processes::add(&mut all);
     files::add(&mut all);
     blackboard::add(&mut all);
+    outputs::add(&mut all);
     all
 });
 
@@ -158,6 +194,7 @@ static BY_NAME: LazyLock<HashMap<&'static str, usize>> =
 
 /// The one of this name.
 pub(super) fn named(name: &str) -> Option<&'static Builtin> {
+    let name = NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name);
     ALL.get(*BY_NAME.get(name)?)
 }
 
@@ -177,7 +214,7 @@ const WATCH_MAX: f64 = 300.0;
 fn watched_for(seconds: Option<f64>) -> Result<Duration> {
     let seconds = seconds.unwrap_or(30.0);
     if !(0.0..=WATCH_MAX).contains(&seconds) {
-        return Err(Error::invalid_argument(format!("timeout_seconds is 0 to {WATCH_MAX}, and this is {seconds}")));
+        return Err(Error::invalid_argument(format!("wait_seconds is 0 to {WATCH_MAX}, and this is {seconds}")));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -187,26 +224,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_is_an_object_both_ways_and_says_what_its_arguments_are() {
-        for builtin in ALL.iter() {
-            let tool = &builtin.tool;
-            assert!(tool.name.contains('_'), "{}: no skill has an underscore in its name", tool.name);
-            for schema in [Some(&tool.input_schema), tool.output_schema.as_ref()] {
-                let schema = schema.unwrap();
-                assert_eq!(schema["type"], "object", "{}", tool.name);
-                for odd in ["oneOf", "anyOf", "allOf", "$ref"] {
-                    assert!(!schema.contains_key(odd), "{}: {odd} at the top", tool.name);
-                }
-                let text = serde_json::to_string(schema).unwrap();
-                assert!(!text.contains("$ref"), "{}: {text}", tool.name);
-            }
-            assert_eq!(tool.input_schema["additionalProperties"], false, "{}", tool.name);
-            for (name, property) in tool.input_schema.get("properties").and_then(Value::as_object).into_iter().flatten()
-            {
-                assert!(property.get("description").is_some(), "{}.{name} says nothing", tool.name);
-            }
+    fn no_name_is_a_skills_and_no_two_are_one() {
+        for Builtin { tool, .. } in ALL.iter() {
+            let is_plain = tool.name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            assert!(is_plain && tool.name.contains('_') && !tool.name.contains("__"), "{}", tool.name);
         }
         assert_eq!(BY_NAME.len(), ALL.len(), "two tools have one name");
+        for (other, name) in NAMES {
+            assert!(BY_NAME.contains_key(name) && !BY_NAME.contains_key(other), "{other}");
+        }
+        assert!(COMPACT.iter().all(|name| BY_NAME.contains_key(name)));
     }
 
     #[test]

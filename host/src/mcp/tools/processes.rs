@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::sandbox::{Container, Words};
+use super::sandbox::{Container, ECHOES, Words};
 use super::{Ask, Builtin, Effect, builtin, milliseconds};
 use crate::api::types::{
     ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessWriteAnswer, Request,
@@ -14,25 +14,29 @@ use crate::api::types::{
 use crate::config::Group::Sandbox;
 use crate::error::Result;
 
+/// How much of each stream of a process a model is given when it does not say.
+const READ_DEFAULT: u64 = 6_000;
+
 /// A process to start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Start {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// What to run: a list of arguments, passed verbatim, or a line for the shell.
+    /// A line for the shell (`bash -lc`). A list of arguments is taken too and run without a shell.
+    #[schemars(with = "String")]
     command: Words,
-    /// Ended after so many seconds; default the sandbox's own wall time.
+    /// The process is ended after so many seconds; default the sandbox's own wall time.
     timeout_seconds: Option<f64>,
-    /// Environment added for it.
+    /// Environment variables added for it.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Working directory; default and start of relative ones: `/workspace`.
+    /// Working directory; default `/workspace`, where relative ones start.
     workdir: Option<String>,
-    /// Whether `write_process` will give it input; otherwise its standard input is empty.
+    /// True keeps its standard input open for `write_process`; default false: it is empty.
     #[serde(default)]
-    stdin: bool,
-    /// Gives it a terminal of this size: then all that it shows is standard output.
+    open_stdin: bool,
+    /// Gives it a terminal of this size; all that it shows is standard output then.
     terminal: Option<TerminalSize>,
 }
 
@@ -40,19 +44,19 @@ struct Start {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Read {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Which process, `exec_…`.
+    /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
-    /// From this byte of standard output on: 0 is its beginning, an earlier answer's `stdout_next` what came since.
+    /// Where to start in standard output, in bytes; default 0. An earlier answer's `stdout_next` gives what came since.
     #[serde(default)]
     stdout_from: u64,
-    /// The same of standard error.
+    /// The same for standard error.
     #[serde(default)]
     stderr_from: u64,
-    /// At most so many bytes of each stream.
+    /// At most so many bytes of each stream; default 6,000.
     max_bytes: Option<u64>,
-    /// When there is nothing new, wait so many seconds for something, or for its end; default 0, at most 60.
+    /// Waits up to so many seconds for something new, or for its end; default 0, at most 60.
     wait_seconds: Option<f64>,
 }
 
@@ -60,14 +64,14 @@ struct Read {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Write {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Which process.
+    /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
-    /// What to write.
+    /// The text to write.
     #[serde(default)]
     text: String,
-    /// Whether that is the end of its input.
+    /// True ends its input after that; default false.
     #[serde(default)]
     close: bool,
 }
@@ -76,23 +80,23 @@ struct Write {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Wait {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Which process.
+    /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
-    /// No longer than so many seconds; default 60.
-    timeout_seconds: Option<f64>,
+    /// Waits up to so many seconds; default 60.
+    wait_seconds: Option<f64>,
 }
 
 /// A background process to end.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Kill {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Which process.
+    /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
-    /// Send just this signal, 1 to 64, to its process group; without one all of its tree is ended and waited for.
+    /// Sends just this signal (1 to 64) to its process group; without one it is ended with all that it started.
     signal: Option<i32>,
 }
 
@@ -100,9 +104,9 @@ struct Kill {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Resize {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// Which process.
+    /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
     /// Lines.
     rows: u16,
@@ -117,7 +121,7 @@ fn start(asked: Start) -> Result<Ask> {
         cwd: asked.workdir,
         env: asked.env,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
-        stdin: asked.stdin,
+        stdin: asked.open_stdin,
         terminal: asked.terminal,
         ..ExecRequest::default()
     };
@@ -130,10 +134,10 @@ fn read(asked: Read) -> Result<Ask> {
         exec_id: asked.exec_id,
         stdout_from: asked.stdout_from,
         stderr_from: asked.stderr_from,
-        max_bytes: asked.max_bytes,
+        max_bytes: Some(asked.max_bytes.unwrap_or(READ_DEFAULT)),
         wait_ms: milliseconds(asked.wait_seconds)?.unwrap_or_default(),
     };
-    Ok(Request::ProcessRead(request).into())
+    Ok(Ask::from(Request::ProcessRead(request)).whole())
 }
 
 fn write(asked: Write) -> Result<Ask> {
@@ -142,7 +146,7 @@ fn write(asked: Write) -> Result<Ask> {
 }
 
 fn wait(asked: Wait) -> Result<Ask> {
-    let timeout_ms = Some(milliseconds(asked.timeout_seconds)?.unwrap_or(60_000));
+    let timeout_ms = Some(milliseconds(asked.wait_seconds)?.unwrap_or(60_000));
     Ok(Request::ProcessWait { container_id: asked.container_id, exec_id: asked.exec_id, timeout_ms }.into())
 }
 
@@ -157,20 +161,23 @@ fn resize(asked: Resize) -> Result<Ask> {
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Start, ProcessAnswer>(
-        Sandbox,
-        "start_process",
-        Effect::Runs,
-        "Start a process",
-        "Starts a command that goes on in the background, such as a server. Its output is kept for read_process.",
-        start,
-    ));
+    all.push(
+        builtin::<Start, ProcessAnswer>(
+            Sandbox,
+            "start_process",
+            Effect::Runs,
+            "Start a process",
+            "Starts a command that goes on in the background, such as a server, and comes back at once with its exec_id. read_process gives its output.",
+            start,
+        )
+        .without(&ECHOES),
+    );
     all.push(builtin::<Container, ProcessList>(
         Sandbox,
         "list_processes",
         Effect::Reads,
         "List processes",
-        "Lists the background processes of a sandbox: those that run and the last that have ended.",
+        "Lists the background processes of a sandbox: those that run and the last that ended.",
         |asked: Container| Ok(Request::ProcessList { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Read, ProcessOutput>(
@@ -178,7 +185,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "read_process",
         Effect::Reads,
         "Read a process",
-        "Gives what a background process wrote.",
+        "Gives what a background process wrote, from any place on, and whether it still runs.",
         read,
     ));
     all.push(builtin::<Write, ProcessWriteAnswer>(
@@ -186,31 +193,40 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "write_process",
         Effect::Adds,
         "Write to a process",
-        "Writes to the standard input of a background process of this agent's own.",
+        "Writes to the standard input of a background process that was started with open_stdin.",
         write,
     ));
-    all.push(builtin::<Wait, ProcessAnswer>(
-        Sandbox,
-        "wait_process",
-        Effect::Reads,
-        "Wait for a process",
-        "Waits for the end of a background process; the answer says whether it still runs.",
-        wait,
-    ));
-    all.push(builtin::<Kill, ProcessAnswer>(
-        Sandbox,
-        "kill_process",
-        Effect::Sets,
-        "End a process",
-        "Ends a background process of this agent's own with all that it started, or sends it a signal.",
-        kill,
-    ));
-    all.push(builtin::<Resize, ResizeAnswer>(
-        Sandbox,
-        "resize_terminal",
-        Effect::Sets,
-        "Resize a terminal",
-        "Gives the terminal of a running process another size.",
-        resize,
-    ));
+    all.push(
+        builtin::<Wait, ProcessAnswer>(
+            Sandbox,
+            "wait_process",
+            Effect::Reads,
+            "Wait for a process",
+            "Waits for the end of a background process and says how it ended, or that it still runs.",
+            wait,
+        )
+        .without(&ECHOES),
+    );
+    all.push(
+        builtin::<Kill, ProcessAnswer>(
+            Sandbox,
+            "kill_process",
+            Effect::Sets,
+            "End a process",
+            "Ends a background process of this agent's with all that it started, or sends it a signal.",
+            kill,
+        )
+        .without(&ECHOES),
+    );
+    all.push(
+        builtin::<Resize, ResizeAnswer>(
+            Sandbox,
+            "resize_terminal",
+            Effect::Sets,
+            "Resize a terminal",
+            "Gives the terminal of a running process another size.",
+            resize,
+        )
+        .without(&["size"]),
+    );
 }

@@ -1,9 +1,11 @@
 //! Sandboxes: their life, sharing, commands, scripts and shells.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{self, Deserializer};
 use serde_json::{Map, Value};
 
 use super::{Ask, Builtin, Effect, builtin, milliseconds};
@@ -20,20 +22,20 @@ use crate::error::{Error, Result};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Launch {
-    /// A role that `list_images` names, such as `default`.
-    image_role: String,
-    /// Cores; default 1.
+    /// The role to make it from, as `list_roles` names it; `default` is always worth a try.
+    role: String,
+    /// Processor cores; default 1.
     cpu_limit: Option<f64>,
     /// Memory in MiB; default 1024.
     memory_limit_mb: Option<u64>,
-    /// It ends after so many seconds; default 3600.
+    /// It ends by itself after so many seconds; default 3600.
     max_wall_time_seconds: Option<f64>,
-    /// `none` (default), or `bridge` where the operator allows connections out.
+    /// `none` (default) is no network at all; `bridge` allows connections out, where the operator does.
     network_mode: Option<Network>,
-    /// Whether other agents of the session may attach.
+    /// True lets other agents of the session attach to it; default false.
     #[serde(default)]
     shared: bool,
-    /// Environment of your commands in it.
+    /// Environment variables of this agent's commands in it.
     #[serde(default)]
     env: BTreeMap<String, String>,
 }
@@ -42,7 +44,7 @@ struct Launch {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Container {
-    /// Its id, as `launch_container` gave it; ids are good until the sandbox ends, for this session's agents alone.
+    /// The sandbox's id, from `launch_container` or `list_containers`.
     pub(super) container_id: String,
 }
 
@@ -50,27 +52,41 @@ pub(super) struct Container {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Containers {
-    /// `own`, `used` (default: those and the ones attached to), or `session` (also those that could be attached to).
+    /// `own`: launched by this agent. `used` (default): those and the ones it is attached to. `session`: also those it could
+    /// attach to.
     #[serde(default)]
     scope: Scope,
 }
 
-/// A command: a list is passed verbatim, a string is a line for the shell.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(super) enum Words {
-    /// Verbatim.
-    List(Vec<String>),
-    /// `bash -lc LINE`, `sh -lc LINE` where there is no bash.
-    Line(String),
+/// A command: a string is a line for the shell, a list is passed verbatim.
+#[derive(Debug)]
+pub(super) struct Words(Command);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> de::Visitor<'de> for Reader {
+            type Value = Words;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a line for the shell, or a list of arguments that are strings")
+            }
+
+            fn visit_str<E: de::Error>(self, line: &str) -> Result<Words, E> {
+                Ok(Words(Command::Shell(line.to_owned())))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Words, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(|argv| Words(Command::Argv(argv)))
+            }
+        }
+        from.deserialize_any(Reader)
+    }
 }
 
 impl From<Words> for Command {
     fn from(words: Words) -> Self {
-        match words {
-            Words::List(argv) => Self::Argv(argv),
-            Words::Line(line) => Self::Shell(line),
-        }
+        words.0
     }
 }
 
@@ -78,22 +94,23 @@ impl From<Words> for Command {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Execute {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// What to run: a list of arguments, passed verbatim, or a line for the shell.
+    /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments is taken too and run without a shell.
+    #[schemars(with = "String")]
     command: Words,
-    /// Ended after so many seconds; default 120, at most what the operator allows (600).
+    /// The command is ended after so many seconds; default 120, at most 600 unless the operator says otherwise.
     timeout_seconds: Option<f64>,
-    /// Environment added for it.
+    /// Environment variables added for this command.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Working directory; default and start of relative ones: `/workspace`.
+    /// Working directory; default `/workspace`, where relative ones start.
     workdir: Option<String>,
-    /// Its standard input; default empty.
+    /// Text for its standard input; default empty.
     stdin: Option<String>,
     /// Bytes kept of each stream; default 1,000,000.
     capture_max_bytes: Option<u64>,
-    /// Whether output is published on the blackboard as it comes, under the answer's `stream_key`.
+    /// True publishes output on the blackboard as it comes, under the answer's `stream_key`; default false.
     #[serde(default)]
     stream_to_blackboard: bool,
 }
@@ -102,18 +119,18 @@ struct Execute {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Script {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
     /// A script that `list_scripts` names.
     script_name: String,
-    /// Its arguments by name.
+    /// Its arguments by name, as `list_scripts` describes them.
     #[serde(default)]
     args: Map<String, Value>,
-    /// The role that it must be of; a sandbox runs its own role's scripts only.
-    image_role: Option<String>,
-    /// Ended after so many seconds; default the script's own.
+    /// Fails unless the script is of this role; a sandbox runs only its own role's scripts.
+    role: Option<String>,
+    /// The script is ended after so many seconds; default its own limit.
     timeout_seconds: Option<f64>,
-    /// Whether output is published on the blackboard as it comes.
+    /// True publishes output on the blackboard as it comes; default false.
     #[serde(default)]
     stream_to_blackboard: bool,
 }
@@ -122,21 +139,21 @@ struct Script {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Python {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// A template that `list_script_templates` names.
-    template_name: Option<String>,
-    /// Python source.
+    /// Python source to run. Give this or `template_name`.
     script: Option<String>,
-    /// Its arguments by name; each is passed as `--kebab-name value`.
+    /// A template that `list_script_templates` names. Give this or `script`.
+    template_name: Option<String>,
+    /// Arguments by name; each reaches the program as `--kebab-name value`.
     #[serde(default)]
-    template_args: Map<String, Value>,
-    /// Environment added for it.
+    args: Map<String, Value>,
+    /// Environment variables added for it.
     #[serde(default)]
-    extra_env: BTreeMap<String, String>,
-    /// Ended after so many seconds; default the template's own.
+    env: BTreeMap<String, String>,
+    /// The program is ended after so many seconds; default the template's own limit.
     timeout_seconds: Option<f64>,
-    /// Whether output is published on the blackboard as it comes.
+    /// True publishes output on the blackboard as it comes; default false.
     #[serde(default)]
     stream_to_blackboard: bool,
 }
@@ -145,13 +162,13 @@ struct Python {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Line {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
-    /// What to run: any text that the shell reads, of many lines too.
-    line: String,
-    /// Which of the agent's shells; default `default`. It is started when there is none of that name.
+    /// What the shell reads: one line or many.
+    command: String,
+    /// Which of this agent's shells; default `default`. One that is not there is started.
     name: Option<String>,
-    /// Ended after so many seconds; default 120.
+    /// The line is ended after so many seconds; default 120.
     timeout_seconds: Option<f64>,
     /// Bytes kept of each stream; default 1,000,000.
     capture_max_bytes: Option<u64>,
@@ -161,7 +178,7 @@ struct Line {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Shell {
-    /// Which sandbox.
+    /// The sandbox's id.
     container_id: String,
     /// Which shell; default `default`.
     name: Option<String>,
@@ -170,9 +187,9 @@ struct Shell {
 /// Which roles.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Images {
-    /// Only these roles.
-    role_allowlist: Option<Vec<String>>,
+struct Roles {
+    /// Only these roles; default all.
+    roles: Option<Vec<String>>,
     /// Only roles that have all of these tags.
     #[serde(default)]
     tags: Vec<String>,
@@ -183,30 +200,30 @@ struct Images {
 #[serde(deny_unknown_fields)]
 struct Scripts {
     /// Only this role's; default all.
-    image_role: Option<String>,
+    role: Option<String>,
 }
 
 /// A role.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Role {
-    /// Which role.
-    image_role: String,
+    /// The role, as `list_roles` names it.
+    role: String,
 }
 
 /// A template of a role.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Template {
-    /// Which role.
-    image_role: String,
+    /// The role, as `list_roles` names it.
+    role: String,
     /// The template's name.
     name: String,
 }
 
 fn launch(asked: Launch) -> Result<Ask> {
     let request = LaunchRequest {
-        role: asked.image_role,
+        role: asked.role,
         cpus: asked.cpu_limit,
         memory_mib: asked.memory_limit_mb,
         network: asked.network_mode,
@@ -237,7 +254,7 @@ fn script(asked: Script) -> Result<Ask> {
         container_id: asked.container_id,
         script_name: asked.script_name,
         args: asked.args,
-        image_role: asked.image_role,
+        image_role: asked.role,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
         stream_to_blackboard: asked.stream_to_blackboard,
         ..ExecuteScriptRequest::default()
@@ -253,8 +270,8 @@ fn python(asked: Python) -> Result<Ask> {
         container_id: asked.container_id,
         template_name: asked.template_name,
         script: asked.script,
-        template_args: asked.template_args,
-        extra_env: asked.extra_env,
+        template_args: asked.args,
+        extra_env: asked.env,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
         stream_to_blackboard: asked.stream_to_blackboard,
         ..RunScriptRequest::default()
@@ -266,7 +283,7 @@ fn line(asked: Line) -> Result<Ask> {
     let request = ShellRequest {
         container_id: asked.container_id,
         name: asked.name,
-        line: asked.line,
+        line: asked.command,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
         max_output: asked.capture_max_bytes,
     };
@@ -279,13 +296,16 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
     knows(all);
 }
 
+/// What of a command's answer its caller said.
+pub(super) const ECHOES: [&str; 1] = ["command"];
+
 fn lives(all: &mut Vec<Builtin>) {
     all.push(builtin::<Launch, LaunchAnswer>(
         Sandbox,
         "launch_container",
         Effect::Adds,
         "Launch a sandbox",
-        "Launches an isolated sandbox from a role and gives its container_id. The session's files are in /workspace. It ends by itself after max_wall_time_seconds; stop it when it is not needed any more.",
+        "Launches an isolated sandbox for commands and gives its container_id. The session's files are in /workspace there, in every sandbox. Stop it when it is not needed any more.",
         launch,
     ));
     all.push(builtin::<Container, StopAnswer>(
@@ -293,7 +313,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "stop_container",
         Effect::Sets,
         "Stop a sandbox",
-        "Ends a sandbox of this agent's own and all that runs in it. The workspace stays.",
+        "Ends a sandbox that this agent launched, and all that runs in it. Files in /workspace stay.",
         |asked: Container| Ok(Request::StopSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Container, RestartAnswer>(
@@ -301,7 +321,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "restart_container",
         Effect::Sets,
         "Restart a sandbox",
-        "Starts a sandbox of this agent's own again, with nothing of what ran in it. The workspace and the id stay.",
+        "Starts a sandbox that this agent launched afresh: what ran in it ends, its id and the files in /workspace stay.",
         |asked: Container| Ok(Request::RestartSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Containers, SandboxList>(
@@ -309,7 +329,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "list_containers",
         Effect::Reads,
         "List sandboxes",
-        "Lists the sandboxes that this agent launched or is attached to.",
+        "Lists the sandboxes that this agent can use.",
         |asked: Containers| Ok(Request::ListSandboxes { scope: asked.scope }.into()),
     ));
     all.push(builtin::<Container, SandboxStatus>(
@@ -317,7 +337,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "get_container_status",
         Effect::Reads,
         "Look at a sandbox",
-        "Says whether a sandbox runs, what it is, and why it ended.",
+        "Says whether a sandbox runs, what it may use, and why it ended if it did.",
         |asked: Container| Ok(Request::SandboxStatus { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Container, AttachAnswer>(
@@ -325,7 +345,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "attach_container",
         Effect::Adds,
         "Attach to a sandbox",
-        "Attaches to a shared sandbox of another agent of this session, to run commands in it.",
+        "Attaches to a sandbox that another agent of this session shares, to run commands in it.",
         |asked: Container| Ok(Request::AttachSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Container, DetachAnswer>(
@@ -333,44 +353,56 @@ fn lives(all: &mut Vec<Builtin>) {
         "detach_container",
         Effect::Sets,
         "Detach from a sandbox",
-        "Leaves a sandbox of another agent; what this agent runs in it ends.",
+        "Leaves another agent's sandbox; what this agent runs in it ends.",
         |asked: Container| Ok(Request::DetachSandbox { container_id: asked.container_id }.into()),
     ));
 }
 
 fn runs(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Execute, ExecAnswer>(
-        Sandbox,
-        "execute_command",
-        Effect::Runs,
-        "Run a command",
-        "Runs a command in a sandbox and gives its exit code and output. What it starts ends with it; start_process is for what should live on, shell_execute for what should remember. Where a script of list_scripts fits, execute_script is better.",
-        execute,
-    ));
-    all.push(builtin::<Script, ScriptAnswer>(
-        Sandbox,
-        "execute_script",
-        Effect::Runs,
-        "Run a script",
-        "Runs a script that the operator registered for the sandbox's role, with checked arguments.",
-        script,
-    ));
-    all.push(builtin::<Python, ScriptAnswer>(
-        Sandbox,
-        "run_script",
-        Effect::Runs,
-        "Run Python",
-        "Runs Python source, or a template of the sandbox's role, in a sandbox.",
-        python,
-    ));
-    all.push(builtin::<Line, ShellAnswer>(
-        Sandbox,
-        "shell_execute",
-        Effect::Runs,
-        "Run a line in a shell",
-        "Runs a line in a shell that persists: working directory, exports, functions and jobs are there for the next line. Its cwd is in the answer.",
-        line,
-    ));
+    all.push(
+        builtin::<Execute, ExecAnswer>(
+            Sandbox,
+            "execute_command",
+            Effect::Runs,
+            "Run a command",
+            "Runs a command in a sandbox, waits for its end, and gives its exit code and output. Each command is on its own: use shell_execute to keep a working directory or variables, start_process for servers and other long work.",
+            execute,
+        )
+        .without(&ECHOES),
+    );
+    all.push(
+        builtin::<Script, ScriptAnswer>(
+            Sandbox,
+            "execute_script",
+            Effect::Runs,
+            "Run a registered script",
+            "Runs a script that the operator registered for the sandbox's role (see list_scripts), with checked arguments.",
+            script,
+        )
+        .without(&ECHOES),
+    );
+    all.push(
+        builtin::<Python, ScriptAnswer>(
+            Sandbox,
+            "run_python",
+            Effect::Runs,
+            "Run Python",
+            "Runs Python source in a sandbox, or a Python template of its role, and gives its exit code and output.",
+            python,
+        )
+        .without(&ECHOES),
+    );
+    all.push(
+        builtin::<Line, ShellAnswer>(
+            Sandbox,
+            "shell_execute",
+            Effect::Runs,
+            "Run a line in a shell",
+            "Runs a line in a persistent shell of a sandbox: working directory, variables, functions and jobs are still there for the next line.",
+            line,
+        )
+        .without(&ECHOES),
+    );
     all.push(builtin::<Container, ShellList>(
         Sandbox,
         "list_shells",
@@ -384,44 +416,42 @@ fn runs(all: &mut Vec<Builtin>) {
         "stop_shell",
         Effect::Sets,
         "End a shell",
-        "Ends a persistent shell of this agent's own, with all that runs in it.",
+        "Ends a persistent shell of this agent's, with all that runs in it.",
         |asked: Shell| Ok(Request::ShellStop { container_id: asked.container_id, name: asked.name }.into()),
     ));
 }
 
 fn knows(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Images, ImageList>(
+    all.push(builtin::<Roles, ImageList>(
         Sandbox,
-        "list_images",
+        "list_roles",
         Effect::Reads,
         "List roles",
-        "Lists the roles that sandboxes can be launched from.",
-        |asked: Images| {
-            Ok(Request::ListImages(ImageFilter { role_allowlist: asked.role_allowlist, tags: asked.tags }).into())
-        },
+        "Lists the roles that sandboxes can be launched from, and what each is for.",
+        |asked: Roles| Ok(Request::ListImages(ImageFilter { role_allowlist: asked.roles, tags: asked.tags }).into()),
     ));
     all.push(builtin::<Scripts, ScriptList>(
         Sandbox,
         "list_scripts",
         Effect::Reads,
-        "List scripts",
-        "Lists the scripts of one role, or of all, with their parameters.",
-        |asked: Scripts| Ok(Request::ListScripts { image_role: asked.image_role }.into()),
+        "List registered scripts",
+        "Lists the scripts that execute_script runs, with their parameters.",
+        |asked: Scripts| Ok(Request::ListScripts { image_role: asked.role }.into()),
     ));
     all.push(builtin::<Role, TemplateList>(
         Sandbox,
         "list_script_templates",
         Effect::Reads,
-        "List templates",
-        "Lists the Python templates of a role, with their parameters.",
-        |asked: Role| Ok(Request::ListScriptTemplates { image_role: asked.image_role }.into()),
+        "List Python templates",
+        "Lists the Python templates of a role that run_python runs, with their parameters.",
+        |asked: Role| Ok(Request::ListScriptTemplates { image_role: asked.role }.into()),
     ));
     all.push(builtin::<Template, TemplateDetail>(
         Sandbox,
         "get_script_template",
         Effect::Reads,
-        "Read a template",
-        "Gives a template with its Python source.",
-        |asked: Template| Ok(Request::GetScriptTemplate { image_role: asked.image_role, name: asked.name }.into()),
+        "Read a Python template",
+        "Gives a Python template of a role with its source.",
+        |asked: Template| Ok(Request::GetScriptTemplate { image_role: asked.role, name: asked.name }.into()),
     ));
 }

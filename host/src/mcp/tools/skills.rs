@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Ask, Builtin, Effect, Shape, Tell, builtin};
+use super::{Ask, Builtin, Effect, Shape, Tell, builtin, milliseconds};
 use crate::api::types::{Request, RunAnswer, RunRequest, SkillDetail, SkillList};
 use crate::config::Group::Skills;
 
@@ -12,14 +12,13 @@ use crate::config::Group::Skills;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Run {
-    /// `skill`, `skill.action`, `plugin/skill` or `plugin/skill.action`; without an action the skill has just one.
+    /// What to run, as `skill.action` or `plugin/skill.action`; the skill alone where it has just one action.
     skill: String,
     /// Its arguments by name, as `get_skill` describes them.
     #[serde(default)]
     arguments: Map<String, Value>,
-    /// Give up after so many milliseconds; never longer than the skill's own deadline.
-    #[serde(default)]
-    deadline_ms: Option<u64>,
+    /// The action is ended after so many seconds; default and most: the skill's own limit.
+    timeout_seconds: Option<f64>,
 }
 
 /// Nothing is needed.
@@ -31,7 +30,7 @@ struct Nothing {}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct One {
-    /// Its name, `plugin/skill` when of a plugin.
+    /// The skill's name, `plugin/skill` when of a plugin.
     skill: String,
 }
 
@@ -49,15 +48,15 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "run_skill",
         Effect::Runs,
         "Run a skill",
-        "Runs an action of a skill and gives its result. `get_skill` says which actions a skill has and what they take.",
+        "Runs an action of a skill and gives its result. get_skill says what an action takes.",
         |run: Run| {
             let request = RunRequest {
                 skill: run.skill,
                 args: run.arguments,
-                deadline_ms: run.deadline_ms,
+                deadline_ms: milliseconds(run.timeout_seconds)?,
                 ..RunRequest::default()
             };
-            Ok(Ask { request: Request::Run(request), input: None, tell: Tell::Action(Shape::Whole) })
+            Ok(Ask { tell: Tell::Action(Shape::Whole), ..Request::Run(request).into() })
         },
     ));
     all.push(builtin::<Nothing, SkillList>(
@@ -65,7 +64,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "list_skills",
         Effect::Reads,
         "List skills",
-        "Lists the skills that can be run, with what each is for and the names of its actions.",
+        "Lists the skills with what each is for and the names of its actions. Skills are small programs for one task each.",
         |_| Ok(Request::ListSkills.into()),
     ));
     all.push(builtin::<One, SkillDetail>(
@@ -73,7 +72,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "get_skill",
         Effect::Reads,
         "Describe a skill",
-        "Describes a skill whole: its instructions, its actions with the schemas of what they take and give, what it may do, and its limits.",
+        "Describes one skill: its instructions, its actions with the schemas of what they take and give, what it may do, and its limits.",
         |one: One| Ok(Request::InspectSkill { skill: one.skill }.into()),
     ));
     all.push(builtin::<Search, SkillList>(
@@ -89,7 +88,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "reload_skills",
         Effect::Sets,
         "Reload skills",
-        "Reads all skills anew and lists them. Changes are noticed without it, too; this says what is wrong with one that does not appear.",
+        "Reads all skills anew and lists them, with what is wrong with one that does not appear. Changes are noticed without it, too.",
         |_| Ok(Request::ReloadSkills.into()),
     ));
 }

@@ -184,7 +184,7 @@ fn listed(start: Instant, ask: impl FnOnce() -> Result<Vec<u8>>, count: usize) -
     let tools = result.get("tools").and_then(Value::as_array).context("tools")?;
     let skills = tools
         .iter()
-        .filter(|tool| tool.get("name").and_then(Value::as_str).is_some_and(|name| !name.contains('_')))
+        .filter(|tool| tool.get("name").and_then(Value::as_str).is_some_and(|name| name.contains("__")))
         .count();
     ensure!(skills == count, "{skills} of {count} skills are listed");
     Ok(took.into())

@@ -1,0 +1,39 @@
+//! Texts that a face keeps for its caller: what an answer was cut by, to be read on from any place.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Read on in a kept text.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadTextRequest {
+    /// Which.
+    pub output_id: String,
+    /// From this byte on.
+    #[serde(default)]
+    pub offset: u64,
+    /// At most so many bytes.
+    pub max_bytes: u64,
+}
+
+/// A text that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptText {
+    /// Which.
+    pub output_id: String,
+    /// How many bytes of it are kept.
+    pub bytes: u64,
+}
+
+/// A piece of a kept text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TextPiece {
+    /// The piece: whole characters alone.
+    pub content: String,
+    /// Where it begins.
+    pub offset: u64,
+    /// Where the next one begins; at the end, `total_bytes`.
+    pub next: u64,
+    /// How many bytes there are.
+    pub total_bytes: u64,
+}

@@ -1,0 +1,181 @@
+//! Texts that are kept for their callers: what a face's answer was cut by.
+//!
+//! They are in memory alone, so no disk fills with them and none is left over, and they are each their caller's: another agent's
+//! is as unknown as one that never was. One caller has at most [`OF_ONE`] bytes and all have [`OF_ALL`]; the oldest goes first, and
+//! each after [`FOR`].
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::api::types::{KeptText, ReadTextRequest, TextPiece};
+use crate::caller::Caller;
+use crate::error::{Error, Result};
+
+const OF_ONE: usize = 16 << 20;
+const OF_ALL: usize = 128 << 20;
+const FOR: Duration = Duration::from_secs(60 * 60);
+/// The longest id that a face may give one.
+const LONGEST_ID: usize = 64;
+
+/// The texts of all callers.
+#[derive(Default)]
+pub(super) struct Texts {
+    /// The oldest first.
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+struct Kept {
+    id: String,
+    owner: Caller,
+    text: String,
+    since: Instant,
+}
+
+impl Texts {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|text| text.since.elapsed() < FOR);
+        kept
+    }
+
+    /// Takes a text as it comes.
+    pub(super) async fn keep(
+        &self,
+        caller: &Caller,
+        id: String,
+        input: Option<mpsc::Receiver<Bytes>>,
+    ) -> Result<KeptText> {
+        if id.is_empty() || id.len() > LONGEST_ID {
+            return Err(Error::invalid_argument(format!("an id has 1 to {LONGEST_ID} bytes")));
+        }
+        let mut input = input.ok_or_else(|| Error::invalid_argument("there is nothing to keep: give input"))?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = input.recv().await {
+            let room = OF_ONE - bytes.len();
+            bytes.extend_from_slice(piece.get(..room).unwrap_or(&piece));
+            if piece.len() >= room {
+                break;
+            }
+        }
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+            // The end may be within a character.
+            let (end, mut bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
+            bytes.truncate(end);
+            String::from_utf8(bytes).unwrap_or_default()
+        });
+        let answer = KeptText { output_id: id.clone(), bytes: text.len() as u64 };
+        let mut kept = self.kept();
+        kept.retain(|other| other.id != id || other.owner != *caller);
+        make_room(&mut kept, OF_ONE - text.len(), |other| other.owner == *caller);
+        make_room(&mut kept, OF_ALL - text.len(), |_| true);
+        kept.push_back(Kept { id, owner: caller.clone(), text, since: Instant::now() });
+        Ok(answer)
+    }
+
+    /// Reads on in one.
+    pub(super) fn read(&self, caller: &Caller, request: &ReadTextRequest) -> Result<TextPiece> {
+        let kept = self.kept();
+        let found = kept.iter().find(|text| text.id == request.output_id && text.owner == *caller);
+        let text = &found
+            .ok_or_else(|| {
+                Error::not_found(format!(
+                    "no output {:?} is kept for this agent (any more): make the call again whose answer was cut",
+                    request.output_id.chars().take(LONGEST_ID).collect::<String>()
+                ))
+            })?
+            .text;
+        let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        let start = text.ceil_char_boundary(at(request.offset));
+        let mut end = text.floor_char_boundary(at(request.offset.saturating_add(request.max_bytes))).max(start);
+        if end == start {
+            // A character is given whole, or nobody would ever come past it.
+            end = text.ceil_char_boundary(text.len().min(start + 1));
+        }
+        Ok(TextPiece {
+            content: text.get(start..end).unwrap_or_default().to_owned(),
+            offset: start as u64,
+            next: end as u64,
+            total_bytes: text.len() as u64,
+        })
+    }
+}
+
+/// Lets go of the oldest of these until no more than `room` is used by them.
+fn make_room(kept: &mut VecDeque<Kept>, room: usize, counts: impl Fn(&Kept) -> bool) {
+    let mut used: usize = kept.iter().filter(|text| counts(text)).map(|text| text.text.len()).sum();
+    kept.retain(|text| {
+        let goes = used > room && counts(text);
+        if goes {
+            used -= text.text.len();
+        }
+        !goes
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(agent: &str) -> Caller {
+        Caller { tenant: "t".into(), session: "s".into(), agent: agent.into() }
+    }
+
+    async fn keep(texts: &Texts, agent: &str, id: &str, pieces: &[&[u8]]) -> u64 {
+        let (to, from) = mpsc::channel(pieces.len().max(1));
+        for piece in pieces {
+            to.send(Bytes::copy_from_slice(piece)).await.unwrap();
+        }
+        drop(to);
+        texts.keep(&caller(agent), id.into(), Some(from)).await.unwrap().bytes
+    }
+
+    fn read(texts: &Texts, agent: &str, id: &str, offset: u64, max_bytes: u64) -> Result<TextPiece> {
+        texts.read(&caller(agent), &ReadTextRequest { output_id: id.into(), offset, max_bytes })
+    }
+
+    #[tokio::test]
+    async fn a_text_is_read_on_by_its_caller_alone_without_a_torn_character() {
+        let texts = Texts::default();
+        assert_eq!(keep(&texts, "a", "out_1", &[b"h\xc3", b"\xa4l", "🦀".as_bytes()]).await, 8);
+        let (mut whole, mut offset) = (String::new(), 0);
+        loop {
+            let piece = read(&texts, "a", "out_1", offset, 3).unwrap();
+            whole.push_str(&piece.content);
+            offset = piece.next;
+            if piece.next == piece.total_bytes {
+                break;
+            }
+        }
+        assert_eq!(whole, "häl🦀");
+        assert_eq!(read(&texts, "a", "out_1", u64::MAX, u64::MAX).unwrap().content, "");
+        for (agent, id) in [("b", "out_1"), ("a", "out_2")] {
+            assert_eq!(read(&texts, agent, id, 0, 1).unwrap_err().kind.name(), "not-found");
+        }
+        // Another's of the same id takes nothing away.
+        keep(&texts, "b", "out_1", &[b"other"]).await;
+        assert_eq!(read(&texts, "a", "out_1", 0, 1).unwrap().content, "h");
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_for_each_and_for_all() {
+        let texts = Texts::default();
+        let large = vec![b'x'; OF_ONE / 2];
+        keep(&texts, "other", "out_0", &[b"small"]).await;
+        for number in 0..4 {
+            keep(&texts, "a", &format!("out_{number}"), &[&large]).await;
+        }
+        let is_there = |agent: &str, id: &str| read(&texts, agent, id, 0, 1).is_ok();
+        assert_eq!(["out_0", "out_1", "out_2", "out_3"].map(|id| is_there("a", id)), [false, false, true, true]);
+        assert!(is_there("other", "out_0"));
+        assert_eq!(keep(&texts, "b", "out_0", &[&large, &large, b"more"]).await, OF_ONE as u64);
+        for number in 0..9 {
+            keep(&texts, &format!("agent{number}"), "out_0", &[&large, &large]).await;
+        }
+        let used: usize = texts.kept().iter().map(|text| text.text.len()).sum();
+        assert!(used <= OF_ALL && !is_there("a", "out_2") && is_there("agent8", "out_0"), "{used}");
+    }
+}

@@ -1,0 +1,182 @@
+//! What an action's tool is called, and which action a called name means.
+//!
+//! # Invariants
+//!
+//! - A name is made of its own skill and action alone: no other skill, and no other action, changes it.
+//! - It matches `[a-zA-Z0-9_]{1,48}`: every provider takes that, also with the `mcp__skillhost__` that clients put before it.
+//! - It has `__` within, which no name of a tool of ours has. A name of ours never means an action, however it is spelt and
+//!   whether that tool is offered or not.
+
+use std::collections::HashMap;
+
+use sha2::{Digest as _, Sha256};
+
+use super::tools;
+use crate::error::{Error, Result};
+use crate::units::hex;
+
+/// The longest name: what providers take, 64, less the `mcp__skillhost__` of some clients.
+const MAX_NAME: usize = 48;
+/// What joins plugin, skill and action.
+const JOINT: &str = "__";
+/// What stands before a digest, and in no name without one.
+const BEFORE_DIGEST: &str = "___";
+/// The digest's hexadecimal digits.
+const DIGITS: usize = 12;
+
+/// The name of an action's tool: `skill__action`, `plugin__skill__action`, with `_` for `-`. What that would not tell apart
+/// from every other, or what is too long, ends in a part of its digest.
+pub(super) fn name(skill: &str, action: &str) -> String {
+    let parts = || skill.split('/').chain([action]);
+    let name = parts().map(plain).collect::<Vec<_>>().join(JOINT);
+    if name.len() <= MAX_NAME && parts().all(is_kebab) {
+        return name;
+    }
+    let digest = hex(&Sha256::digest(format!("{skill}.{action}")));
+    let head: String = name.chars().take(MAX_NAME - DIGITS - BEFORE_DIGEST.len()).collect();
+    format!("{head}{BEFORE_DIGEST}{}", digest.get(..DIGITS).unwrap_or_default())
+}
+
+fn plain(part: &str) -> String {
+    part.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+/// Whether a part is words that single `-` join, so that it can be told from its name.
+fn is_kebab(part: &str) -> bool {
+    part.split('-').all(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric()))
+}
+
+/// How names are compared when they are spelt otherwise: words alone, whatever joins them.
+fn loosely(name: &str) -> String {
+    let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("_").to_ascii_lowercase()
+}
+
+/// All spellings of the actions that are offered, each with the tools that it can mean.
+#[derive(Debug, Default)]
+pub(super) struct Spellings {
+    exact: HashMap<String, Vec<String>>,
+    loose: HashMap<String, Vec<String>>,
+}
+
+impl Spellings {
+    /// Adds an action's tool. Its skill's own name is enough where that has just one action.
+    pub(super) fn add(&mut self, tool: &str, skill: &str, action: &str, sole: bool) {
+        let mut spellings = vec![format!("{skill}.{action}")];
+        spellings.extend(sole.then(|| skill.to_owned()));
+        for spelling in &spellings {
+            let loose = loosely(spelling);
+            // `launch_container` is no word for a skill `launch-container`.
+            if tools::named(&loose).is_none() {
+                self.loose.entry(loose).or_default().push(tool.to_owned());
+            }
+        }
+        for spelling in spellings.into_iter().chain([tool.to_owned()]) {
+            self.exact.entry(spelling).or_default().push(tool.to_owned());
+        }
+    }
+
+    /// The tool that is meant; none when there is none.
+    pub(super) fn meant(&self, name: &str) -> Result<Option<&str>> {
+        let found = self.exact.get(name).or_else(|| self.loose.get(&loosely(name)));
+        match found.map(Vec::as_slice) {
+            None | Some([]) => Ok(None),
+            Some([tool]) => Ok(Some(tool)),
+            Some(several) => Err(Error::invalid_argument(format!(
+                "there are several tools that {:?} can mean: call one of {}",
+                name.chars().take(128).collect::<String>(),
+                several.join(", ")
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_of_its_action_alone_and_fits_every_provider() {
+        for (skill, action, expected) in [
+            ("hello", "greet", "hello__greet"),
+            ("code-stats", "count", "code_stats__count"),
+            ("tools/code-stats", "count-all", "tools__code_stats__count_all"),
+            ("a", "get-URL", "a__get_URL"),
+        ] {
+            assert_eq!(name(skill, action), expected);
+        }
+        let long = "x".repeat(64);
+        let odd = [
+            // Each pair would make one name if nothing told them apart.
+            (("a", "b.c"), ("a/b", "c")),
+            (("a--b", "c"), ("a/b", "c")),
+            (("a", "b-c.d"), ("a", "b.c-d")),
+            (("a-", "b"), ("a", "b")),
+            ((&*long, "one"), (&*long, "two")),
+        ];
+        for ((skill, action), (other, others)) in odd {
+            let (one, two) = (name(skill, action), name(other, others));
+            assert_ne!(one, two);
+            for name in [one, two] {
+                assert!((1..=MAX_NAME).contains(&name.len()), "{name}");
+                assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'), "{name}");
+                assert!(name.contains(JOINT) && tools::named(&name).is_none(), "{name}");
+            }
+        }
+    }
+
+    fn spellings(actions: &[(&str, &str, bool)]) -> Spellings {
+        let mut all = Spellings::default();
+        for (skill, action, sole) in actions {
+            all.add(&name(skill, action), skill, action, *sole);
+        }
+        all
+    }
+
+    #[test]
+    fn every_spelling_of_an_action_is_taken() {
+        let all = spellings(&[("code-stats", "count", true), ("tools/code-stats", "count-all", false)]);
+        for name in [
+            "code_stats__count",
+            "code-stats.count",
+            "code-stats__count",
+            "code-stats_count",
+            "code_stats_count",
+            "code-stats/count",
+            "Code_Stats.Count",
+            "code-stats",
+            "code_stats",
+        ] {
+            assert_eq!(all.meant(name).unwrap(), Some("code_stats__count"), "{name}");
+        }
+        for name in ["tools/code-stats.count-all", "tools__code_stats__count_all", "tools.code-stats.count-all"] {
+            assert_eq!(all.meant(name).unwrap(), Some("tools__code_stats__count_all"), "{name}");
+        }
+        for name in ["", "_", "count", "tools/code-stats", "code-stats.other", "codestats.count"] {
+            assert_eq!(all.meant(name).unwrap(), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_spelling_that_two_share_names_both_and_the_exact_ones_still_work() {
+        let all = spellings(&[("a-b", "c", false), ("a", "b-c", false)]);
+        let error = all.meant("a_b_c").unwrap_err();
+        assert!(error.message.contains("a_b__c") && error.message.contains("a__b_c"), "{error}");
+        assert_eq!(all.meant("a-b.c").unwrap(), Some("a_b__c"));
+        assert_eq!(all.meant("a__b_c").unwrap(), Some("a__b_c"));
+        // Nor does a name that is much like another's take its own from that one.
+        let all = spellings(&[("hello", "greet", true), ("hello-", "greet", true)]);
+        assert_eq!(all.meant("hello").unwrap(), Some("hello__greet"));
+    }
+
+    #[test]
+    fn no_spelling_of_a_tool_of_ours_means_an_action() {
+        let all = spellings(&[("launch-container", "run", true), ("read", "file", true)]);
+        for name in ["launch_container", "Launch.Container", "read_file", "read__file_", "read/file"] {
+            assert_eq!(all.meant(name).unwrap(), None, "{name}");
+        }
+        assert_eq!(all.meant("launch-container").unwrap(), Some("launch_container__run"));
+        assert_eq!(all.meant("read.file").unwrap(), Some("read__file"));
+        assert_eq!(all.meant("read__file").unwrap(), Some("read__file"));
+    }
+}

@@ -1,0 +1,258 @@
+//! What every client and provider can read: the names and schemas of all tools that ship, held against the rules of the strictest.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use skillhost_e2e::User;
+use skillhost_e2e::mcp::{Client, text};
+
+/// The skills that ship.
+const SHIPPED: [&str; 5] = ["code-stats", "git-digest", "hello", "run-tests", "table-query"];
+/// The most bytes of `tools/list` with all that ships.
+const MOST: usize = 60_000;
+/// What a schema of arguments may say. Providers refuse, drop or misread the rest: `oneOf`, `const`, `default`, `format`, `$ref` …
+const WORDS: [&str; 10] = [
+    "type",
+    "description",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "enum",
+    "minimum",
+    "maximum",
+    "prefixItems",
+];
+/// What an integer may be at most, so that every reader of JSON has all its digits: 2^53.
+const SAFE: f64 = 9_007_199_254_740_992.0;
+
+fn listed(user: &User) -> (Vec<Value>, usize) {
+    let answer = Client::start(user, []).ask("tools/list", json!({}));
+    let size = answer["result"].to_string().len();
+    (answer["result"]["tools"].as_array().unwrap_or_else(|| panic!("{answer}")).clone(), size)
+}
+
+/// What is wrong with a schema of arguments, and with all within it.
+fn wrong_input(schema: &Value, place: &str, wrong: &mut Vec<String>) {
+    let Some(fields) = schema.as_object() else {
+        wrong.push(format!("{place} is {schema}, and some readers know objects alone"));
+        return;
+    };
+    for word in fields.keys().filter(|word| !WORDS.contains(&word.as_str())) {
+        wrong.push(format!("{place} says `{word}`"));
+    }
+    let kind = schema["type"].as_str().unwrap_or_default();
+    if !["object", "array", "string", "integer", "number", "boolean"].contains(&kind) {
+        wrong.push(format!("{place} has the type {}", schema["type"]));
+    }
+    for bound in ["minimum", "maximum"] {
+        if schema[bound].as_f64().is_some_and(|bound| bound.abs() > SAFE) {
+            wrong.push(format!("{place} has the {bound} {}", schema[bound]));
+        }
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && (words.is_empty() || words.iter().any(|word| !word.is_string()))
+    {
+        wrong.push(format!("{place} is one of {words:?}"));
+    }
+    if kind == "array" {
+        wrong_input(&schema["items"], &format!("{place}[]"), wrong);
+    }
+    if kind == "object" {
+        let Some(properties) = schema["properties"].as_object() else {
+            wrong.push(format!("{place} has no `properties`"));
+            return;
+        };
+        for name in schema["required"].as_array().into_iter().flatten() {
+            if !properties.contains_key(name.as_str().unwrap_or_default()) {
+                wrong.push(format!("{place} requires {name}, which is none of its properties"));
+            }
+        }
+        for (name, property) in properties {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            if !(1..=64).contains(&name.len()) || !name.chars().all(is_plain) {
+                wrong.push(format!("{place}.{name} is no name of a property"));
+            }
+            wrong_input(property, &format!("{place}.{name}"), wrong);
+        }
+    }
+}
+
+/// What is wrong with a schema of results.
+fn wrong_output(schema: &Value, place: &str, wrong: &mut Vec<String>) {
+    for word in schema.as_object().into_iter().flat_map(|fields| fields.keys()) {
+        if ["$schema", "$ref", "$defs", "oneOf", "const", "format", "default", "title"].contains(&word.as_str()) {
+            wrong.push(format!("{place} says `{word}`"));
+        }
+    }
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        wrong_output(property, &format!("{place}.{name}"), wrong);
+    }
+    if let Some(items) = schema.get("items") {
+        wrong_output(items, &format!("{place}[]"), wrong);
+    }
+}
+
+#[test]
+fn every_provider_takes_every_tool_that_ships() {
+    let user = User::with_skills(&SHIPPED);
+    let (tools, size) = listed(&user);
+    let mut wrong = Vec::new();
+    let mut names = BTreeSet::new();
+    for tool in &tools {
+        let name = tool["name"].as_str().unwrap();
+        // With what clients put before it, it is at most 64.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if !(1..=48).contains(&name.len()) || !name.chars().all(is_plain) || !names.insert(name.to_owned()) {
+            wrong.push(format!("{name} is no name of a tool, or is twice there"));
+        }
+        if tool["description"].as_str().is_none_or(|text| text.len() < 20 || text.contains("[`")) {
+            wrong.push(format!("{name} is described by {}", tool["description"]));
+        }
+        let input = &tool["inputSchema"];
+        if input["type"] != "object" || input["additionalProperties"] != false {
+            wrong.push(format!("{name} takes {}", input["type"]));
+        }
+        wrong_input(input, name, &mut wrong);
+        for (property, schema) in input["properties"].as_object().into_iter().flatten() {
+            if schema["description"].as_str().is_none_or(|text| text.len() < 10) {
+                wrong.push(format!("{name}.{property} is described by {}", schema["description"]));
+            }
+        }
+        if let Some(output) = tool.get("outputSchema") {
+            assert_eq!(output["type"], "object", "{name}");
+            wrong_output(output, &format!("{name} gives"), &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(
+        SHIPPED.iter().all(|skill| names.iter().any(|name| name.starts_with(&skill.replace('-', "_")))),
+        "{names:?}"
+    );
+    assert!(size <= MOST, "{size} bytes are more than {MOST}");
+}
+
+#[test]
+fn one_word_is_one_thing_in_all_tools() {
+    let user = User::with_skills(&[]);
+    let mut types: std::collections::BTreeMap<String, BTreeSet<String>> = Default::default();
+    for tool in listed(&user).0 {
+        for (name, schema) in tool["inputSchema"]["properties"].as_object().unwrap() {
+            types.entry(name.clone()).or_default().insert(schema["type"].to_string());
+        }
+    }
+    let several: Vec<_> = types.iter().filter(|(_, types)| types.len() > 1).collect();
+    assert!(several.is_empty(), "{several:?}");
+    for other in ["image_role", "role_allowlist", "line", "extra_env", "template_args", "deadline_ms"] {
+        assert!(!types.contains_key(other), "{other}");
+    }
+}
+
+#[test]
+fn what_a_skill_is_called_in_any_text_calls_it() {
+    let user = User::with_skills(&["hello", "probe"]);
+    let mut client = Client::start(&user, []);
+    let tools = client.tools();
+    assert!(tools.contains(&"hello__greet".into()) && tools.contains(&"probe__copy_in".into()), "{tools:?}");
+    for name in ["hello__greet", "hello.greet", "hello_greet", "hello", "hello/greet", "Hello-Greet"] {
+        let greeted = client.call(name, json!({"name": "Ada"}));
+        assert_eq!(greeted["structuredContent"], json!({"result": "Hello, Ada!"}), "{name}: {greeted}");
+    }
+    for name in ["list_images", "list_roles"] {
+        assert_eq!(client.call(name, json!({}))["isError"], false, "{name}");
+    }
+    let unknown = client.ask("tools/call", json!({"name": "hello.bye", "arguments": {}}));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+}
+
+#[test]
+fn a_second_action_and_another_skill_rename_nothing() {
+    let user = User::with_skills(&["hello"]);
+    let before = Client::start(&user, []).tools();
+    user.add_skill("probe");
+    let after = Client::start(&user, []).tools();
+    assert!(before.iter().all(|name| after.contains(name)), "{before:?}\n{after:?}");
+}
+
+#[test]
+fn arguments_are_taken_as_models_send_them() {
+    let user = User::with_skills(&["probe"]);
+    let mut client = Client::start(&user, []);
+    let published = |client: &mut Client, arguments: Value| {
+        let result = client.call("blackboard_publish", arguments.clone());
+        assert_eq!(result["isError"], false, "{arguments}: {result}");
+        result["structuredContent"]["version"].clone()
+    };
+    // Null is absent, a number may be a text or have a fraction of nothing, a list may be a text.
+    let value = json!({"key": "a", "value": {"x": null}, "if_version": null, "tags": null, "ttl_seconds": null});
+    assert_eq!(published(&mut client, value), 1);
+    assert_eq!(published(&mut client, json!({"key": "a", "value": "5", "if_version": 1.0, "ttl_seconds": "60"})), 2);
+    assert_eq!(published(&mut client, json!({"key": "a", "value": "[1]", "if-version": "2", "tags": "[\"t\"]"})), 3);
+    // A value is what it is, whatever it looks like.
+    let got = client.call("blackboard_get", json!({"key": "a"}));
+    assert_eq!((&got["structuredContent"]["value"], &got["structuredContent"]["tags"]), (&json!("[1]"), &json!(["t"])));
+    assert_eq!(client.call("probe__count", json!({"steps": "2"}))["structuredContent"], json!({"result": 2}));
+    assert_eq!(
+        client.call("run_skill", json!({"skill": "probe.count", "arguments": "{\"steps\": 2.0}"}))["structuredContent"]
+            ["result"],
+        2
+    );
+}
+
+#[test]
+fn an_error_of_an_argument_names_it_and_what_is_allowed() {
+    let user = User::with_skills(&[]);
+    let mut client = Client::start(&user, []);
+    for (tool, arguments, said) in [
+        ("execute_command", json!({"container_id": "x", "command": 5}), "command: expected a string, got 5"),
+        (
+            "execute_command",
+            json!({"container_id": "x", "command": "x", "timeout_seconds": "soon"}),
+            "timeout_seconds: expected a number, got \"soon\"",
+        ),
+        (
+            "execute_command",
+            json!({"container_id": "x", "command": ["true", 1]}),
+            "command: expected a string, got an array of 2",
+        ),
+        (
+            "execute_command",
+            json!({"container_id": "x", "command": "x", "env": {"A": 1}}),
+            "env.A: expected a string, got 1",
+        ),
+        ("execute_command", json!({"container_id": "x"}), "command: missing: expected a string"),
+        (
+            "execute_command",
+            json!({"container_id": "x", "command": "x", "shell": true}),
+            "there is no \"shell\" here; known are ",
+        ),
+        (
+            "launch_container",
+            json!({"role": "default", "memory_limit_mb": -1}),
+            "memory_limit_mb: expected an integer of at least 0, got -1",
+        ),
+        (
+            "launch_container",
+            json!({"role": "default", "memory_limit_mb": 1.5}),
+            "memory_limit_mb: expected an integer of at least 0, got 1.5",
+        ),
+        (
+            "list_containers",
+            json!({"scope": "all"}),
+            "scope: expected one of \"own\", \"used\", \"session\", got \"all\"",
+        ),
+        (
+            "resize_terminal",
+            json!({"container_id": "x", "exec_id": "x", "rows": 70_000, "columns": 1}),
+            "rows: expected an integer from 0 to 65535, got 70000",
+        ),
+        ("list_skills", json!({"x": 1}), "there is no \"x\" here; known are none"),
+    ] {
+        let result = client.call(tool, arguments.clone());
+        let message = text(&result);
+        assert!(
+            message.starts_with(&format!("invalid-argument: {tool}: ")) && message.contains(said),
+            "{arguments}: {message}"
+        );
+    }
+}
