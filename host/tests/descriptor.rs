@@ -91,7 +91,8 @@ fn one_that_cannot_be_described_leaves_the_others() {
 }
 
 fn actions(names: &[&str]) -> skillhost::skills::manifest::Actions {
-    skillhost::skills::manifest::Actions { expose: Some(names.iter().map(|name| (*name).to_owned()).collect()) }
+    let expose = Some(names.iter().map(|name| (*name).to_owned()).collect());
+    skillhost::skills::manifest::Actions { expose, ..Default::default() }
 }
 
 /// A few hundred bytes of types that, written out, would fill the memory.

@@ -93,7 +93,7 @@ fn is_exact(ty: &Ty) -> bool {
     match ty {
         Ty::Bytes | Ty::Char | Ty::Variant(_) | Ty::Result(_) => false,
         Ty::List(inner) | Ty::Option(inner) => is_exact(inner),
-        Ty::Tuple(items) => items.iter().all(is_exact),
+        Ty::Tuple(items) => items.iter().all(|item| item.is_leaf() && is_exact(item)),
         Ty::Record(record) => record.fields.iter().all(|field| is_exact(&field.ty)),
         _ => true,
     }

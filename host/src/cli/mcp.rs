@@ -108,7 +108,7 @@ impl Mcp {
             program.to_str().ok_or_else(|| Error::invalid_argument("the path of this program is not UTF-8"))?;
         let mut arguments = vec!["mcp".to_owned()];
         arguments.extend(app.global.arguments()?);
-        if !app.global.names_project() {
+        if app.global.named_project()?.is_none() {
             let project = match client {
                 Client::Vscode | Client::Cursor => Some(WORKSPACE.to_owned()),
                 // It starts its servers wherever it was started itself.

@@ -189,7 +189,8 @@ fn write(skill: &Described) -> Result<Vec<u8>> {
             source: entry.source.name().into(),
             state: *state,
             sole: descriptor.actions.len() == 1,
-            read_only: capabilities.read_only(),
+            read_only: capabilities.read_only()
+                || (loaded.manifest.actions.read_only.contains(&action.name) && !capabilities.reaches_out()),
             open_world: capabilities.open_world(),
             directory: entry.dir.as_path().into(),
         };

@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::bounded::{self, Whole};
 use super::progress::Progress;
+use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
 use crate::api::server::Service;
 use crate::api::types::{Call, Event, Request};
@@ -249,7 +250,7 @@ impl Given {
 
 /// An error of the host as a result that a model can learn from.
 pub(super) fn failed(error: &Error) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(format!("{}: {}", error.kind, error.message))])
+    CallToolResult::error(vec![ContentBlock::text(format!("{}: {}", error.kind, as_tools(&error.message)))])
 }
 
 /// What an ask becomes when its output is to be told as it comes.

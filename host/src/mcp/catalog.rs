@@ -90,9 +90,9 @@ fn tool(name: &str, entry: ActionEntry<'_>) -> Option<(Tool, Shape)> {
         .with_annotations(ToolAnnotations::from_raw(
             None,
             Some(entry.read_only),
-            Some(!entry.read_only),
             // Whether a second call changes anything more is nothing that a manifest says.
-            Some(entry.read_only),
+            (!entry.read_only).then_some(true),
+            None,
             Some(entry.open_world),
         ));
     let mut shape = Shape::Field;
@@ -116,12 +116,16 @@ fn undeclared(mut schema: Value) -> Value {
     schema
 }
 
-/// A result's schema without descriptions, which `get_skill` has: a model is told of a result by the result.
+/// A result's schema without what `get_skill` says of it: a model is told of a result by the result.
 fn wordless(mut schema: Value) -> Value {
     match &mut schema {
         Value::Object(fields) => {
             // A field of a record can be called `description`: its schema is no text.
-            fields.retain(|name, value| name != "description" || !value.is_string());
+            fields.retain(|name, value| match name.as_str() {
+                "description" => !value.is_string(),
+                "additionalProperties" => !value.is_boolean(),
+                _ => true,
+            });
             for value in fields.values_mut() {
                 *value = wordless(value.take());
             }

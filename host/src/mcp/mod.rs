@@ -19,6 +19,7 @@ mod id;
 mod incoming;
 mod names;
 mod progress;
+mod remedies;
 mod resources;
 mod stdio;
 mod tasks;

@@ -330,6 +330,9 @@ impl Descriptor {
 
     /// The descriptor with only the actions that the manifest exposes.
     pub fn expose(mut self, actions: &Actions) -> Result<Self> {
+        for name in &actions.read_only {
+            self.action(Some(name)).map_err(|error| error.context("actions.read-only"))?;
+        }
         let Some(expose) = &actions.expose else { return Ok(self) };
         let mut exposed = Vec::new();
         for name in expose {

@@ -58,11 +58,15 @@ pub struct Skill {
 
 /// `[actions]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Actions {
     /// The actions that can be called; absent means all that can be described.
     #[serde(default)]
     pub expose: Option<Vec<String>>,
+    /// The actions that only read, so that clients need not ask before each call. What they may ask for can be more than that: a
+    /// sandbox to read in. It is their author's word, and does not count where the skill may copy out or call out.
+    #[serde(default)]
+    pub read_only: Vec<String>,
 }
 
 /// `[capabilities]`.
@@ -92,6 +96,11 @@ impl Capabilities {
     /// Whether it may meet what is not of this machine.
     pub fn open_world(&self) -> bool {
         self.calls_out() || self.sandbox.as_ref().is_some_and(|sandbox| sandbox.network != Network::None)
+    }
+
+    /// Whether what it does can be seen outside of its session: then no word of an author's makes it a reading one.
+    pub fn reaches_out(&self) -> bool {
+        self.calls_out() || self.open_world() || self.files.as_ref().is_some_and(|files| !files.copy_out.is_empty())
     }
 
     fn calls_out(&self) -> bool {

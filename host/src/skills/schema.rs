@@ -4,6 +4,8 @@
 //! needs: one `type` at each place, no references, no `oneOf`; an option is merely not required, and `anyOf` stands only
 //! where a list holds options. A result is described as it is written, so some of it may have one of two types.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::descriptor::Param;
@@ -68,14 +70,16 @@ fn of(ty: &Ty, way: Way) -> Value {
         Ty::List(item) => json!({"type": "array", "items": of(item, way)}),
         Ty::Tuple(items) => {
             let schemas: Vec<_> = items.iter().map(|item| of(item, way)).collect();
-            json!({
-                "type": "array",
-                // For readers who do not know the one before it.
-                "items": either(schemas.clone()),
-                "prefixItems": schemas,
-                "minItems": items.len(),
-                "maxItems": items.len(),
-            })
+            let length = items.len();
+            // Each in its place, where nothing can become twice as long at each level; and for readers who know no places.
+            let places = items.iter().all(Ty::is_leaf).then(|| schemas.clone());
+            let items = either(schemas);
+            let places = places.filter(|_| items.get("anyOf").is_some());
+            let mut schema = json!({"type": "array", "items": items, "minItems": length, "maxItems": length});
+            if let (Some(places), Value::Object(schema)) = (places, &mut schema) {
+                schema.insert("prefixItems".into(), places.into());
+            }
+            schema
         }
         Ty::Record(record) => {
             let fields = record.fields.iter().map(|field| (field.name.as_str(), field.docs.as_str(), &field.ty));
@@ -126,12 +130,8 @@ fn tagged(cases: &[Case], way: Way) -> Value {
 
 /// One schema where all are equal, otherwise any of them.
 fn either(schemas: Vec<Value>) -> Value {
-    let mut different: Vec<Value> = Vec::new();
-    for schema in schemas {
-        if !different.contains(&schema) {
-            different.push(schema);
-        }
-    }
+    let mut known = HashSet::new();
+    let different: Vec<_> = schemas.into_iter().filter(|schema| known.insert(schema.to_string())).collect();
     match <[Value; 1]>::try_from(different) {
         Ok([only]) => only,
         Err(different) => json!({"anyOf": different}),

@@ -184,6 +184,14 @@ impl Ty {
         matches!(self, Self::Option(_))
     }
 
+    /// Whether no other type is within it.
+    pub fn is_leaf(&self) -> bool {
+        matches!(
+            self,
+            Self::Bool | Self::Int(_) | Self::F32 | Self::F64 | Self::Char | Self::String | Self::Bytes | Self::Enum(_)
+        )
+    }
+
     /// What JSON it wants, in a few words, for an error message.
     pub fn wants(&self) -> String {
         match self {

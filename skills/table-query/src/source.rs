@@ -132,7 +132,8 @@ impl Table {
 
 impl Part {
     fn open(&self) -> Result<File, String> {
-        let file = File::open(&self.path).map_err(|error| format!("`{}` cannot be read: {error}", self.name))?;
+        let file =
+            File::open(&self.path).map_err(|error| format!("`{}` cannot be read: {}", self.name, error.kind()))?;
         match file.metadata() {
             Ok(meta) if meta.is_file() => Ok(file),
             _ => Err(format!("`{}` is not a file", self.name)),

@@ -47,6 +47,8 @@ pub(crate) enum Unit {
 pub(crate) enum Own {
     /// Its median is at most this many seconds.
     AtMost(f64),
+    /// Its median is at most so many bytes.
+    AtMostBytes(f64),
     /// It moves at least so many bytes a second.
     BytesPerSecond(f64),
 }
@@ -136,7 +138,7 @@ impl Control {
 impl Own {
     fn judge(self, unit: Unit, median: f64) -> Judged {
         let met = match (self, unit) {
-            (Self::AtMost(seconds), _) => median <= seconds,
+            (Self::AtMost(most) | Self::AtMostBytes(most), _) => median <= most,
             (Self::BytesPerSecond(least), Unit::Moved(bytes)) => show::rate(bytes, median) >= least,
             (Self::BytesPerSecond(_), _) => false,
         };
@@ -160,6 +162,7 @@ impl fmt::Display for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtMost(seconds) => write!(f, "at most {}", show::seconds(*seconds)),
+            Self::AtMostBytes(bytes) => write!(f, "at most {bytes} bytes"),
             Self::BytesPerSecond(bytes) => write!(f, "at least {}", show::bytes_per_second(*bytes)),
         }
     }

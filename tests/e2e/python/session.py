@@ -294,12 +294,13 @@ def add_skill(name: str) -> None:
 
 async def changes(session: Client, seen: list[Any]) -> None:
     name = f"late-{ASKED['mode']}-{'http' if 'url' in ASKED else 'stdio'}"
+    tool = f"{name}__greet".replace("-", "_")
     if MODERN:
         async with session.listen(tools_list_changed=True) as subscription:
             add_skill(name)
             async with asyncio.timeout(PATIENCE):
                 async for event in subscription:
-                    if name in [tool.name for tool in (await session.list_tools()).tools]:
+                    if tool in [offered.name for offered in (await session.list_tools()).tools]:
                         break
         held("changes")
     elif "url" not in ASKED:
@@ -309,7 +310,7 @@ async def changes(session: Client, seen: list[Any]) -> None:
             return any(isinstance(message, types.ToolListChangedNotification) for message in seen)
 
         await until("changes", told)
-        assert name in [tool.name for tool in (await session.list_tools()).tools]
+        assert tool in [offered.name for offered in (await session.list_tools()).tools]
 
 
 async def main() -> None:

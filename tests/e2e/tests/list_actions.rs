@@ -78,7 +78,7 @@ fn all_that_a_tool_needs_is_listed_in_order() {
             assert_eq!(action.directory, user.project().join("skills").join(skill));
             assert_eq!((&*action.source, action.state), ("project", SkillState::Ready));
             assert_eq!(action.sole, detail_is_sole(&inspected), "{skill}");
-            assert_eq!(action.read_only, skill == "hello", "{skill}");
+            assert_eq!(action.read_only, skill != "probe", "{skill}");
             assert!(!action.open_world, "{skill}");
         }
     }
@@ -105,6 +105,20 @@ fn read_only_is_what_can_change_nothing() {
         ("publishes", "blackboard = { publish = [\"a\"] }", false, false),
         ("runs", "sandbox = {}", false, false),
         ("calls-out", "sandbox = { network = \"bridge\" }", false, true),
+        // An author's word that an action only reads, and where that is not enough.
+        ("reads-in-a-sandbox", "sandbox = {}\n[actions]\nread-only = [\"greet\"]", true, false),
+        (
+            "says-so-and-copies-out",
+            "files = { copy-out = [\"project\"] }\n[actions]\nread-only = [\"greet\"]",
+            false,
+            false,
+        ),
+        (
+            "says-so-and-calls-out",
+            "sandbox = { network = \"bridge\" }\n[actions]\nread-only = [\"greet\"]",
+            false,
+            true,
+        ),
     ] {
         add(&user, name, &format!("[capabilities]\n{asked}\n"));
         let offered = actions(&user.api());

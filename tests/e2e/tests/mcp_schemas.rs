@@ -11,7 +11,8 @@ const SHIPPED: [&str; 5] = ["code-stats", "git-digest", "hello", "run-tests", "t
 /// The most bytes of `tools/list` with all that ships.
 const MOST: usize = 60_000;
 /// What a schema of arguments may say. Providers refuse, drop or misread the rest: `oneOf`, `const`, `default`, `format`, `$ref` …
-const WORDS: [&str; 10] = [
+const WORDS: [&str; 11] = [
+    "anyOf",
     "type",
     "description",
     "properties",
@@ -40,6 +41,16 @@ fn wrong_input(schema: &Value, place: &str, wrong: &mut Vec<String>) {
     };
     for word in fields.keys().filter(|word| !WORDS.contains(&word.as_str())) {
         wrong.push(format!("{place} says `{word}`"));
+    }
+    if let Some(shapes) = schema["anyOf"].as_array() {
+        // Of a whole argument some clients want one type.
+        if place.split('.').count() < 3 {
+            wrong.push(format!("{place} is of several types"));
+        }
+        for (at, shape) in shapes.iter().enumerate() {
+            wrong_input(shape, &format!("{place}|{at}"), wrong);
+        }
+        return;
     }
     let kind = schema["type"].as_str().unwrap_or_default();
     if !["object", "array", "string", "integer", "number", "boolean"].contains(&kind) {

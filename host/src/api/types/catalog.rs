@@ -51,8 +51,8 @@ pub struct ActionEntry<'a> {
     pub state: SkillState,
     /// Whether the skill has just this action, so that its own name is enough to call it.
     pub sole: bool,
-    /// Whether the skill asks for nothing that could change anything: no sandbox, no file to write or to copy, no key to
-    /// publish, no HTTP.
+    /// Whether the skill asks for nothing that could change anything (no sandbox, no file to write or to copy, no key to publish,
+    /// no HTTP), or its author says that this action only reads, and nothing that it asks for reaches out of its session.
     pub read_only: bool,
     /// Whether the skill asks for a network, in its sandboxes or over HTTP.
     pub open_world: bool,

@@ -113,7 +113,7 @@ fn wrong(value: &Value, schema: &JsonObject, place: &str) -> Option<String> {
         Value::Object(fields) if fits(value, schema) => {
             let properties = schema.get("properties").and_then(Value::as_object)?;
             let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
-            for name in required.filter_map(Value::as_str).filter(|name| !fields.contains_key(*name)) {
+            if let Some(name) = required.filter_map(Value::as_str).find(|name| !fields.contains_key(*name)) {
                 let wanted = properties.get(name).and_then(Value::as_object).map(wanted).unwrap_or_default();
                 return Some(format!("{}: missing: expected {wanted}", at(name)));
             }

@@ -40,7 +40,7 @@ struct Publish {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Key {
-    /// The key.
+    /// The key of the value.
     key: String,
 }
 
@@ -63,7 +63,7 @@ struct List {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Delete {
-    /// The key.
+    /// The key of the value.
     key: String,
     /// Deletes only if the key has this version now; else the error is `conflict`.
     if_version: Option<u64>,

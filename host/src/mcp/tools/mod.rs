@@ -94,11 +94,14 @@ impl Ask {
     }
 }
 
+/// What a call asks, of its arguments and the schema that they are to fit.
+type Asking = Box<dyn Fn(&JsonObject, JsonObject) -> Result<Ask> + Send + Sync>;
+
 /// A tool of every host.
 pub(super) struct Builtin {
     group: Group,
     pub(super) tool: Tool,
-    ask: Box<dyn Fn(&JsonObject, JsonObject) -> Result<Ask> + Send + Sync>,
+    ask: Asking,
 }
 
 impl Builtin {
@@ -123,9 +126,6 @@ impl Builtin {
             if let Some(Value::Object(properties)) = schema.get_mut("properties") {
                 properties.retain(|name, _| !echoes.contains(&name.as_str()));
             }
-            if let Some(Value::Array(required)) = schema.get_mut("required") {
-                required.retain(|name| !echoes.iter().any(|echo| name == echo));
-            }
         }
         self
     }
@@ -145,12 +145,14 @@ enum Effect {
 }
 
 impl Effect {
-    fn annotations(self, title: &str) -> ToolAnnotations {
+    fn annotations(self) -> ToolAnnotations {
+        // Of what only reads nothing else is worth a word.
+        let changes = self != Self::Reads;
         ToolAnnotations::from_raw(
-            Some(title.to_owned()),
-            Some(self == Self::Reads),
-            Some(matches!(self, Self::Sets | Self::Runs)),
-            Some(matches!(self, Self::Reads | Self::Sets)),
+            None,
+            Some(!changes),
+            changes.then_some(matches!(self, Self::Sets | Self::Runs)),
+            changes.then_some(self == Self::Sets),
             // What a sandbox can reach is its launch's to say, and each command's own.
             Some(self == Self::Runs),
         )
@@ -172,7 +174,7 @@ where
     let tool = Tool::new(name, description, Arc::new(schema::input::<P>()))
         .with_title(title)
         .with_raw_output_schema(Arc::new(schema::output::<A>()))
-        .with_annotations(effect.annotations(title));
+        .with_annotations(effect.annotations());
     let ask = move |schema: &JsonObject, arguments| ask(arguments::read(schema, arguments)?);
     Builtin { group, tool, ask: Box::new(ask) }
 }

@@ -108,9 +108,9 @@ struct Resize {
     container_id: String,
     /// The process's `exec_id`, from `start_process` or `list_processes`.
     exec_id: String,
-    /// Lines.
+    /// Its height in lines.
     rows: u16,
-    /// Columns.
+    /// Its width in characters.
     columns: u16,
 }
 

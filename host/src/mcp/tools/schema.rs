@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// What is in no schema: other dialects' words, and what some providers refuse.
 const NEVER: [&str; 4] = ["$schema", "title", "default", "format"];
 /// What the schema of a result does without.
-const NOT_OF_RESULTS: [&str; 4] = ["description", "minimum", "maximum", "additionalProperties"];
+const NOT_OF_RESULTS: [&str; 5] = ["description", "minimum", "maximum", "additionalProperties", "required"];
 
 /// The schema of what a tool takes.
 pub(super) fn input<T: JsonSchema>() -> JsonObject {
@@ -50,16 +50,12 @@ fn tidy(schema: &mut Value, input: bool) -> bool {
         *schema = json!({});
     }
     let Value::Object(fields) = schema else { return false };
-    fields.retain(|name, _| !NEVER.contains(&&**name) && (input || !NOT_OF_RESULTS.contains(&&**name)));
     let null = without_null(fields);
     united(fields, input);
+    fields.retain(|name, _| !NEVER.contains(&&**name) && (input || !NOT_OF_RESULTS.contains(&&**name)));
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
-        let mut absent = Vec::new();
-        for (name, property) in properties {
-            if tidy(property, input) {
-                absent.push(name.clone());
-            }
-        }
+        let absent: Vec<_> =
+            properties.iter_mut().filter_map(|(name, property)| tidy(property, input).then(|| name.clone())).collect();
         if let Some(Value::Array(required)) = fields.get_mut("required") {
             required.retain(|name| !absent.iter().any(|absent| name == absent));
         }
@@ -142,14 +138,14 @@ fn united(fields: &mut JsonObject, input: bool) {
     }
 }
 
-/// What of an answer its schema names; where it does not say that it must be there, null is left out.
+/// What of an answer its schema names. Null is left out, but where anything can be.
 pub(in crate::mcp) fn fitted(answer: &mut Value, schema: &JsonObject) {
     match answer {
         Value::Object(fields) => {
             let Some(Value::Object(properties)) = schema.get("properties") else { return };
-            let required = schema.get("required").and_then(Value::as_array);
-            let is_required = |name: &str| required.is_some_and(|required| required.iter().any(|known| known == name));
-            fields.retain(|name, value| properties.contains_key(name) && (!value.is_null() || is_required(name)));
+            fields.retain(|name, value| {
+                properties.get(name).is_some_and(|schema| !value.is_null() || schema.get("type").is_none())
+            });
             for (name, value) in fields {
                 if let Some(Value::Object(schema)) = properties.get(name) {
                     fitted(value, schema);

@@ -13,6 +13,7 @@ mod metering;
 mod processes;
 mod python;
 mod runaway;
+mod sizes;
 mod stream;
 mod trees;
 
@@ -68,6 +69,9 @@ pub(crate) const ALL: &[Row] = &[
     mcp::CROWD,
     mcp::LIST,
     mcp::START,
+    sizes::LIST,
+    sizes::READ,
+    sizes::ANSWER,
     python::CALL,
     python::COMPILE,
     runaway::OVERRUN,

@@ -49,7 +49,12 @@ pub(crate) struct OverStdio {
 
 impl OverStdio {
     pub(crate) fn start(program: &Program<'_>) -> Result<Self> {
-        let mut command = program.command(["mcp"]);
+        Self::start_with(program, ["mcp"])
+    }
+
+    /// With these arguments.
+    pub(crate) fn start_with<const N: usize>(program: &Program<'_>, arguments: [&str; N]) -> Result<Self> {
+        let mut command = program.command(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("`skillhost mcp`")?;
         let to = child.stdin.take();
         let from = BufReader::new(child.stdout.take().context("its standard output")?);
