@@ -74,7 +74,7 @@ fn what_comes_before_the_first_request_ends_nothing() {
     );
     let refused = client.next().unwrap();
     assert!(refused["error"]["message"].as_str().unwrap().contains("clientInfo"), "{refused}");
-    assert!(client.tools().contains(&"hello".to_owned()));
+    assert!(client.tools().contains(&"hello__greet".to_owned()));
     // Nor is it an error to say nothing at all.
     let silent = user.run_with(["mcp"], b"").code(0);
     assert!(silent.stdout.is_empty() && !silent.stderr.contains('{'), "{silent:?}");
