@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::visible;
+
 /// What waits for the machine's owner to approve it, or was approved and has not happened yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
@@ -15,15 +17,44 @@ pub struct Approval {
     pub agent: String,
     /// Its session.
     pub session: String,
+    /// Its tenant.
+    pub tenant: String,
     /// The skill that asks, or that is asked about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skill: Option<String>,
     /// What kind of effect, as in the audit log.
     pub effect: String,
-    /// What is to happen, in words, cut after 4096 characters.
-    pub what: String,
+    /// What is to happen, whole.
+    pub what: Vec<Field>,
     /// Whether the owner has said yes.
     pub approved: bool,
+}
+
+/// One thing that the owner has to know before they say yes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Field {
+    /// What it is: `command`, `directory`, `environment` …
+    pub name: String,
+    /// In one line, where every character shows: what does not is written as an escape.
+    pub value: String,
+}
+
+impl Approval {
+    /// The question, a field a line, as every face shows it.
+    pub fn question(&self) -> String {
+        let Self { id: _, kind, agent, session, tenant, skill, effect, what, approved: _ } = self;
+        let who =
+            [("agent", Some(agent)), ("session", Some(session)), ("tenant", Some(tenant)), ("skill", skill.as_ref())];
+        let lasts = if kind.lasts() { "until it is revoked" } else { "once" };
+        let mut text = format!("effect: {}\nlets it happen: {lasts}\n", visible::line(effect));
+        for (name, value) in who.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            text.push_str(&format!("{name}: {}\n", visible::line(value)));
+        }
+        for Field { name, value } in what {
+            text.push_str(&format!("{name}: {value}\n"));
+        }
+        text
+    }
 }
 
 /// What is asked.

@@ -25,4 +25,5 @@ pub mod sandbox;
 pub mod skills;
 pub mod stamp;
 pub mod units;
+mod visible;
 mod web;

@@ -10,13 +10,11 @@
 //! question, two questions could be made that share one, the harmless to be shown and the other to be approved by it.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest as _, Sha256};
-
 use super::accepted::Keeps;
+use super::question::{Injective, What};
 use super::{Actor, Broker};
 use crate::api::types::{Approval, ApprovalKind, ApprovalList};
 use crate::caller::Caller;
@@ -30,8 +28,10 @@ const STANDS: Duration = Duration::from_secs(10 * 60);
 /// The most questions that are kept. Then the oldest of whoever asked most goes, so that a flood of them cannot grow, nor
 /// push out what others ask.
 const MAX_ASKED: usize = 256;
-/// How much of what is to happen is shown.
-const MAX_SHOWN: usize = 4096;
+/// How the owner does it. Without the id: who is refused may be a model, and the question is not its to answer.
+pub(super) const HOW: &str = "they see what waits, and approve it, with `skillhost approve` in a terminal";
+/// How much of a question the audit log has.
+const MAX_RECORDED: usize = 4096;
 
 /// The questions that stand.
 #[derive(Debug, Default)]
@@ -52,26 +52,11 @@ struct Asked {
     at: Instant,
 }
 
-/// What is to happen, as its owner is asked about it.
-#[derive(Debug, Default)]
-pub(super) struct What {
-    /// What the audit log may have too.
-    pub(super) plain: String,
-    /// Values of the environment, which the owner has to see and the log has not.
-    pub(super) env: String,
-}
-
-impl From<&str> for What {
-    fn from(plain: &str) -> Self {
-        Self { plain: plain.to_owned(), env: String::new() }
-    }
-}
-
 /// A question about a skill, whose answer is kept.
 #[derive(Debug)]
 pub(super) struct Lasting {
     pub(super) kind: ApprovalKind,
-    pub(super) what: String,
+    pub(super) what: What,
     pub(super) keeps: Keeps,
 }
 
@@ -84,32 +69,40 @@ impl Approvals {
 
     /// Uses up the approval of exactly this, or asks for it and gives the question.
     fn take(&self, actor: &Actor, effect: &str, what: &What) -> Result<Option<Approval>> {
-        let (caller, recorded) = (&actor.caller, shortened(&what.plain, MAX_SHOWN));
-        let what = format!("{}{}", what.plain, what.env);
-        let skill = actor.skill.as_deref();
-        let of_skill = if skill.is_some() { "skill" } else { "" };
-        let parts =
-            ["effect", &caller.tenant, &caller.session, &caller.agent, of_skill, skill.unwrap_or(""), effect, &what];
-        let digest = digest(parts.map(str::as_bytes));
+        let Caller { tenant, session, agent } = &actor.caller;
+        let mut digest = Injective::default();
+        digest.part(b"effect");
+        for part in [tenant, session, agent] {
+            digest.part(part.as_bytes());
+        }
+        digest.part(&[u8::from(actor.skill.is_some())]);
+        digest.part(actor.skill.as_deref().unwrap_or_default().as_bytes());
+        digest.part(effect.as_bytes());
+        what.add_to(&mut digest);
+        let digest = digest.end();
         let mut asked = self.lock();
         if let Some(at) = asked.iter().position(|asked| asked.digest == digest && asked.shown.approved) {
             asked.remove(at);
             return Ok(None);
         }
-        let kind = ApprovalKind::Effect;
-        let shown = shown(actor, kind, skill.map(str::to_owned), effect, &what);
-        put(&mut asked, caller, digest, Asking { shown, recorded, keeps: None }).map(Some)
+        let advice = "put what is long into a file of the sandbox and name that, or shorten it";
+        let shown = shown(actor, ApprovalKind::Effect, actor.skill.clone(), effect, what, advice)?;
+        put(&mut asked, &actor.caller, digest, Asking { shown, recorded: recorded(what), keeps: None }).map(Some)
     }
 
     /// Asks about a skill. Whoever asks, it is the same question.
     pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: Lasting) -> Result<Approval> {
         let Lasting { kind, what, keeps } = lasting;
-        let digest = digest(
-            ["skill", kind.name()].map(str::as_bytes).into_iter().chain(keeps.parts()?.iter().map(Vec::as_slice)),
-        );
-        let shown = shown(actor, kind, Some(keeps.kept.skill.clone()), effect, &what);
-        let recorded = shown.what.clone();
-        put(&mut self.lock(), &actor.caller, digest, Asking { shown, recorded, keeps: Some(Box::new(keeps)) })
+        let mut digest = Injective::default();
+        digest.part(b"skill");
+        digest.part(kind.name().as_bytes());
+        keeps.add_to(&mut digest)?;
+        // What is new depends on what is kept now, which may change while the question stands.
+        what.add_to(&mut digest);
+        let advice = "let the skill ask for less in its skill.toml, or allow less under [policy] in skillhost.toml";
+        let shown = shown(actor, kind, Some(keeps.kept.skill.clone()), effect, &what, advice)?;
+        let asking = Asking { shown, recorded: recorded(&what), keeps: Some(Box::new(keeps)) };
+        put(&mut self.lock(), &actor.caller, digest.end(), asking)
     }
 }
 
@@ -120,17 +113,21 @@ struct Asking {
     keeps: Option<Box<Keeps>>,
 }
 
-fn shown(actor: &Actor, kind: ApprovalKind, skill: Option<String>, effect: &str, what: &str) -> Approval {
-    Approval {
-        id: String::new(),
-        kind,
-        agent: actor.caller.agent.clone(),
-        session: actor.caller.session.clone(),
-        skill,
-        effect: effect.to_owned(),
-        what: shortened(what, MAX_SHOWN),
-        approved: false,
-    }
+fn shown(
+    actor: &Actor,
+    kind: ApprovalKind,
+    skill: Option<String>,
+    effect: &str,
+    what: &What,
+    advice: &str,
+) -> Result<Approval> {
+    let Caller { tenant, session, agent } = actor.caller.clone();
+    let (id, effect, what) = (String::new(), effect.to_owned(), what.shown(advice)?);
+    Ok(Approval { id, kind, agent, session, tenant, skill, effect, what, approved: false })
+}
+
+fn recorded(what: &What) -> String {
+    shortened(&what.recorded(), MAX_RECORDED)
 }
 
 /// The question as it stands, or as it does from now on.
@@ -165,31 +162,22 @@ fn make_room(asked: &mut VecDeque<Asked>) {
     asked.remove(at.unwrap_or_default());
 }
 
-fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut hash = Sha256::new();
-    for part in parts {
-        // Lengths in front: no two questions read alike.
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    hash.finalize().to_vec()
-}
-
 impl Broker {
     /// Passes at once where sandboxes are isolated. Where they are not, passes when the owner has approved just this.
-    pub(super) fn approved(&self, actor: &Actor, info: &SandboxInfo, effect: &str, what: &What) -> Result<()> {
+    pub(super) fn approved(
+        &self,
+        actor: &Actor,
+        info: &SandboxInfo,
+        effect: &str,
+        what: impl FnOnce() -> Result<What>,
+    ) -> Result<()> {
         if !info.bare {
             return Ok(());
         }
-        let Some(asked) = self.approvals.take(actor, effect, what)? else { return Ok(()) };
-        // A skill is told by its error's message alone, and the question is not its to pass on.
-        let how = match actor.skill {
-            Some(_) => "`skillhost approve` shows what waits, and with its id lets".to_owned(),
-            None => format!("with `skillhost approve {}` they let", asked.id),
-        };
+        let Some(asked) = self.approvals.take(actor, effect, &what()?)? else { return Ok(()) };
         let message = format!(
-            "this machine's sandboxes have no isolation, so its owner must approve each command: {how} this one happen once; \
-             then make the same call again"
+            "this machine's sandboxes have no isolation, so its owner must approve each command: {HOW}; then make the same \
+             call again, which lets it happen once"
         );
         Err(Error::unapproved(asked, message))
     }
@@ -247,28 +235,6 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// A command as a person is asked about it. `more` is what they have to know besides.
-pub(super) fn command_in_words(request: &crate::api::types::ExecRequest, cwd: &str, more: &str) -> What {
-    use crate::api::types::Command;
-    let mut words = match &request.command {
-        Command::Argv(argv) => format!("{argv:?}"),
-        Command::Shell(line) => format!("shell: {line}"),
-    };
-    let _ = write!(words, " in {cwd}");
-    if request.terminal.is_some() {
-        words.push_str(", in a terminal");
-    }
-    if request.stdin {
-        words.push_str(", with input");
-    }
-    words.push_str(more);
-    let mut env = String::new();
-    for (name, value) in &request.env {
-        let _ = write!(env, ", with {name}={value:?}");
-    }
-    What { plain: words, env }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,10 +243,14 @@ mod tests {
         Actor::owner(Caller { agent: agent.into(), ..Caller::default() })
     }
 
+    fn text(text: &str) -> What {
+        What::default().text("command", text)
+    }
+
     #[test]
     fn an_approval_is_for_one_call_of_one_agent() {
         let approvals = Approvals::default();
-        let take = |agent: &str, what: &str| approvals.take(&actor(agent), "exec", &what.into()).unwrap();
+        let take = |agent: &str, what: &str| approvals.take(&actor(agent), "exec", &text(what)).unwrap();
         let asked = take("a", "rm x").unwrap();
         assert!(!asked.approved);
         assert_eq!(take("a", "rm x").unwrap().id, asked.id, "it is the same question");
@@ -294,16 +264,16 @@ mod tests {
 
     #[test]
     fn who_asks_does_not_choose_the_id() {
-        let ids = || Approvals::default().take(&actor("a"), "exec", &"rm x".into()).unwrap().unwrap().id;
+        let ids = || Approvals::default().take(&actor("a"), "exec", &text("rm x")).unwrap().unwrap().id;
         assert_ne!(ids(), ids());
     }
 
     #[test]
     fn questions_do_not_grow_without_bound_nor_push_out_those_of_others() {
         let approvals = Approvals::default();
-        let first = approvals.take(&actor("quiet"), "exec", &"rm x".into()).unwrap().unwrap();
+        let first = approvals.take(&actor("quiet"), "exec", &text("rm x")).unwrap().unwrap();
         for number in 0..2 * MAX_ASKED {
-            assert!(approvals.take(&actor("loud"), "exec", &What::from(&*number.to_string())).unwrap().is_some());
+            assert!(approvals.take(&actor("loud"), "exec", &text(&number.to_string())).unwrap().is_some());
         }
         assert_eq!(approvals.lock().len(), MAX_ASKED);
         assert_eq!(approvals.lock()[0].shown.id, first.id);
@@ -312,7 +282,7 @@ mod tests {
     #[test]
     fn a_question_and_its_answer_stand_for_ten_minutes() {
         let approvals = Approvals::default();
-        let take = || approvals.take(&actor("a"), "exec", &"rm x".into()).unwrap();
+        let take = || approvals.take(&actor("a"), "exec", &text("rm x")).unwrap();
         let first = take().unwrap();
         approvals.lock()[0].shown.approved = true;
         approvals.lock()[0].at = Instant::now().checked_sub(STANDS).unwrap();
@@ -325,21 +295,5 @@ mod tests {
     fn what_is_cut_says_so() {
         assert_eq!(shortened("äbc", 3), "äbc");
         assert_eq!(shortened("äbcde", 1), "ä… (and 4 characters more)");
-    }
-
-    #[test]
-    fn values_of_the_environment_are_asked_about_and_not_recorded() {
-        let approvals = Approvals::default();
-        let with = |value: &str| {
-            let env = [("TOKEN".to_owned(), value.to_owned())].into();
-            let command = crate::api::types::Command::Shell("true".into());
-            let request = crate::api::types::ExecRequest { command, env, ..Default::default() };
-            command_in_words(&request, "/workspace", ", with a note")
-        };
-        let asked = approvals.take(&actor("a"), "exec", &with("hunter2")).unwrap().unwrap();
-        assert_eq!(asked.what, "shell: true in /workspace, with a note, with TOKEN=\"hunter2\"");
-        assert_eq!(approvals.lock()[0].recorded, "shell: true in /workspace, with a note");
-        // Another value is another question.
-        assert_ne!(approvals.take(&actor("a"), "exec", &with("other")).unwrap().unwrap().id, asked.id);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::approvals::command_in_words;
+use super::question::What;
 use super::streams::{End, Publishing};
 use super::terminals::{self, Entered};
 use super::{Actor, Broker, Record};
@@ -158,7 +158,7 @@ pub(super) struct Asked {
     /// Variables whose values are nobody's to see: they reach the command's environment and nothing else.
     pub(super) secrets: BTreeMap<String, String>,
     /// What the owner is told besides the command, where each one is approved.
-    pub(super) in_words: String,
+    pub(super) about: What,
 }
 
 impl Broker {
@@ -170,7 +170,7 @@ impl Broker {
 
     /// Starts a command whose record has begun. Every command comes by here, whoever asks and however it was made.
     pub(super) async fn start(&self, actor: &Actor, mut record: Record, asked: Asked) -> Result<Running> {
-        let Asked { request, lasts, secrets, in_words } = asked;
+        let Asked { request, lasts, secrets, about } = asked;
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
@@ -197,8 +197,7 @@ impl Broker {
             }
             request.terminal.map_or(Ok(()), terminals::check)?;
             let cwd = info.working_directory(request.cwd.as_deref());
-            let what = command_in_words(&request, &cwd, &in_words);
-            self.approved(actor, &info, record.effect(), &what)?;
+            self.approved(actor, &info, record.effect(), || What::exec(&request, &cwd, &info, about))?;
             let mut env = request.env.clone();
             env.extend(secrets);
             let command = ExecCommand {

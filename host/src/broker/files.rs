@@ -2,8 +2,8 @@
 
 use tokio::io::AsyncRead;
 
-use super::approvals::What;
 use super::grants::Direction;
+use super::question::What;
 use super::{Actor, Broker};
 use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.read", &path.into())?;
+            self.approved(actor, &info, "files.read", || Ok(What::file(path, &info, What::default())))?;
             self.sandboxes.read_file(id, &actor.caller.agent, path, max).await
         }
         .await;
@@ -40,7 +40,7 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.write", &path.into())?;
+            self.approved(actor, &info, "files.write", || Ok(What::file(path, &info, What::default())))?;
             self.sandboxes.write_file(id, &actor.caller.agent, path, content).await
         }
         .await;
@@ -59,7 +59,7 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.list", &path.into())?;
+            self.approved(actor, &info, "files.list", || Ok(What::file(path, &info, What::default())))?;
             self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED).await
         }
         .await;
@@ -82,7 +82,9 @@ impl Broker {
         record.note("recursive", recursive);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.remove", &path.into())?;
+            let about =
+                || if recursive { What::default().text("with all that is in it", "yes") } else { What::default() };
+            self.approved(actor, &info, "files.remove", || Ok(What::file(path, &info, about())))?;
             self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive).await
         }
         .await;
@@ -97,7 +99,7 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.watch", &path.into())?;
+            self.approved(actor, &info, "files.watch", || Ok(What::file(path, &info, What::default())))?;
             self.sandboxes.watch_files(id, &actor.caller.agent, path).await
         }
         .await;
@@ -131,8 +133,7 @@ impl Broker {
             let info = self.usable(actor, id)?;
             // Nobody is asked about what is not granted.
             let host = actor.grant.copy(direction, &request.host)?;
-            let what = format!("{:?}, in the sandbox {}", request.host, request.sandbox);
-            self.approved(actor, &info, effect, &What::from(&*what))?;
+            self.approved(actor, &info, effect, || Ok(What::copy(request, &host.root.join(&host.path), &info)))?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
                     Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))

@@ -18,6 +18,7 @@ mod facts;
 mod files;
 mod grants;
 mod processes;
+mod question;
 pub mod quota;
 mod reach;
 mod record;

@@ -15,6 +15,9 @@ use crate::api::types::Network;
 use crate::blackboard::covers;
 use crate::skills::manifest::Workspace;
 
+/// What a skill may that was granted nothing.
+pub(super) const NOTHING: &str = "nothing but compute";
+
 /// What a skill may do. The default is nothing; so is what an older record does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -87,7 +90,7 @@ impl Reach {
     /// All of it in words.
     pub(super) fn in_words(&self) -> String {
         let words = self.beyond(&Self::default());
-        if words.is_empty() { "nothing but compute".into() } else { words.join("; ") }
+        if words.is_empty() { NOTHING.into() } else { words.join("; ") }
     }
 }
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 
 use super::exec::Asked;
+use super::question::{Value, What, sha256};
 use super::{Actor, Broker, Kept, Record, Running};
 use crate::api::types::{
     Command, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList, RunScriptRequest, ScriptAnswer,
@@ -188,9 +188,10 @@ impl Broker {
             stream_to_blackboard: request.stream_to_blackboard,
             ..ExecRequest::default()
         };
+        let what = with_secrets(What::default().text("script", &script.name), &secrets);
         let about = About { script_name: Some(script.name.clone()), image_role: role.name.clone(), ..About::default() };
         Ok(Prepared {
-            asked: Asked { request, in_words: secrets_in_words(&secrets), secrets, ..Asked::default() },
+            asked: Asked { request, about: what, secrets, ..Asked::default() },
             source: None,
             input: None,
             about,
@@ -240,8 +241,8 @@ impl Broker {
             Source::Operators => Bytes::from(images::input_apart(&source)),
             Source::Callers => Bytes::from(source.clone()),
         };
+        let what = with_secrets(read_as_input(template_name.as_deref(), &source), &secrets);
         let source = Bytes::from(source);
-        let in_words = format!(" {}{}", sha256(&source), secrets_in_words(&secrets));
         let about =
             About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
         let request = ExecRequest {
@@ -255,7 +256,7 @@ impl Broker {
             stream_to_blackboard: request.stream_to_blackboard,
             ..ExecRequest::default()
         };
-        let asked = Asked { request, secrets, in_words, ..Asked::default() };
+        let asked = Asked { request, secrets, about: what, ..Asked::default() };
         Ok(Prepared { asked, source: Some(source), input: Some(input), about })
     }
 
@@ -338,10 +339,16 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn sha256(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
+/// The source that Python reads: the caller's own is shown, the operator's is known by its name.
+fn read_as_input(template: Option<&str>, source: &str) -> What {
+    match template {
+        Some(name) => {
+            What::default().text("template", name).text("input", format!("the template, {}", sha256(source.as_bytes())))
+        }
+        None => What::default().with("input", Value::Source(source.to_owned())),
+    }
 }
 
-fn secrets_in_words(secrets: &BTreeMap<String, String>) -> String {
-    secrets.keys().map(|name| format!(", with {name} from the operator's [[script-env]]")).collect()
+fn with_secrets(what: What, secrets: &BTreeMap<String, String>) -> What {
+    secrets.keys().fold(what, |what, name| what.text("secret", format!("{name}, from the operator's [[script-env]]")))
 }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exec::{audited, outcome, outcome_in_words};
+use super::question::What;
 use super::{Actor, Broker, Chunk, Kept};
 use crate::api::types::{
     Command, ExecAnswer, Outcome, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, ShellSummary,
@@ -175,20 +176,18 @@ impl Broker {
     /// Runs a line to its end.
     pub(crate) async fn shell(&self, actor: &Actor, request: ShellRequest) -> Result<ShellAnswer> {
         let exec_id = ids::exec()?;
-        let name = request.name.unwrap_or_else(|| DEFAULT_NAME.into());
+        let name = request.name.clone().unwrap_or_else(|| DEFAULT_NAME.into());
         let mut record = self.begin(actor, "sandbox.shell").await?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
         record.note("shell", name.clone());
-        let command = Command::Shell(request.line);
-        record.note("command", audited(&command));
-        let Command::Shell(line) = command else { return Err(Error::other("a line that is none")) };
+        record.note("command", audited(&Command::Shell(request.line.clone())));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };
-            self.approved(actor, &info, "sandbox.shell", &format!("shell {name}: {line}").as_str().into())?;
-            self.line(&info, &key, line, timeout, request.max_output).await.map(|done| (info, done))
+            self.approved(actor, &info, "sandbox.shell", || Ok(What::shell(&request, &name, &info)))?;
+            self.line(&info, &key, request.line.clone(), timeout, request.max_output).await.map(|done| (info, done))
         }
         .await;
         let (info, (shell, restarted, line, done)) = match result {

@@ -9,6 +9,7 @@ use crate::api::types::{AuditList, AuditRecord, Event, Request};
 use crate::error::Error;
 use crate::host::Output;
 use crate::units::show_time;
+use crate::visible;
 
 /// Shows what was done, and what was denied
 #[derive(Debug, Args)]
@@ -40,10 +41,10 @@ impl Audit {
         let Verb::Tail { lines, follow } = self.verb;
         let json = app.json();
         let mut show = move |output| match output {
-            Output::Event(Event::Audit(record)) => Some(Output::Stdout(match json {
-                true => serde_json::to_string(&record).map(|record| format!("{record}\n")).unwrap_or_default().into(),
-                false => print::clean(&format!("{}\n", line(&record))).into(),
-            })),
+            Output::Event(Event::Audit(record)) => Some(match json {
+                true => print::json_line(&record),
+                false => print::text_line(&line(&record)),
+            }),
             other => shown(other),
         };
         let mut list = AuditList::default();
@@ -61,7 +62,7 @@ impl Audit {
             true => {
                 app.print_json(&serde_json::to_value(&list).map_err(|error| Error::other(error.to_string()))?).await?
             }
-            false => app.print_text(list.records.iter().map(|record| line(record) + "\n").collect()).await?,
+            false => app.print_text(list.records.iter().map(|record| visible::line(&line(record)) + "\n").collect()).await?,
         }
         Ok(0)
     }
@@ -73,5 +74,4 @@ fn line(record: &AuditRecord) -> String {
         None => record.agent.clone(),
     };
     format!("{} {} {by} {} {} {}", record.seq, show_time(record.at_ms), record.effect, record.outcome, record.detail)
-        .replace('\n', " ")
 }

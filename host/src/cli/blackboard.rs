@@ -17,6 +17,7 @@ use crate::api::types::{
 use crate::error::Error;
 use crate::host::Output;
 use crate::units::{parse_duration, show_time};
+use crate::visible;
 
 /// Reads, writes and watches the values that the agents of a session share
 #[derive(Debug, Args)]
@@ -141,7 +142,7 @@ impl Blackboard {
             Verb::Watch { pattern, existing, count } => {
                 let json = app.json();
                 let mut show = move |output| match output {
-                    Output::Event(Event::Blackboard(event)) => Some(Output::Stdout(line(&event, json).into())),
+                    Output::Event(Event::Blackboard(event)) => Some(line(&event, json)),
                     other => shown(other),
                 };
                 let request = Request::BlackboardWatch(WatchRequest { pattern, existing, count });
@@ -199,9 +200,9 @@ fn list(list: &BlackboardList) -> String {
 }
 
 /// A change on a line of its own: an object, or words.
-fn line(event: &BlackboardEvent, json: bool) -> String {
+fn line(event: &BlackboardEvent, json: bool) -> Output {
     if json {
-        return serde_json::to_string(event).map(|event| format!("{event}\n")).unwrap_or_default();
+        return print::json_line(event);
     }
     let dropped = match event.dropped {
         0 => String::new(),
@@ -214,5 +215,5 @@ fn line(event: &BlackboardEvent, json: bool) -> String {
         BlackboardChange::Evict => "evicted".into(),
     };
     let line = format!("{} {} {} {what}", show_time(event.timestamp), event.agent_id, event.key);
-    print::clean(&format!("{dropped}{}\n", line.replace('\n', " ")))
+    Output::Stdout(format!("{dropped}{}\n", visible::line(&line)).into())
 }

@@ -30,10 +30,10 @@ pub(super) fn list(list: &FileList) -> String {
 pub(super) async fn watch(app: &App, id: String, path: String) -> Ended {
     let json = app.json();
     let mut show = move |output| match output {
-        Output::Event(Event::File(change)) => Some(Output::Stdout(match json {
-            true => serde_json::to_string(&change).map(|change| format!("{change}\n")).unwrap_or_default().into(),
-            false => print::clean(&line(&change)).into(),
-        })),
+        Output::Event(Event::File(change)) => Some(match json {
+            true => print::json_line(&change),
+            false => print::text_line(&line(&change)),
+        }),
         other => shown(other),
     };
     let request = Request::WatchFiles { container_id: id, path };
@@ -43,7 +43,5 @@ pub(super) async fn watch(app: &App, id: String, path: String) -> Ended {
 }
 
 fn line(change: &FileChange) -> String {
-    // A name may hold a line break, and then be taken for two changes.
-    let name = String::from_utf8_lossy(&change.name).replace('\n', "\u{fffd}");
-    format!("{} {name}", change.change).trim_end().to_owned() + "\n"
+    format!("{} {}", change.change, String::from_utf8_lossy(&change.name)).trim_end().to_owned()
 }

@@ -8,11 +8,13 @@ use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags};
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
 use crate::error::{Error, Result};
 use crate::host::Output;
+use crate::visible;
 
 /// Pieces that wait to be written.
 const QUEUE: usize = 16;
@@ -86,29 +88,28 @@ fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// A line on standard error.
 pub(super) fn note(text: &str) -> Output {
-    Output::Stderr(format!("{}\n", clean(text.trim_end())).into())
+    Output::Stderr((visible::text(text.trim_end()) + "\n").into())
 }
 
 pub(super) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Text without what could steer a terminal: skills, containers and their logs are written by strangers.
-pub(super) fn clean(text: &str) -> String {
-    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    text.chars().fold(String::with_capacity(text.len()), |mut clean, c| {
-        match harmless(c) {
-            true => clean.push(c),
-            false => clean.extend(c.escape_default()),
-        }
-        clean
-    })
+/// One value of many that come one by one: JSON in a line.
+pub(super) fn json_line(value: &impl Serialize) -> Output {
+    let written = serde_json::to_string(value).map(|written| visible::json(&written) + "\n");
+    Output::Stdout(written.unwrap_or_default().into())
+}
+
+/// One of many that come one by one, in words.
+pub(super) fn text_line(text: &str) -> Output {
+    Output::Stdout((visible::line(text) + "\n").into())
 }
 
 /// Rows with their columns beneath each other; the first row is the heading.
 pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut all = vec![heading.map(str::to_owned)];
-    all.extend(rows.into_iter().map(|row| row.map(|cell| cell.replace('\n', " "))));
+    all.extend(rows.into_iter().map(|row| row.map(|cell| visible::line(&cell))));
     let mut widths = [0; N];
     for row in &all {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -133,13 +134,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_steer_a_terminal_is_spelt_out() {
-        assert_eq!(clean("a\u{1b}[2Jb\r\n\tc\u{9b}"), "a\\u{1b}[2Jb\\r\n\tc\\u{9b}");
-    }
-
-    #[test]
     fn columns_stand_beneath_each_other() {
-        let text = table(["A", "B"], [["ä".into(), "x\ny".into()], ["long".into(), String::new()]]);
-        assert_eq!(text, "A     B\nä     x y\nlong\n");
+        let text = table(["A", "B"], [["ä".into(), "x\ny\u{202e}".into()], ["long".into(), String::new()]]);
+        assert_eq!(text, "A     B\nä     x\\ny\\u{202e}\nlong\n");
     }
 }

@@ -72,7 +72,7 @@ impl Account {
 }
 
 /// Refuses names and values that an environment cannot hold.
-pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(Error::invalid_argument(format!(

@@ -13,6 +13,8 @@ use crate::run::root;
 
 /// The layers, lowest first; those on one line may not name each other. A path with `::` goes before its parent.
 const LAYERS: &[&[&str]] = &[
+    // How text is shown.
+    &["visible"],
     // What a refusal may carry.
     &["approval"],
     // Words that everybody uses.

@@ -28,6 +28,8 @@ use std::sync::Arc;
 
 pub(crate) use store::Skills;
 
+use super::approvals::HOW;
+use super::question::Injective;
 use super::reach::Reach;
 use super::{Actor, Broker, Record};
 use crate::api::types::Done;
@@ -76,12 +78,18 @@ pub(super) struct Keeps {
 }
 
 impl Keeps {
-    /// All that an approval of it is bound to.
-    pub(super) fn parts(&self) -> Result<Vec<Vec<u8>>> {
-        let Kept { skill, component, manifest, .. } = &self.kept;
-        let words = [skill, component, manifest].map(|word| word.as_bytes().to_vec());
-        let dir = self.dir.as_os_str().as_bytes().to_vec();
-        Ok([dir, text(&self.kept.reach)?.into_bytes()].into_iter().chain(words).collect())
+    /// Adds all that an approval of it is bound to.
+    pub(super) fn add_to(&self, digest: &mut Injective) -> Result<()> {
+        let Self { dir, kept } = self;
+        // Not when it was asked.
+        let Kept { skill, project, component, manifest, approved: _, reach, at_ms: _ } = kept;
+        digest.part(dir.as_os_str().as_bytes());
+        digest.part(project.as_deref().unwrap_or(Path::new("")).as_os_str().as_bytes());
+        digest.part(text(reach)?.as_bytes());
+        for word in [skill, component, manifest] {
+            digest.part(word.as_bytes());
+        }
+        Ok(())
     }
 
     /// Notes what it is about.
@@ -113,7 +121,7 @@ impl Broker {
         };
         let refusal = match asked {
             Ok((why, asked)) => {
-                let (name, id) = (candidate.name, &asked.id);
+                let name = candidate.name;
                 let trust = match candidate.project.filter(|_| !candidate.trusted) {
                     Some(project) => {
                         format!(", or let all of the project's skills run with `skillhost trust {}`", project.display())
@@ -121,8 +129,7 @@ impl Broker {
                     None => String::new(),
                 };
                 let message = format!(
-                    "{why}. Look at it with `skillhost inspect {name}`, then allow it with `skillhost approve {id}`{trust}, and \
-                     make the same call again"
+                    "{why}: {HOW}{trust}; `skillhost inspect {name}` says what it is. Then make the same call again"
                 );
                 Error::unapproved(asked, message)
             }

