@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::api::types::Network;
 use crate::broker::{Limited, Place, Reach, SandboxGrant};
 use crate::config::{Config, SkillPolicy};
-use crate::skills::manifest::{Capabilities, Files};
+use crate::skills::imports::Known;
+use crate::skills::manifest::{Capabilities, Files, Workspace};
 
 /// The host root that is the directory its caller works in.
 pub(super) const PROJECT_ROOT: &str = "project";
@@ -127,39 +128,72 @@ fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
     own.into_iter().chain(config.roots.iter().map(|(name, root)| (name.clone(), root.path.clone()))).collect()
 }
 
-/// The grant in words, by the interface that it is about.
-pub(super) fn in_words(grant: &Limited, import: &str) -> String {
+/// What is granted where nothing is.
+pub(super) const NOTHING: &str = "nothing";
+
+/// The grant in words, by what it is about.
+pub(super) fn in_words(grant: &Limited, asked: &Capabilities, import: Known) -> String {
     let names = |names: Vec<&String>| {
         if names.is_empty() { "none".to_owned() } else { names.into_iter().cloned().collect::<Vec<_>>().join(", ") }
     };
-    if import.contains("/sandbox@") {
-        return match &grant.sandbox {
-            Some(sandbox) => format!(
-                "roles {}; network {}; up to {} cores and {} MiB each",
-                names(sandbox.roles.iter().flatten().collect()),
-                match sandbox.network {
-                    Network::None => "none",
-                    Network::Bridge => "bridge",
-                },
-                sandbox.cpus,
-                sandbox.memory_mib
-            ),
-            None => "nothing".into(),
-        };
-    }
-    if import.contains("/files@") {
-        return format!(
+    match (import, &grant.sandbox) {
+        (Known::Sandbox | Known::Scripts, None) => NOTHING.into(),
+        (Known::Sandbox, Some(sandbox)) => format!(
+            "roles {}; network {}; up to {} cores and {} MiB each",
+            names(sandbox.roles.iter().flatten().collect()),
+            match sandbox.network {
+                Network::None => "none",
+                Network::Bridge => "bridge",
+            },
+            sandbox.cpus,
+            sandbox.memory_mib
+        ),
+        (Known::Scripts, Some(sandbox)) => format!("of roles {}", names(sandbox.roles.iter().flatten().collect())),
+        (Known::Files, _) => format!(
             "copy in from {}; copy out to {}",
             names(grant.copy_in.keys().collect()),
             names(grant.copy_out.keys().collect())
-        );
+        ),
+        (Known::Blackboard, _) => {
+            format!("publish {}; read {}", names(grant.publish.iter().collect()), names(grant.read.iter().collect()))
+        }
+        (Known::WasiFiles, _) => match asked.files.as_ref().map(|files| files.workspace).unwrap_or_default() {
+            Workspace::None => NOTHING,
+            Workspace::ReadOnly => "read the session's workspace",
+            Workspace::ReadWrite => "read and write the session's workspace",
+        }
+        .into(),
+        (Known::WasiSockets, _) => NOTHING.into(),
+        (Known::Types | Known::Log | Known::Wasi, _) => "yes".into(),
     }
-    if import.contains("/blackboard@") {
-        return format!(
-            "publish {}; read {}",
-            names(grant.publish.iter().collect()),
-            names(grant.read.iter().collect())
-        );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::skills::imports::{PACKAGE, VERSION, known};
+
+    #[test]
+    fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {
+        let asked = Capabilities::default();
+        let granted = |import: &str| in_words(&Limited::default(), &asked, known(import).unwrap().0);
+        for interface in ["sandbox", "scripts"] {
+            assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), NOTHING, "{interface}");
+        }
+        for (interface, words) in [
+            ("files", "copy in from none; copy out to none"),
+            ("blackboard", "publish none; read none"),
+            ("log", "yes"),
+            ("types", "yes"),
+        ] {
+            assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), words, "{interface}");
+        }
+        assert_eq!(granted("wasi:filesystem/types@0.2.6"), NOTHING);
+        assert_eq!(granted("wasi:sockets/tcp@0.2.6"), NOTHING);
+        assert_eq!(granted("wasi:clocks/wall-clock@0.2.6"), "yes");
+        let files = Files { workspace: Workspace::ReadOnly, ..Files::default() };
+        let asked = Capabilities { files: Some(files), ..Capabilities::default() };
+        let words = in_words(&Limited::default(), &asked, known("wasi:filesystem/types@0.2.6").unwrap().0);
+        assert_eq!(words, "read the session's workspace");
     }
-    "yes".into()
 }

@@ -98,10 +98,13 @@ impl Host {
         let (of, digests) = (entry.clone(), self.digests.clone());
         let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
         let granted = grant::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
-        let permissions = descriptor.imports.iter().map(|import| Permission {
-            lets: imports::lets(import).into(),
-            granted: grant::in_words(&granted, import),
-            import: import.clone(),
+        let asked = &loaded.manifest.capabilities;
+        let permissions = descriptor.imports.iter().map(|import| {
+            let (lets, granted) = match imports::known(import) {
+                Some((known, lets)) => (lets, grant::in_words(&granted, asked, known)),
+                None => ("unknown", grant::NOTHING.into()),
+            };
+            Permission { lets: lets.into(), granted, import: import.clone() }
         });
         Ok(SkillDetail {
             permissions: permissions.collect(),

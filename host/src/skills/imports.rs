@@ -12,9 +12,33 @@ pub const PACKAGE: &str = "skillhost:skill";
 /// The version of it that this host speaks.
 pub const VERSION: &str = "0.1.0";
 
+/// What an import is of. Whoever says something of each says it of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Of ours: types alone.
+    Types,
+    /// The invocation's log and progress.
+    Log,
+    /// Sandboxes and commands.
+    Sandbox,
+    /// Copies between host and sandboxes.
+    Files,
+    /// The operator's scripts.
+    Scripts,
+    /// The blackboard.
+    Blackboard,
+    /// Of WASI: what is the same for every skill.
+    Wasi,
+    /// The files of the workspace.
+    WasiFiles,
+    /// The network, which there is none of.
+    WasiSockets,
+}
+
 /// What an import of ours needs in the manifest.
 struct Own {
     interface: &'static str,
+    known: Known,
     /// What it lets the skill do.
     lets: &'static str,
     /// None: it needs nothing.
@@ -29,25 +53,29 @@ struct Need {
 }
 
 const OWN: &[Own] = &[
-    Own { interface: "types", lets: "do nothing: it only has types", needs: None },
-    Own { interface: "log", lets: "write to the invocation's log and report progress", needs: None },
+    Own { interface: "types", known: Known::Types, lets: "do nothing: it only has types", needs: None },
+    Own { interface: "log", known: Known::Log, lets: "write to the invocation's log and report progress", needs: None },
     Own {
         interface: "sandbox",
+        known: Known::Sandbox,
         lets: "launch sandboxes and run commands in them",
         needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
     },
     Own {
         interface: "files",
+        known: Known::Files,
         lets: "copy files between host roots and its sandboxes",
         needs: Some(Need { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" }),
     },
     Own {
         interface: "scripts",
+        known: Known::Scripts,
         lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
         needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
     },
     Own {
         interface: "blackboard",
+        known: Known::Blackboard,
         lets: "read and publish values that the agents of the session share",
         needs: Some(Need {
             is_asked: |asked| asked.blackboard.is_some(),
@@ -57,13 +85,17 @@ const OWN: &[Own] = &[
 ];
 
 /// The parts of WASI 0.2 that are linked, and hold nothing but what the grant puts there.
-const WASI: &[(&str, &str)] = &[
-    ("cli", "write standard output and error to its own log; there are no arguments, environment or input"),
-    ("clocks", "read the time"),
-    ("filesystem", "use the files of the workspace when the manifest asks for it, otherwise none"),
-    ("io", "wait for its own input and output"),
-    ("random", "get random numbers"),
-    ("sockets", "do nothing: no address can be reached"),
+const WASI: &[(&str, Known, &str)] = &[
+    (
+        "cli",
+        Known::Wasi,
+        "write standard output and error to its own log; there are no arguments, environment or input",
+    ),
+    ("clocks", Known::Wasi, "read the time"),
+    ("filesystem", Known::WasiFiles, "use the files of the workspace when the manifest asks for it, otherwise none"),
+    ("io", Known::Wasi, "wait for its own input and output"),
+    ("random", Known::Wasi, "get random numbers"),
+    ("sockets", Known::WasiSockets, "do nothing: no address can be reached"),
 ];
 
 /// An import's name, taken apart.
@@ -117,8 +149,8 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
              can make the request"
                 .into(),
         ),
-        Some(package) if !WASI.iter().any(|(known, _)| *known == package) => {
-            let known: Vec<_> = WASI.iter().map(|(known, _)| format!("wasi:{known}")).collect();
+        Some(package) if !WASI.iter().any(|(known, ..)| *known == package) => {
+            let known: Vec<_> = WASI.iter().map(|(known, ..)| format!("wasi:{known}")).collect();
             refuse(format!("this host offers nothing of that package; of WASI it has {}", known.join(", ")))
         }
         Some(_) if !name.version.starts_with("0.2.") => {
@@ -132,14 +164,14 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
     }
 }
 
-/// What an import lets a skill do, in words.
-pub fn lets(import: &str) -> &'static str {
-    let Some(name) = take_apart(import) else { return "unknown" };
+/// What an import is of, and what it lets a skill do, in words.
+pub fn known(import: &str) -> Option<(Known, &'static str)> {
+    let name = take_apart(import)?;
     if name.package == PACKAGE {
-        return OWN.iter().find(|own| own.interface == name.interface).map_or("unknown", |own| own.lets);
+        return OWN.iter().find(|own| own.interface == name.interface).map(|own| (own.known, own.lets));
     }
-    let wasi = name.package.strip_prefix("wasi:");
-    WASI.iter().find(|(package, _)| wasi == Some(package)).map_or("unknown", |(_, lets)| lets)
+    let wasi = name.package.strip_prefix("wasi:")?;
+    WASI.iter().find(|(package, ..)| wasi == *package).map(|(_, known, lets)| (*known, *lets))
 }
 
 #[cfg(test)]
