@@ -109,7 +109,7 @@ impl Frame {
     /// A frame of JSON; `too-large` when the value does not fit.
     pub fn json(kind: Kind, value: &impl Serialize) -> Result<Self> {
         let payload = serde_json::to_vec(value)
-            .map_err(|error| Error::other(format!("it cannot be written as JSON: {error}")))?;
+            .map_err(|error| Error::invalid_argument(format!("it cannot be written as JSON: {error}")))?;
         if payload.len() > kind.max() {
             return Err(Error::too_large(format!(
                 "it is {} bytes as JSON and the socket carries at most {}: ask for less, or for a stream",

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::app::{App, shown};
 use super::failure::{CANCELLED, Ended, FAILED, Failure, LIMIT};
 use super::feed::Feed;
+use super::global::variable;
 use super::processes;
 use super::skills::{millis, pair};
 use super::terminal::{self, Lent};
@@ -148,9 +149,7 @@ pub(super) fn timeout_ms(flag: Option<Duration>) -> Result<Option<u64>> {
     if let Some(timeout) = flag {
         return Ok(Some(millis(timeout)));
     }
-    let Ok(said) = std::env::var("SANDBOX_TIMEOUT_SEC") else {
-        return Ok(None);
-    };
+    let Some(said) = variable("SANDBOX_TIMEOUT_SEC")? else { return Ok(None) };
     said.trim().parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000)).map(Some).ok_or_else(|| {
         Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC is {said:?}; write whole seconds, as in 120"))
     })

@@ -1,5 +1,6 @@
 //! What can be said with every verb.
 
+use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -94,9 +95,7 @@ impl Global {
         if self.backend.is_some() {
             return Ok(self.backend);
         }
-        let Ok(said) = std::env::var("SANDBOX_TYPE") else {
-            return Ok(None);
-        };
+        let Some(said) = variable("SANDBOX_TYPE")? else { return Ok(None) };
         BackendChoice::from_str(&said, true).map(Some).map_err(|_| {
             Error::invalid_argument(format!("SANDBOX_TYPE is {said:?}, which is no backend: use auto, docker or local"))
         })
@@ -134,6 +133,17 @@ impl Global {
             config: self.config()?,
             backend: self.backend()?,
         })
+    }
+}
+
+/// What a variable of the environment says.
+pub(super) fn variable(name: &str) -> Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(said) => Ok(Some(said)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(said)) => {
+            Err(Error::invalid_argument(format!("{name} is {said:?}, which is not UTF-8")))
+        }
     }
 }
 

@@ -70,7 +70,7 @@ impl Compiler {
 
 /// Compiles the component on standard input. Returns the exit code.
 pub fn answer() -> i32 {
-    let mut numbers = std::env::args().skip(2).map_while(|number| number.parse().ok());
+    let mut numbers = std::env::args_os().skip(2).map_while(|number| number.to_str()?.parse().ok());
     let (Some(memory_mib), Some(cpu_seconds)) = (numbers.next(), numbers.next()) else { return 2 };
     apart::confine(&Bounds { memory_mib, cpu_seconds, ..BOUNDS }, MAX_CODE);
     match compile() {

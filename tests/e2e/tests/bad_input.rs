@@ -1,9 +1,11 @@
 //! Bad input gets an error that names the place and the remedy, the documented exit code, and hides nothing else.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use serde_json::json;
-use skillhost_e2e::{User, local, write};
+use skillhost_e2e::{Done, User, local, write};
 
 /// A project with `hello` and one skill that `break_it` has broken; gives what is said of that.
 fn broken(break_it: impl Fn(&std::path::Path)) -> (String, i32) {
@@ -180,4 +182,42 @@ fn guests_that_fail_are_told_apart_and_the_next_call_works() {
     let flood = user.run(["run", "probe.chatter", "--arg", "lines=50000"]).ok();
     assert!(flood.stderr.contains("log were dropped"), "the count is said");
     assert!(flood.stderr.len() < 3 << 20, "{}", flood.stderr.len());
+}
+
+#[test]
+fn bytes_that_are_no_text_are_told_of_and_end_nothing_in_a_panic() {
+    let user = User::new("");
+    let odd = OsStr::from_bytes(b"a\xff\xfeb");
+    let say = |args: &[&OsStr]| Done::from(user.command(args).output().unwrap());
+    let word = OsStr::new;
+    let named: &[&[&OsStr]] = &[
+        &[odd],
+        &[word("list"), odd],
+        &[word("run"), odd],
+        &[word("run"), word("hello"), word("--arg"), odd],
+        &[word("--tenant"), odd, word("list")],
+        &[word("--output"), odd, word("list")],
+        &[word("approve"), odd],
+        &[word("search"), odd],
+        &[word("sandbox"), word("exec"), word("sbx_000000000000"), word("--shell"), odd],
+        &[word("sandbox"), word("exec"), word("sbx_000000000000"), word("--"), odd],
+        &[word("blackboard"), word("get"), odd],
+        &[word("--project"), odd, word("list")],
+        &[word("--output"), word("json"), word("list"), odd],
+    ];
+    for args in named {
+        let done = say(args);
+        assert!(done.code == 2 && !done.stderr.contains("panicked"), "{args:?}: {done:?}");
+    }
+    assert_eq!(say(&[word("--output"), word("json"), odd]).json()["error"]["kind"], "invalid-argument");
+    // What the variables say, too.
+    for name in ["SKILLHOST_TENANT", "SKILLHOST_SESSION", "SKILLHOST_AGENT", "SKILLHOST_OUTPUT", "SANDBOX_TYPE"] {
+        let done = Done::from(user.command(["list"]).env(name, odd).output().unwrap());
+        assert!(done.code == 2 && !done.stderr.contains("panicked"), "{name}: {done:?}");
+    }
+    // And where it was started.
+    let here = user.home().join(odd);
+    fs::create_dir(&here).unwrap();
+    let done = Done::from(user.command(["list"]).current_dir(&here).output().unwrap());
+    assert!(done.code == 2 && !done.stderr.contains("panicked"), "{done:?}");
 }

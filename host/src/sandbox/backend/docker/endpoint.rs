@@ -33,7 +33,8 @@ impl From<String> for Endpoint {
 }
 
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    // What is no text names nothing that is there, which is then said of it; it is not as if nothing had been named.
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
 impl Endpoint {
