@@ -65,6 +65,8 @@ pub struct Config {
     pub local: LocalConfig,
     /// What clients of the Model Context Protocol are offered.
     pub mcp: McpConfig,
+    /// How the owner says yes.
+    pub approvals: ApprovalsConfig,
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.
@@ -74,6 +76,15 @@ pub struct Config {
     /// The file that all of this stands in.
     #[serde(skip)]
     file: Option<PathBuf>,
+}
+
+/// How the owner says yes to what waits for them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct ApprovalsConfig {
+    /// Whether `approve` and `trust` do without a terminal to ask at (default no). Then whatever can start the program as
+    /// this user approves, an agent with a shell among them.
+    pub without_terminal: bool,
 }
 
 /// A duration as people write it: `90s`, `2m`, `500ms`.

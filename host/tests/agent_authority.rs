@@ -67,6 +67,10 @@ impl Machine {
         self.client.call(&call, CallIo { output, input: None }).await
     }
 
+    async fn person(&mut self, request: Request) -> Value {
+        self.ask(Authority::Person, request).await.unwrap()
+    }
+
     async fn owner(&mut self, request: Request) -> Value {
         self.ask(Authority::Owner, request).await.unwrap()
     }
@@ -169,13 +173,50 @@ async fn an_agent_is_told_what_its_owner_has_to_approve_and_cannot_approve_it() 
         (asked.skill.as_deref(), asked.agent.as_str(), asked.effect.as_str()),
         (Some("calm"), AGENT, "skill.run")
     );
-    assert!(refused.message.contains(&format!("skillhost approve {}", asked.id)), "{}", refused.message);
+    // A model reads this: it says what the owner does, and nothing that it could run.
+    assert!(refused.message.contains("`skillhost approve` in a terminal"), "{}", refused.message);
+    assert!(!refused.message.contains(&asked.id), "{}", refused.message);
     machine.denied(Request::Approve { id: asked.id.clone() }, &["not for agents"]).await;
     assert_eq!(machine.run().await.unwrap_err().approval.unwrap().id, asked.id, "it still waits, as it did");
     let answer = machine.owner(Request::ListApprovals).await;
     let list: ApprovalList = serde_json::from_value(answer).unwrap();
     assert_eq!(list.approvals, [*asked.clone()]);
-    machine.owner(Request::Approve { id: asked.id.clone() }).await;
+    machine.person(Request::Approve { id: asked.id.clone() }).await;
+    machine.run().await.unwrap();
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn the_owners_program_does_not_say_yes_in_its_owners_place() {
+    let mut machine = Machine::new("").await;
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    let requests = |machine: &Machine| {
+        [
+            ("approval.give", Request::Approve { id: asked.id.clone() }),
+            ("trust.set", Request::Trust { project: machine.project(), trusted: true }),
+            ("approval.revoke", Request::RevokeApproval { skill: "calm".into(), directory: None }),
+        ]
+    };
+    for (effect, request) in requests(&machine) {
+        let refused = machine.ask(Authority::Owner, request).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Denied, "{refused}");
+        assert!(refused.message.contains("in a terminal") && refused.message.contains("shows forms"), "{refused}");
+        let audit = machine.audit().await;
+        let record = audit.last().unwrap();
+        assert_eq!((record.effect.as_str(), record.outcome.as_str()), (effect, "denied"), "{record:?}");
+    }
+    machine.run().await.unwrap_err();
+    // What takes away needs nobody.
+    machine.owner(Request::Trust { project: machine.project(), trusted: false }).await;
+    machine.stop().await;
+
+    // Where the operator says so, it does.
+    let mut machine = Machine::new("[approvals]\nwithout-terminal = true\n").await;
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    machine.owner(Request::Approve { id: asked.id }).await;
+    machine.run().await.unwrap();
+    machine.owner(Request::RevokeApproval { skill: "calm".into(), directory: None }).await;
+    machine.owner(Request::Trust { project: machine.project(), trusted: true }).await;
     machine.run().await.unwrap();
     machine.stop().await;
 }
@@ -348,7 +389,7 @@ async fn a_sandbox_of_the_session_that_is_more_than_agents_have_is_closed_to_the
 }
 
 #[tokio::test]
-async fn absent_authority_is_the_owners_and_an_unknown_one_is_refused() {
+async fn a_call_that_does_not_say_whose_it_is_is_nobodys() {
     let call = |authority: &str| {
         let caller = json!({"tenant": "t", "session": "s", "agent": "a"});
         let mut call = json!({"caller": caller, "request": {"op": "host-status"}});
@@ -357,7 +398,8 @@ async fn absent_authority_is_the_owners_and_an_unknown_one_is_refused() {
         }
         serde_json::from_value::<Call>(call).map(|call| call.authority)
     };
-    assert_eq!(call("").unwrap(), Authority::Owner);
+    assert!(call("").unwrap_err().to_string().contains("authority"));
+    assert_eq!(call("owner").unwrap(), Authority::Owner);
     assert_eq!(call("agent").unwrap(), Authority::Agent);
     assert!(call("root").is_err());
     // It is said in the call, and nothing in what is asked can say it.

@@ -3,6 +3,7 @@
 //! Only the command line of the program is used, with a state directory of its own, so what is seen here is what any
 //! user sees, and nothing of it stays.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -23,6 +24,8 @@ pub(crate) fn demo() -> Result<()> {
         say(&format!("no containers here, so this machine's own programs stand in for the image: {error:#}"));
     }
     let show = Show { state: tempfile::Builder::new().prefix("skillhost-demo-").tempdir()? };
+    // Nobody has to sit in front of it.
+    std::fs::write(show.config(), "[approvals]\nwithout-terminal = true\n")?;
 
     // The skills of a directory run when its owner has said so, once.
     show.step("Trust the skills of this project", &["trust", "."])?;
@@ -45,8 +48,12 @@ struct Show {
 impl Show {
     fn skillhost(&self, words: &[&str]) -> Command {
         let mut command = host::skillhost(Profile::Debug);
-        command.args(words).arg("--state-dir").arg(self.state.path());
+        command.args(words).arg("--state-dir").arg(self.state.path()).arg("--config").arg(self.config());
         command
+    }
+
+    fn config(&self) -> PathBuf {
+        self.state.path().join("skillhost.toml")
     }
 
     /// Shows a command and what it prints.

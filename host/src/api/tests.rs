@@ -65,7 +65,7 @@ impl Served {
 }
 
 fn call(request: Request) -> Call {
-    Call { caller: Caller::default(), authority: Authority::default(), project: None, request }
+    Call { caller: Caller::default(), authority: Authority::Owner, project: None, request }
 }
 
 fn list() -> Call {

@@ -10,12 +10,14 @@ use tokio::sync::{Mutex, mpsc};
 use super::failure::Failure;
 use super::feed::Feed;
 use super::global::Global;
+use super::person::{self, Confirmed};
 use super::print::{self, Printer};
 use crate::api::client::Client;
-use crate::api::types::{Event, Request};
+use crate::api::types::{Authority, Call, Event, Request};
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Output};
 use crate::process;
+use crate::visible;
 
 /// Pieces of output between the socket and the printer.
 const QUEUE: usize = 16;
@@ -54,7 +56,29 @@ impl App {
         feed: Option<Feed>,
         show: &mut dyn FnMut(Output) -> Option<Output>,
     ) -> Result<Answer<T>, Failure> {
-        let call = self.global.call(request)?;
+        self.make(self.global.call(request)?, feed, show).await
+    }
+
+    /// A call that its owner was shown and said yes to; without a terminal to show it in, the host says what becomes of it.
+    pub(super) async fn call_confirmed<T: DeserializeOwned>(
+        &self,
+        request: Request,
+        question: &str,
+    ) -> Result<Answer<T>, Failure> {
+        let authority = match person::confirms(question).await? {
+            Confirmed::Yes => Authority::Person,
+            Confirmed::No => return Err(Error::denied("you did not say yes, so nothing was done").into()),
+            Confirmed::NobodyThere => Authority::Owner,
+        };
+        self.make(Call { authority, ..self.global.call(request)? }, None, &mut shown).await
+    }
+
+    async fn make<T: DeserializeOwned>(
+        &self,
+        call: Call,
+        feed: Option<Feed>,
+        show: &mut dyn FnMut(Output) -> Option<Output>,
+    ) -> Result<Answer<T>, Failure> {
         let mut slot = self.client.lock().await;
         let client = match slot.as_mut() {
             Some(client) => client,
@@ -122,12 +146,12 @@ impl App {
     }
 
     pub(super) async fn print_json(&self, json: &Value) -> Result<(), Failure> {
-        self.print(Output::Stdout(format!("{json:#}\n").into())).await
+        self.print(Output::Stdout((visible::json(&format!("{json:#}")) + "\n").into())).await
     }
 
     /// Prints text that may hold what others wrote.
     pub(super) async fn print_text(&self, text: String) -> Result<(), Failure> {
-        let mut text = print::clean(&text);
+        let mut text = visible::text(&text);
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }

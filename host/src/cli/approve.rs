@@ -7,13 +7,16 @@ use super::failure::Ended;
 use super::global::absolute;
 use super::print::table;
 use super::skills::done;
-use crate::api::types::{Approval, ApprovalList, Done, KeptSkill, Request};
+use crate::api::types::{Approval, ApprovalList, KeptSkill, Request};
+use crate::error::Error;
+use crate::visible;
 
 /// Lets something happen that waits for your word, or lists what does and what you approved for good
 ///
 /// What waits: the first use of a skill of a project that is not trusted, also after it changed; more for a skill than it ran
 /// with before; and each command where the operator gave up isolation (`[local] isolation = "none"`). For a command the
-/// approval is for one call, for a skill it is kept. A question stands for ten minutes.
+/// approval is for one call, for a skill it is kept. A question stands for ten minutes. What it is about is shown in the
+/// terminal, and you type `yes` there; without a terminal nothing is approved (docs/configuration.md has the exception).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,17 +36,26 @@ impl Approve {
     pub(super) async fn run(self, app: &App) -> Ended {
         if let Some(skill) = self.revoke {
             let directory = Some(absolute(&skill)?);
-            let answer = app.call::<Done>(Request::RevokeApproval { skill, directory }).await?;
-            return done(app, answer).await;
+            let question = format!(
+                "effect: approval.revoke\nskill or directory: {}\nwhere its root is trusted: what the skill may the next time is \
+                 its new baseline\n",
+                visible::line(&skill)
+            );
+            let request = Request::RevokeApproval { skill, directory };
+            return done(app, app.call_confirmed(request, &question).await?).await;
         }
         match self.id {
             Some(id) => {
-                let answer = app.call::<Approval>(Request::Approve { id }).await?;
-                app.answer(&answer, |approval| {
-                    let so_long = if approval.kind.lasts() { "until you revoke it" } else { "once" };
-                    format!("approved, {so_long}: {}\n", approval.what)
-                })
-                .await?;
+                let waiting = app.call::<ApprovalList>(Request::ListApprovals).await?.typed.approvals;
+                let question = waiting.iter().find(|approval| approval.id == id).map(Approval::question);
+                // Of what does not wait, nobody has to be shown anything; the host says that it does not.
+                let question = question.ok_or_else(|| {
+                    Error::not_found(format!(
+                        "nothing waits for approval under {id:?}: `skillhost approve` lists what does"
+                    ))
+                })?;
+                let answer = app.call_confirmed::<Approval>(Request::Approve { id }, &question).await?;
+                app.answer(&answer, |approval| format!("approved:\n{}", indented(approval))).await?;
             }
             None => {
                 let answer = app.call::<ApprovalList>(Request::ListApprovals).await?;
@@ -54,20 +66,22 @@ impl Approve {
     }
 }
 
+fn indented(approval: &Approval) -> String {
+    approval.question().lines().map(|line| format!("  {line}\n")).collect()
+}
+
 fn listed(list: &ApprovalList) -> String {
-    let row = |approval: &Approval| {
-        let by = approval.skill.clone().unwrap_or_else(|| approval.agent.clone());
-        let state = if approval.approved { "approved" } else { "waits" };
-        let (id, kind) = (approval.id.clone(), approval.kind.name().to_owned());
-        [id, state.to_owned(), kind, by, approval.effect.clone(), approval.what.clone()]
+    let one = |approval: &Approval| {
+        let state = if approval.approved { "approved, and has not happened yet" } else { "waits" };
+        format!("{} {state} ({})\n{}\n", approval.id, approval.kind.name(), indented(approval))
     };
-    let mut text = table(["ID", "STATE", "KIND", "BY", "EFFECT", "WHAT"], list.approvals.iter().map(row));
+    let mut text: String = list.approvals.iter().map(one).collect();
     // Baselines are nobody's word; JSON has them.
     let kept: Vec<_> = list.kept.iter().filter(|kept| kept.approved).collect();
     if !kept.is_empty() {
         let row = |kept: &&KeptSkill| [kept.skill.clone(), kept.directory.clone(), kept.may.clone()];
-        text.push_str("\nApproved until they change, or are revoked:\n");
+        text.push_str("Approved until they change, or are revoked:\n");
         text.push_str(&table(["SKILL", "DIRECTORY", "MAY"], kept.iter().map(row)));
     }
-    text
+    if text.is_empty() { "nothing waits for approval".into() } else { text }
 }

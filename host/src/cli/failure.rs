@@ -5,6 +5,7 @@ use std::io::Write as _;
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind};
+use crate::visible;
 
 /// The exit codes, as `--help` shows them.
 pub(super) const HELP: &str = "\
@@ -69,9 +70,12 @@ pub(super) fn report(failure: &Failure, json: bool) -> i32 {
     if json {
         let error = json!({ "error": error });
         // With nobody to read it, the exit code says it alone.
-        let _ = writeln!(std::io::stdout(), "{error}");
+        let _ = writeln!(std::io::stdout(), "{}", visible::json(&error.to_string()));
     } else {
-        let _ = writeln!(std::io::stderr(), "error: {}", super::print::clean(&error.message));
+        let _ = writeln!(std::io::stderr(), "error: {}", visible::text(&error.message));
+        if let Some(approval) = &error.approval {
+            let _ = writeln!(std::io::stderr(), "\n{}\nskillhost approve {}", approval.question(), approval.id);
+        }
     }
     exit_code(error.kind)
 }
@@ -79,7 +83,7 @@ pub(super) fn report(failure: &Failure, json: bool) -> i32 {
 /// Tells of arguments that cannot be read, or prints the help or version that was asked for.
 pub(super) fn usage(error: &clap::Error) -> i32 {
     // The arguments could not be read, so whether they ask for JSON is looked up by hand.
-    let args: Vec<_> = std::env::args().collect();
+    let args: Vec<_> = std::env::args_os().collect();
     let asked = args.iter().any(|arg| arg == "--output=json")
         || args.windows(2).any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"))
         || std::env::var("SKILLHOST_OUTPUT").is_ok_and(|value| value == "json");

@@ -26,6 +26,7 @@ mod global;
 mod host;
 mod images;
 mod mcp;
+mod person;
 mod print;
 mod processes;
 mod sandbox;

@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 
 use super::app::App;
 use super::failure::{Ended, FAILED};
+use super::feed;
 use super::global::absolute;
 use super::print::table;
-use super::{feed, print};
 use crate::api::types::{Done, Request, RunAnswer, RunRequest, SkillDetail, SkillList, SkillState};
 use crate::error::{Error, Result};
 use crate::units::parse_duration;
+use crate::visible;
 
 /// Calls an action of a skill and prints its result
 #[derive(Debug, Args)]
@@ -262,7 +263,8 @@ fn indented(text: &str, by: usize) -> String {
 /// Lets the skills of a project directory run, or no longer
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Skills of a project are code that came with it; they are listed, and run only once you trust the directory.
+Skills of a project are code that came with it; they are listed, and run only once you trust the directory. You are asked in
+the terminal.
 
 Example:
   skillhost trust .
@@ -281,8 +283,15 @@ impl Trust {
         let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
         // What is trusted is the directory, not a link that may lead elsewhere tomorrow.
         let project = std::fs::canonicalize(&project).map_err(|error| Error::from(error).context(project.display()))?;
-        let answer = app.call::<Done>(Request::Trust { project, trusted: !self.revoke }).await?;
-        done(app, answer).await
+        if self.revoke {
+            return done(app, app.call(Request::Trust { project, trusted: false }).await?).await;
+        }
+        let question = format!(
+            "effect: trust.set\nproject: {}\nlets it happen: until it is revoked\nskills: all of it, those that come later too, \
+             with what each asks for and your policy allows\n",
+            visible::line(&project.to_string_lossy())
+        );
+        done(app, app.call_confirmed(Request::Trust { project, trusted: true }, &question).await?).await
     }
 }
 
@@ -290,7 +299,7 @@ impl Trust {
 pub(super) async fn done(app: &App, answer: super::app::Answer<Done>) -> Ended {
     match app.json() {
         true => app.print_json(&answer.json).await?,
-        false => app.note(&print::clean(&answer.typed.message)).await?,
+        false => app.note(&answer.typed.message).await?,
     }
     Ok(0)
 }

@@ -12,9 +12,18 @@ use crate::error::{Error, Result};
 struct OwnersAlone {
     effect: Option<&'static str>,
     what: &'static str,
+    /// Whether it widens what programs may do, so that a person must have been shown it: an agent with a shell has the
+    /// owner's programs, and not their eyes.
+    in_person: bool,
 }
 
 fn owners_alone(request: &Request) -> Option<OwnersAlone> {
+    let in_person = match request {
+        Request::Trust { project: _, trusted } => *trusted,
+        // What a trusted skill has when its approval is forgotten is its new baseline.
+        Request::Approve { .. } | Request::RevokeApproval { .. } => true,
+        _ => false,
+    };
     let (effect, what) = match request {
         Request::Trust { .. } => (Some("trust.set"), "says which projects are trusted, with `skillhost trust`"),
         Request::Approve { .. } => (Some("approval.give"), "approves, with `skillhost approve`"),
@@ -74,21 +83,30 @@ fn owners_alone(request: &Request) -> Option<OwnersAlone> {
         | Request::KeepText { .. }
         | Request::ReadText(_) => return None,
     };
-    Some(OwnersAlone { effect, what })
+    Some(OwnersAlone { effect, what, in_person })
 }
 
 impl Host {
     /// Who makes the call, with what they may do; refused at once where that is only for the owner.
     pub(super) async fn actor(&self, call: &Call) -> Result<Actor> {
         let caller = call.caller.clone();
-        if call.authority == Authority::Owner {
-            return Ok(Actor::owner(caller));
-        }
-        let actor = Actor::agent(caller, grant::agent(&self.config, call.project.as_deref()));
-        let Some(OwnersAlone { effect, what }) = owners_alone(&call.request) else { return Ok(actor) };
-        let refusal = Error::denied(format!(
-            "this is not for agents, whatever they are told: only the owner of this machine's skillhost {what}"
-        ));
+        let actor = match call.authority {
+            Authority::Person | Authority::Owner => Actor::owner(caller),
+            Authority::Agent => Actor::agent(caller, grant::agent(&self.config, call.project.as_deref())),
+        };
+        let Some(OwnersAlone { effect, what, in_person }) = owners_alone(&call.request) else { return Ok(actor) };
+        let refusal = match call.authority {
+            Authority::Person => return Ok(actor),
+            Authority::Owner if !in_person || self.config.approvals.without_terminal => return Ok(actor),
+            Authority::Owner => Error::denied(
+                "only a person can say yes to this, and nobody was asked: run it in a terminal, which shows what it is about, or \
+                 use a client that shows forms. docs/configuration.md says under \"What is asked about\" what the operator of a \
+                 machine without either can do",
+            ),
+            Authority::Agent => Error::denied(format!(
+                "this is not for agents, whatever they are told: only the owner of this machine's skillhost {what}"
+            )),
+        };
         match effect {
             Some(effect) => self.broker.refuse(&actor, effect, refusal).await,
             None => Err(refusal),

@@ -1,7 +1,9 @@
 //! Asking the person behind a client, where what is to happen waits for the machine's owner.
 //!
 //! Only the client's user can answer, through the client's own window; there is no tool for it. The answer counts for just
-//! what was refused: the call is made again first, and the question that stands then must be the one that was answered.
+//! what was refused: the call is made again first, and the question that stands then must be the one that was answered. It
+//! counts only from a client that declared that it shows forms, in the way that its revision of the protocol asks; that the
+//! client then shows them to a person is its word.
 
 use rmcp::model::{
     ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, InputRequest,
@@ -25,16 +27,12 @@ pub(super) enum Said {
 
 /// The question, as a client shows it.
 pub(super) fn question(approval: &Approval) -> ElicitRequestParams {
-    let mut who = format!("The agent {:?} of the session {:?}", approval.agent, approval.session);
-    if let Some(skill) = &approval.skill {
-        who = format!("{who}, by the skill {skill:?},");
-    }
     let schema = ElicitationSchema::builder()
         .required_bool_with(FIELD, |field| field.title("Let this happen").with_default(false))
         .build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
-        message: format!("{who} asks for your approval of {}: {}", approval.effect, approval.what),
+        message: format!("This waits for your approval:\n\n{}", approval.question()),
         requested_schema: schema,
     }
 }

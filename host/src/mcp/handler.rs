@@ -298,14 +298,10 @@ impl<S: Service> Doing<S> {
                 return Ok(call::failed(&error).into());
             };
             asked = true;
-            let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
-            let said = match approvals::answered(&approval.id, state, responses) {
-                Some(said) => said,
-                None => match self.put_to_user(approval, context, progress.as_mut()).await {
-                    Asked::Answered(said) => said,
-                    Asked::Later(required) => return Ok(required),
-                    Asked::Nobody => return Ok(call::failed(&error).into()),
-                },
+            let said = match self.put_to_user(approval, request, context, progress.as_mut()).await {
+                Asked::Answered(said) => said,
+                Asked::Later(required) => return Ok(required),
+                Asked::Nobody => return Ok(call::failed(&error).into()),
             };
             if said == Said::No {
                 let refused = Error::denied(format!("the user did not approve it: {}", error.message));
@@ -317,20 +313,26 @@ impl<S: Service> Doing<S> {
         }
     }
 
-    /// Asks the client's user, in the way that the client knows.
+    /// Asks the client's user, in the way that the client knows, or takes the answer that came with the request.
     async fn put_to_user(
         &self,
         approval: &Approval,
+        request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
         progress: Option<&mut Progress>,
     ) -> Asked {
+        // Before anything else: who shows no forms has no answer to give, either.
         let can = context.client_capabilities().as_ref().is_some_and(takes_forms);
         if !can {
             return Asked::Nobody;
         }
         if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
         {
-            return Asked::Later(approvals::required(approval).into());
+            let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
+            return match approvals::answered(&approval.id, state, responses) {
+                Some(said) => Asked::Answered(said),
+                None => Asked::Later(approvals::required(approval).into()),
+            };
         }
         // Over HTTP there is no way back to a client of before.
         if matches!(self.shared.whose, Whose::OfRequest) {

@@ -206,7 +206,7 @@ impl<S: Service> Shared<S> {
 
     /// Passes on the yes of the client's user.
     async fn approve(&self, identity: &Identity, id: &str) -> Result<()> {
-        let call = Call { authority: Authority::Owner, ..self.call(identity, Request::Approve { id: id.to_owned() }) };
+        let call = Call { authority: Authority::Person, ..self.call(identity, Request::Approve { id: id.to_owned() }) };
         let (output, _unread) = mpsc::channel(1);
         self.service.call(call, CallIo { output, input: None }).await.map(drop)
     }

@@ -202,7 +202,7 @@ impl HostService {
 impl Service for HostService {
     async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
         // An agent's is the host's to refuse.
-        if matches!(call.request, Request::HostStop) && call.authority == Authority::Owner {
+        if matches!(call.request, Request::HostStop) && call.authority != Authority::Agent {
             self.stop.send_replace(true);
             let done = Done { message: "the host process leaves".into() };
             return serde_json::to_value(done).map_err(|error| Error::other(error.to_string()));

@@ -94,7 +94,7 @@ impl Machine {
     pub async fn call(&self, request: Request) -> (Result<Value>, Vec<Event>) {
         let (output, mut pieces) = mpsc::channel(16);
         let (caller, project) = (Caller::default(), Some(self.project.path().to_owned()));
-        let call = Call { caller, authority: Authority::Owner, project, request };
+        let call = Call { caller, authority: Authority::Person, project, request };
         let answer = self.host.call(call, CallIo { output, input: None });
         let events = async {
             let mut events = Vec::new();

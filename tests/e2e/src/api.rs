@@ -138,7 +138,7 @@ impl Api {
         let (answer, answered) = mpsc::channel();
         let caller = json!({"tenant": "default", "session": "default", "agent": "default"});
         let request = serde_json::to_value(request).unwrap();
-        let call = json!({"caller": caller, "project": self.project, "request": request});
+        let call = json!({"caller": caller, "authority": "owner", "project": self.project, "request": request});
         let job = Job { call: serde_json::from_value(call).unwrap(), output, answer };
         assert!(self.jobs.as_ref().unwrap().send(job).is_ok(), "the connection has ended");
         Calling { output: outputs, answer: answered }

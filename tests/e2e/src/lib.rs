@@ -10,6 +10,7 @@
 pub mod api;
 pub mod http;
 pub mod mcp;
+pub mod person;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -154,7 +155,7 @@ impl User {
         for skill in skills {
             user.add_skill(skill);
         }
-        user.run(["trust"]).ok();
+        user.trust();
         user
     }
 
@@ -284,14 +285,6 @@ impl User {
     /// Calls an action of a skill; the arguments are JSON.
     pub fn call(&self, action: &str, args: &Value) -> Done {
         self.run(["run", action, "--json", &args.to_string(), "--output", "json"])
-    }
-
-    /// Approves what a refusal asks for.
-    #[track_caller]
-    pub fn approve(&self, refused: &Value) {
-        let id =
-            refused["error"]["approval"]["id"].as_str().unwrap_or_else(|| panic!("it asks for nothing: {refused}"));
-        self.run(["approve", id]).ok();
     }
 
     /// Launches a sandbox and gives its id.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use skillhost_e2e::person::words;
 use skillhost_e2e::{Done, User, touched, write};
 
 /// Runs the skill that needs nothing.
@@ -24,10 +25,15 @@ fn asked(done: Done, kind: &str) -> (Value, String) {
     assert_eq!(refused["error"]["kind"], "denied", "{refused}");
     let (approval, message) = (&refused["error"]["approval"], refused["error"]["message"].as_str().unwrap());
     assert_eq!((&approval["kind"], &approval["approved"]), (&json!(kind), &json!(false)), "{refused}");
-    let command = format!("`skillhost approve {}`", approval["id"].as_str().unwrap());
-    assert!(message.contains(&command), "{refused}");
-    let what = approval["what"].as_str().unwrap().to_owned();
+    assert!(message.contains("`skillhost approve` in a terminal"), "{refused}");
+    assert!(!message.contains(approval["id"].as_str().unwrap()), "{refused}");
+    let what = words(approval);
     (refused, what)
+}
+
+/// What a question names as new.
+fn all_new(what: &str) -> Vec<&str> {
+    what.lines().filter_map(|line| line.strip_prefix("new: ")).collect()
 }
 
 /// Makes a component another one that does the same.
@@ -54,7 +60,12 @@ fn a_skill_that_is_not_trusted_runs_once_it_is_approved() {
     user.run(["approve", "ap_000000000000"]).code(2);
     hello(&user).code(3);
 
-    user.approve(&refused);
+    let shown = user.approve(&refused);
+    // In the listing, at the question and in JSON it is the same.
+    for line in what.lines() {
+        let of_question = format!("  {line}\n");
+        assert!(listed.contains(&of_question) && shown.contains(line), "{line}\n{listed}\n{shown}");
+    }
     for _ in 0..2 {
         assert_eq!(hello(&user).ok().json()["result"], "Hello, you!");
     }
@@ -64,7 +75,7 @@ fn a_skill_that_is_not_trusted_runs_once_it_is_approved() {
     assert!(!listed.contains("waits") && listed.contains(dir.to_str().unwrap()), "{listed}");
     let audit = user.audit();
     let given = audit.iter().find(|record| record["effect"] == "approval.give" && record["outcome"] == "ok").unwrap();
-    assert_eq!(given["detail"]["what"], what, "{given}");
+    assert_eq!(given["detail"]["what"], what.trim_end(), "{given}");
     assert_eq!(
         (&given["detail"]["skill"], &given["detail"]["kind"]),
         (&json!("hello"), &json!("first-use")),
@@ -88,7 +99,7 @@ fn an_approval_lapses_when_component_or_manifest_change() {
     change(&component);
     let (refused, what) = asked(hello(&user), "changed");
     assert!(refused["error"]["message"].as_str().unwrap().contains("its component"), "{refused}");
-    assert!(what.contains("which changed (its component)"), "{what}");
+    assert!(what.contains("which changed\n") && what.contains("changed: component\n"), "{what}");
     let list = user.run(["list", "--output", "json"]).ok().json();
     assert_eq!(list["skills"][0]["state"], "untrusted", "{list}");
     // What was approved runs still.
@@ -101,7 +112,7 @@ fn an_approval_lapses_when_component_or_manifest_change() {
     // Also a change that asks for nothing, or for less.
     edit(&manifest, "deadline = \"5s\"", "deadline = \"4s\"");
     let (refused, what) = asked(hello(&user), "changed");
-    assert!(what.contains("(its skill.toml)") && !what.contains("new:"), "{what}");
+    assert!(what.contains("changed: skill.toml\n") && !what.contains("new:"), "{what}");
     user.approve(&refused);
     hello(&user).ok();
     edit(&manifest, "[limits]", "[capabilities]\nblackboard = { read = [\"a:*\"] }\n[limits]");
@@ -129,18 +140,18 @@ fn what_a_trusted_skill_first_ran_with_is_its_baseline() {
     edit(&manifest, "roles = [\"default\"], cpus = 1.0", "roles = [\"default\", \"build\"], cpus = 2.0");
     edit(&manifest, "publish = [\"probe:*\"]", "publish = [\"probe:**\"]");
     let (refused, what) = asked(probe(&user), "wider-grant");
-    let new = "cores of a sandbox: 2 (before: 1); role build; publish blackboard keys probe:**";
-    assert!(what.contains(&format!("more than before: {new} (")), "{what}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains(new), "{refused}");
+    let new = ["cores of a sandbox: 2 (before: 1)", "role build", "publish blackboard keys probe:**"];
+    assert_eq!(all_new(&what), new, "{what}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains(&new.join("; ")), "{refused}");
     assert!(!refused["error"]["message"].as_str().unwrap().contains("skillhost trust"), "it is trusted: {refused}");
-    user.run(["trust"]).ok();
+    user.trust();
     asked(probe(&user), "wider-grant");
     user.approve(&refused);
     probe(&user).ok();
     // That is what it is held to from now on, and nothing else.
     edit(&manifest, "read = [\"probe:*\"]", "read = [\"**\"]");
     let (_, what) = asked(probe(&user), "wider-grant");
-    assert!(what.contains("more than before: read blackboard keys ** ("), "{what}");
+    assert_eq!(all_new(&what), ["read blackboard keys **"], "{what}");
     edit(&manifest, "read = [\"**\"]", "read = []");
     probe(&user).ok();
     let kept = user.run(["approve", "--output", "json"]).ok().json()["kept"].clone();
@@ -155,7 +166,7 @@ fn an_operator_who_allows_more_is_asked_too() {
     let manifest = user.project().join("skills/probe/skill.toml");
     edit(&manifest, "cpus = 1.0", "network = \"bridge\", cpus = 1.0");
     edit(&manifest, "copy-in = [\"project\"]", "copy-in = [\"project\", \"data\"]");
-    user.run(["trust"]).ok();
+    user.trust();
     probe(&user).ok();
 
     user.run(["host", "stop"]).ok();
@@ -165,7 +176,7 @@ fn an_operator_who_allows_more_is_asked_too() {
         "[policy]\nnetwork = [\"none\", \"bridge\"]\n[roots.data]",
     );
     let (refused, what) = asked(probe(&user), "wider-grant");
-    assert!(what.contains("more than before: network bridge ("), "{what}");
+    assert_eq!(all_new(&what), ["network bridge"], "{what}");
     user.approve(&refused);
     probe(&user).ok();
 
@@ -176,7 +187,7 @@ fn an_operator_who_allows_more_is_asked_too() {
     std::os::unix::fs::symlink(&two, &one).unwrap();
     let (_, what) = asked(probe(&user), "wider-grant");
     let two = two.canonicalize().unwrap();
-    assert!(what.contains(&format!("more than before: copy in from data ({}) (", two.display())), "{what}");
+    assert_eq!(all_new(&what), [format!("copy in from data ({})", two.display())], "{what}");
 }
 
 #[test]
@@ -232,21 +243,22 @@ fn what_was_approved_can_be_taken_back() {
         hello(&user).ok();
     };
     approved();
-    let done = user.run(["approve", "--revoke", "hello"]).ok();
+    let (done, _) = user.at_a_terminal(&["approve", "--revoke", "hello"], "yes");
+    let done = done.ok();
     assert!(done.stderr.contains(dir.canonicalize().unwrap().to_str().unwrap()), "{done:?}");
     asked(hello(&user), "first-use");
-    user.run(["approve", "--revoke", "hello"]).code(2);
+    user.at_a_terminal(&["approve", "--revoke", "hello"], "yes").0.code(2);
     approved();
-    user.run(["approve", "--revoke", "skills/hello"]).ok();
+    user.confirm(&["approve", "--revoke", "skills/hello"]);
     asked(hello(&user), "first-use");
     // Another host does not know it, either.
     approved();
-    user.run(["approve", "--revoke", dir.to_str().unwrap()]).ok();
+    user.confirm(&["approve", "--revoke", dir.to_str().unwrap()]);
     user.run(["host", "stop"]).ok();
     asked(hello(&user), "first-use");
     // Who takes the project's trust back takes all of it.
     approved();
-    user.run(["trust"]).ok();
+    user.trust();
     hello(&user).ok();
     user.run(["trust", "--revoke"]).ok();
     asked(hello(&user), "first-use");
@@ -261,6 +273,53 @@ fn a_baseline_of_when_a_project_was_trusted_is_no_approval() {
     hello(&user).ok();
     user.run(["trust", "--revoke"]).ok();
     asked(hello(&user), "first-use");
+    user.trust();
+    hello(&user).ok();
+}
+
+#[test]
+fn whoever_has_a_shell_and_no_terminal_approves_nothing() {
+    let user = User::new("");
+    user.add_skill("hello");
+    let refused = hello(&user).code(3).json();
+    let id = refused["error"]["approval"]["id"].as_str().unwrap();
+    for args in [&["approve", id][..], &["trust"], &["trust", "."], &["approve", "--revoke", "hello"]] {
+        // A yes that comes through a pipe is nobody's.
+        for input in ["", "yes\n"] {
+            let done = user.run_with([args, &["--output", "json"]].concat(), input.as_bytes()).code(3).json();
+            let message = done["error"]["message"].as_str().unwrap();
+            assert!(message.contains("in a terminal") && message.contains("shows forms"), "{done}");
+        }
+    }
+    hello(&user).code(3);
+    // Nor does a person who says anything but yes.
+    for answer in ["no", "y", "", "yes please"] {
+        let (done, shown) = user.at_a_terminal(&["approve", id], answer);
+        assert!(done.code(3).stderr.contains("did not say yes"), "{answer}");
+        assert!(shown.contains("effect: skill.run\n") && shown.contains("skill: hello\n"), "{shown}");
+    }
+    hello(&user).code(3);
+    let (done, shown) = user.at_a_terminal(&["trust"], "no");
+    done.code(3);
+    let project = user.project().canonicalize().unwrap();
+    assert!(shown.contains(&format!("project: {}\n", project.display())), "{shown}");
+    hello(&user).code(3);
+    let denied = user.audit().iter().filter(|record| record["outcome"] == "denied").count();
+    assert!(denied >= 8, "each attempt is on record");
+    // With a terminal it is one word.
+    user.approve(&refused);
+    hello(&user).ok();
+}
+
+#[test]
+fn an_operator_without_a_terminal_can_say_so() {
+    let user = User::new("[approvals]\nwithout-terminal = true\n");
+    user.add_skill("hello");
+    let refused = hello(&user).code(3).json();
+    user.run(["approve", refused["error"]["approval"]["id"].as_str().unwrap()]).ok();
+    hello(&user).ok();
+    user.run(["approve", "--revoke", "hello"]).ok();
+    hello(&user).code(3);
     user.run(["trust"]).ok();
     hello(&user).ok();
 }

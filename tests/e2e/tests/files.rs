@@ -158,7 +158,7 @@ fn a_skill_stays_beneath_its_roots() {
     needs_engine!();
     let user = User::new("[policy]\ncopy-out = [\"project\"]\n");
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     write(&user.elsewhere().join("secret"), "of the host");
     symlink(user.elsewhere(), user.project().join("out")).unwrap();
     for path in ["../elsewhere/secret", "/etc/passwd", "out/secret", "skills/../../elsewhere/secret"] {

@@ -63,7 +63,7 @@ fn the_operator_can_allow_what_the_manifest_asks_for() {
     needs_engine!();
     let user = User::new("[policy]\ncopy-out = [\"project\"]\n[roots.data]\npath = \"data\"\n");
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     let out = json!({"first": "echo 1 > f", "src": "f", "root": "project", "path": "out/f"});
     user.call("probe.copy-out", &out).ok();
     assert_eq!(std::fs::read_to_string(user.project().join("out/f")).unwrap(), "1\n");
@@ -87,7 +87,7 @@ fn a_skill_called_again_waits_for_what_its_last_call_gives_back() {
     needs_engine!();
     let user = User::new("[quota]\nsandboxes = 1\n");
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     // Its sandbox is stopped after its answer.
     for _ in 0..3 {
         user.call("probe.run", &json!({"role": "default", "network": null, "line": "true"})).ok();
@@ -162,7 +162,7 @@ fn an_untrusted_project_is_listed_and_not_run() {
     let refused = user.run(["run", "hello", "--arg", "name=x", "--output", "json"]).code(3).json();
     assert!(refused["error"]["message"].as_str().unwrap().contains("skillhost trust"), "{refused}");
     assert_eq!(user.audit()[0]["outcome"], "denied");
-    user.run(["trust"]).ok();
+    user.trust();
     user.run(["run", "hello", "--arg", "name=x"]).ok();
     user.run(["trust", "--revoke"]).ok();
     user.run(["run", "hello", "--arg", "name=x"]).code(3);

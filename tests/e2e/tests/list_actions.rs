@@ -172,15 +172,12 @@ fn what_is_kept_of_the_skills_is_over_with_the_first_change() {
     let user = User::with_skills(&["hello"]);
     let (api, pid) = (user.api(), user.host_pid());
     let dir = user.project().join("skills/second");
-    let trust = |trusted| {
-        let _: Value = api.ask(Request::Trust { project: user.project().to_owned(), trusted });
-    };
     let changes: [(&str, &dyn Fn()); 8] = [
         ("another", &|| add(&user, "second", "")),
         ("its text", &|| write(&dir.join("SKILL.md"), "---\nname: second\ndescription: Another.\n---\n")),
         ("its manifest", &|| add(&user, "second", "[limits]\nfuel = 1000\n")),
-        ("no trust", &|| trust(false)),
-        ("trust", &|| trust(true)),
+        ("no trust", &|| drop(user.run(["trust", "--revoke"]).ok())),
+        ("trust", &|| user.trust()),
         ("its end", &|| fs::remove_dir_all(&dir).unwrap()),
         ("a user's own", &|| write(&user.home().join(".agents/skills/mine/skill.toml"), "no")),
         ("the end of that", &|| fs::remove_dir_all(user.home().join(".agents")).unwrap()),

@@ -3,13 +3,12 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use skillhost_e2e::mcp::{Client, answered, question, text};
+use skillhost_e2e::person::words;
 use skillhost_e2e::{User, binary, eventually, mark, needs_kernel, processes, runs_as, signal, write};
 
-/// The id of the approval that a refusal names.
+/// The id of the approval that would lift a refusal.
 fn asked(denied: &Value) -> String {
-    let message = denied["error"]["message"].as_str().unwrap();
-    let found = message.split_whitespace().find(|word| word.starts_with("ap_"));
-    found.unwrap_or_else(|| panic!("no id: {denied}")).trim_matches('`').to_owned()
+    denied["error"]["approval"]["id"].as_str().unwrap_or_else(|| panic!("no id: {denied}")).to_owned()
 }
 
 fn stdout(answer: &Value) -> &str {
@@ -262,10 +261,10 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     let approval = asked(&denied);
     let carried = &denied["error"]["approval"];
     assert_eq!((&carried["id"], &carried["kind"]), (&json!(approval), &json!("effect")), "{denied}");
-    assert!(carried["what"].as_str().unwrap().contains(&line), "{denied}");
+    assert!(words(carried).contains(&format!("shell line: {line}\n")), "{denied}");
     // A skill is told that somebody must, and not by which id.
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     let run = json!({"role": "default", "network": null, "line": "true"});
     let failure = user.call("probe.run", &run).code(1).json()["failure"].as_str().unwrap().to_owned();
     assert!(failure.starts_with("denied: ") && failure.contains("skillhost approve"), "{failure}");
@@ -275,8 +274,8 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     user.run_with(["sandbox", "write", &id, "x"], b"x").code(3);
     user.run(["sandbox", "read", &id, "/etc/hostname"]).code(3);
     user.run(["approve", "ap_000000000000"]).code(2);
-    assert!(user.run(["approve"]).ok().text().contains(&approval));
-    user.run(["approve", &approval]).ok();
+    assert!(user.run(["approve"]).ok().text().contains(&format!("{approval} waits")));
+    user.confirm(&["approve", &approval]);
     user.run(["--agent", "other", "sandbox", "exec", &id, "--shell", &line]).code(3);
     let ran = exec(&line).json();
     let text = stdout(&ran).to_owned();
@@ -294,7 +293,7 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     let line = format!("sleep {mark}");
     let denied = exec(&line).code(3).json();
     let approval = asked(&denied);
-    user.run(["approve", &approval]).ok();
+    user.confirm(&["approve", &approval]);
     let mut child = user.spawn(["sandbox", "exec", &id, "--output", "json", "--shell", &line]);
     eventually("it runs", || (!processes(&mark).is_empty()).then_some(()));
     signal(user.host_pid(), Signal::KILL);
@@ -357,4 +356,71 @@ fn a_clients_user_is_asked_about_each_command_that_nothing_isolates() {
     // Once.
     let again = client.ask("tools/call", answered(exec("id -u"), &state, true));
     assert_eq!(again["result"]["resultType"], "input_required", "{again}");
+}
+
+#[test]
+fn the_owner_sees_whole_what_runs_without_isolation() {
+    needs_kernel!();
+    if runs_as() == 0 {
+        // Root has no sandboxes without isolation.
+        return;
+    }
+    let user = User::local("[local]\nisolation = \"none\"\n");
+    let planted = user.home().join("planted");
+    let launch = format!("BASH_ENV=$(touch {})", planted.display());
+    let args = ["sandbox", "launch", "--role", "default", "--output", "json", "--env", &launch];
+    let id = user.run(args).ok().json()["container_id"].as_str().unwrap().to_owned();
+    // What comes after a line end is no comment, what turns the text does not, and what the sandbox adds is there.
+    let line = "true # tidy up\necho evil\u{202e}\u{200b}";
+    let of_sandbox = format!("environment of the sandbox: {launch}\n");
+    let spelt = "shell line: true # tidy up\\necho evil\\u{202e}\\u{200b}\n";
+    let exec: &[&str] = &["sandbox", "exec", &id, "--env", "ALSO=this", "--shell", line];
+    let detached: &[&str] = &["sandbox", "exec", &id, "--detach", "--env", "ALSO=this", "--shell", line];
+    let shell: &[&str] = &["sandbox", "shell", &id, line];
+    for args in [exec, detached, shell] {
+        let denied = user.run([args, &["--output", "json"]].concat()).code(3).json();
+        let what = words(&denied["error"]["approval"]);
+        assert!(what.contains(spelt) && what.contains(&of_sandbox), "{what}");
+        assert!(args == shell || what.contains("environment: ALSO=this\n"), "{what}");
+        // In the terminal it is the same, to the letter.
+        let (done, shown) = user.at_a_terminal(&["approve", &asked(&denied)], "no");
+        done.code(3);
+        assert!(shown.contains(&what), "{shown}\n{what}");
+    }
+    let script =
+        user.run_with(["sandbox", "run-script", &id, "--file", "-", "--output", "json"], b"print(1)\nprint(2)\n");
+    let script = script.code(3).json();
+    let what = words(&script["error"]["approval"]);
+    assert!(what.contains("input: print(1)\\nprint(2)\\n\n") && what.contains(&of_sandbox), "{what}");
+    // And over the protocol.
+    let mut client = Client::with_a_person(&user);
+    let call = json!({"name": "execute_command", "arguments": {"container_id": id, "command": line}});
+    let (_, question) = question(&client.ask("tools/call", call));
+    assert!(question.contains(spelt) && question.contains(&of_sandbox), "{question}");
+    // What cannot be shown whole is not asked about.
+    let long = format!("true {} payload", " ".repeat(10_000));
+    let refused = user.run(["sandbox", "exec", &id, "--output", "json", "--shell", &long]).code(4).json();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`shell line`") && message.contains("into a file"), "{refused}");
+    assert_eq!(refused["error"]["approval"], Value::Null, "{refused}");
+    assert!(!planted.exists(), "nothing was approved, and something ran");
+    let audit = Value::from(user.audit()).to_string();
+    assert!(!audit.contains("touch"), "a value of an environment is on record: {audit}");
+}
+
+#[test]
+fn a_removal_says_whether_it_takes_all_that_is_in_a_directory() {
+    needs_kernel!();
+    if runs_as() == 0 {
+        return;
+    }
+    let user = User::local("[local]\nisolation = \"none\"\n");
+    let id = user.launch([]);
+    let rm = |more: &[&str]| {
+        let args = [&["sandbox", "remove", &id, "x", "--output", "json"], more].concat();
+        user.run(args).code(3).json()["error"]["approval"].clone()
+    };
+    let (one, all) = (rm(&[]), rm(&["--recursive"]));
+    assert_ne!(one["id"], all["id"]);
+    assert!(words(&all).contains("with all that is in it: yes") && !words(&one).contains("all that is"), "{all}");
 }

@@ -114,7 +114,7 @@ fn a_client_that_leaves_leaves_nothing_running() {
 fn a_long_call_becomes_a_task_of_its_callers() {
     let user = User::new("[mcp]\ntask-after-ms = 0\n");
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     let knows = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
     let mut client = Client::start(&user, []).knows(knows.clone());
     let created = client.call("probe.count", json!({"steps": 3}));

@@ -55,15 +55,17 @@ fn an_answer_is_for_the_files_that_were_asked_about() {
 }
 
 #[test]
-fn a_client_that_may_not_approve_is_refused_with_what_to_type() {
+fn a_client_that_may_not_approve_is_refused_and_its_model_is_told_nothing_to_run() {
     let user = User::new("");
     user.add_skill("hello");
     let mut client = Client::start(&user, ["--approvals", "refuse"]).knows(json!({"elicitation": {"form": {}}}));
     let refused = client.call("hello", json!({"name": "x"}));
     let message = text(&refused);
-    assert!(refused["isError"] == true && message.contains("`skillhost approve ap_"), "{refused}");
+    assert!(refused["isError"] == true && message.contains("`skillhost approve` in a terminal"), "{refused}");
+    assert!(!refused.to_string().contains("ap_"), "{refused}");
     // Nor does it help to answer a question that nobody put.
-    let id = message.split("approve ").nth(1).unwrap().split('`').next().unwrap();
+    let waiting = user.run(["approve", "--output", "json"]).ok().json();
+    let id = waiting["approvals"][0]["id"].as_str().unwrap();
     let forced = client.ask("tools/call", answered(hello("x"), &json!(id), true));
     assert_eq!(forced["result"]["isError"], true, "{forced}");
     // There is no tool for it, by whatever name.
@@ -74,6 +76,38 @@ fn a_client_that_may_not_approve_is_refused_with_what_to_type() {
 }
 
 #[test]
+fn an_answer_of_a_client_that_never_said_it_shows_forms_is_none() {
+    let user = User::new("");
+    user.add_skill("hello");
+    // It knows the question's id, as a client might that has a shell beside it.
+    user.run(["run", "hello", "--arg", "name=x"]).code(3);
+    let id = user.run(["approve", "--output", "json"]).ok().json()["approvals"][0]["id"].clone();
+    for capabilities in [json!({}), json!({"sampling": {}}), json!({"elicitation": {"url": {}}})] {
+        let mut client = Client::start(&user, []).knows(capabilities.clone());
+        let forced = client.ask("tools/call", answered(hello("x"), &id, true));
+        assert_eq!(forced["result"]["isError"], true, "{capabilities}: {forced}");
+    }
+    // One of before, which said at the beginning that it does not, neither.
+    let mut client = Client::start(&user, []);
+    let info = json!({"name": "test", "version": "1"});
+    let begin = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
+    client.send(&json!({"jsonrpc": "2.0", "id": 1001, "method": "initialize", "params": begin}).to_string());
+    assert!(client.answer(1001)["result"].is_object());
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
+    let call = json!({"jsonrpc": "2.0", "id": 1002, "method": "tools/call", "params": answered(hello("x"), &id, true)});
+    client.send(&call.to_string());
+    let forced = client.answer(1002);
+    assert!(forced["error"].is_object() || forced["result"]["isError"] == true, "{forced}");
+    let audit = user.audit();
+    assert!(!audit.iter().any(|record| record["effect"] == "approval.give"), "{audit:?}");
+    user.run(["run", "hello", "--arg", "name=x"]).code(3);
+    // The same answer of one that did is an answer.
+    let mut client = Client::with_a_person(&user);
+    let allowed = client.ask("tools/call", answered(hello("x"), &id, true));
+    assert_eq!(allowed["result"]["structuredContent"], json!({"result": "Hello, x!"}), "{allowed}");
+}
+
+#[test]
 fn what_is_switched_off_is_not_shown_and_does_not_run() {
     let user = User::new("[policy.skills.hello]\ndisabled = true\n");
     user.add_skill("hello");
@@ -81,7 +115,7 @@ fn what_is_switched_off_is_not_shown_and_does_not_run() {
     edit(&probe.join("SKILL.md"), |text| {
         String::from_utf8(text).unwrap().replacen("---\n", "---\ndisable-model-invocation: true\n", 1).into()
     });
-    user.run(["trust"]).ok();
+    user.trust();
     let mut client = Client::start(&user, []);
     let tools = client.tools();
     assert!(!tools.iter().any(|name| name.starts_with("hello") || name.starts_with("probe")), "{tools:?}");

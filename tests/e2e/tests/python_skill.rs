@@ -12,7 +12,7 @@ fn it_is_listed_inspected_and_run() {
     write(&skill.join("SKILL.md"), "---\nname: snake\ndescription: A skill in Python.\n---\n");
     let manifest = "[skill]\nname = \"snake\"\nversion = \"0.1.0\"\ncomponent = \"snake.wasm\"\n";
     write(&skill.join("skill.toml"), manifest);
-    user.run(["trust"]).ok();
+    user.trust();
 
     let listed = user.run(["list", "--output", "json"]).ok().json();
     assert_eq!(listed["skills"][0]["state"], "ready", "{listed}");

@@ -449,14 +449,12 @@ fn without_isolation_a_script_waits_for_its_owners_word_and_shows_no_secret() {
     };
     let source = "import os; print(len(os.environ['TOKEN']), os.environ['MODE'])";
     let asked = run(source);
-    let (kind, message) = refusal(&asked);
-    let approval =
-        message.split_whitespace().find(|word| word.starts_with("ap_")).unwrap().trim_matches('`').to_owned();
-    assert_eq!(kind, "denied");
+    assert_eq!(refusal(&asked).0, "denied");
     let listed = user.run(["approve"]).ok().text();
-    // The owner sees what the caller gives, which source it is, and that there is a secret.
-    assert!(listed.contains("MODE=\"hunter3\"") && listed.contains("sha256:") && listed.contains("TOKEN"), "{listed}");
-    user.run(["approve", &approval]).ok();
+    // The owner sees what the caller gives, its source too, and that there is a secret.
+    assert!(listed.contains("environment: MODE=hunter3\n") && listed.contains("secret: TOKEN, "), "{listed}");
+    assert!(listed.contains(&format!("input: {source}\n")), "{listed}");
+    user.approve(&asked);
     // Another source is another question.
     assert_eq!(refusal(&run("print('other')")).0, "denied");
     assert_eq!(run(source)["stdout"], "7 hunter3\n");
@@ -489,7 +487,7 @@ fn a_skill_runs_what_its_roles_have_and_sees_no_others() {
     needs_engine!();
     let user = with_roles(ROLES);
     user.add_skill("probe");
-    user.run(["trust"]).ok();
+    user.trust();
     let script = |role: &str, name: &str, args: &[&str]| {
         user.call("probe.script", &json!({"role": role, "name": name, "args": args}))
     };

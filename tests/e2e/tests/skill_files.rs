@@ -176,7 +176,7 @@ fn a_link_in_a_skill_hides_the_link_alone_from_clients() {
     for name in all {
         add_whole(&user, name);
     }
-    user.run(["trust"]).ok();
+    user.trust();
     let mut client = Client::start(&user, []);
     let skills = client.ask("skills/list", json!({}))["result"]["skills"].clone();
     let skills = skills.as_array().unwrap();

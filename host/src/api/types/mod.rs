@@ -48,8 +48,7 @@ pub use texts::{KeptText, ReadTextRequest, TextPiece};
 pub struct Call {
     /// Who asks.
     pub caller: Caller,
-    /// With whose authority; absent is the owner's.
-    #[serde(default)]
+    /// With whose authority. There is no default: who leaves it out has not decided whose call it is.
     pub authority: Authority,
     /// The directory the caller works in: its skills are found there, and the host root `project` is this directory.
     #[serde(default)]
@@ -60,11 +59,12 @@ pub struct Call {
 
 /// With whose authority a call is made. Whoever may speak to the host is its owner, so the owner's program says this, and
 /// says `agent` for what an agent asks of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Authority {
+    /// The owner in person, who was shown what the call is about and said yes to it.
+    Person,
     /// The state directory's owner: what the operator's policy and the quotas allow.
-    #[default]
     Owner,
     /// An agent: what `[policy.agents]` allows, and nothing that would change what it may.
     Agent,

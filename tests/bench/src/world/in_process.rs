@@ -94,7 +94,7 @@ impl<'a> InProcess<'a> {
     /// A call of the project's.
     pub(crate) fn request(&self, request: Request) -> Call {
         let caller = Caller { session: self.session.get().to_string(), ..Caller::default() };
-        Call { caller, authority: Authority::Owner, project: Some(self.project.clone()), request }
+        Call { caller, authority: Authority::Person, project: Some(self.project.clone()), request }
     }
 
     /// A call whose output nobody reads: it must be little.

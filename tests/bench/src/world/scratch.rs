@@ -11,7 +11,8 @@ use skillhost::stamp::SETTLED;
 use skillhost_test_support::workspace;
 
 /// More than any row holds at once.
-const QUOTA: &str = "[quota]\nsandboxes = 64\ncpus = 64.0\nmemory-mib = 65536\n";
+const CONFIG: &str = "[quota]\nsandboxes = 64\ncpus = 64.0\nmemory-mib = 65536\n\
+    [approvals]\nwithout-terminal = true\n";
 
 /// The longest step in which a file system counts time, as far as the kernel's own go.
 const STEP: Duration = Duration::from_millis(100);
@@ -45,7 +46,7 @@ impl Scratch {
         fs::create_dir(scratch.project())?;
         // Owned by us and closed to others, as a host demands.
         StateDir::create(&scratch.state())?;
-        fs::write(scratch.config(), QUOTA)?;
+        fs::write(scratch.config(), CONFIG)?;
         for skill in skills {
             let component = component(skill)?;
             let source = home_of(skill)?;
@@ -57,7 +58,7 @@ impl Scratch {
     /// With this in the configuration, and no skills.
     pub(crate) fn with_config(more: &str) -> Result<Self> {
         let scratch = Self::new(&[])?;
-        fs::write(scratch.config(), format!("{QUOTA}{more}"))?;
+        fs::write(scratch.config(), format!("{CONFIG}{more}"))?;
         Ok(scratch)
     }
 

@@ -1,0 +1,51 @@
+//! The person at the terminal: asked before something that only they may decide.
+//!
+//! They are asked at the controlling terminal and nowhere else, so that no pipe answers in their place: whoever starts the program
+//! has its standard input, and not their keyboard.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+
+use rustix::process::getpgrp;
+use rustix::termios::{QueueSelector, tcflush, tcgetpgrp};
+
+use crate::error::{Error, Result};
+
+/// The longest answer that is read.
+const MAX_ANSWER: u64 = 1024;
+
+/// What became of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Confirmed {
+    Yes,
+    No,
+    /// There is no terminal.
+    NobodyThere,
+}
+
+/// Shows the question, whose every character shows, and waits for the answer.
+pub(super) async fn confirms(question: &str) -> Result<Confirmed> {
+    let question = question.to_owned();
+    // Nobody says how long a person takes, and Ctrl-C is to be heard meanwhile.
+    let asking = tokio::task::spawn_blocking(move || {
+        let Ok(terminal) = OpenOptions::new().read(true).write(true).open("/dev/tty") else {
+            return Ok(Confirmed::NobodyThere);
+        };
+        // Of another's command line in it, the person there knows nothing.
+        if tcgetpgrp(&terminal)? != getpgrp() {
+            return Ok(Confirmed::NobodyThere);
+        }
+        ask(&terminal, &question)
+    });
+    let asked = asking.await.map_err(|error| Error::other(format!("the terminal could not be asked: {error}")))?;
+    asked.map_err(|error| Error::from(error).context("the terminal could not be asked"))
+}
+
+fn ask(mut terminal: &File, question: &str) -> io::Result<Confirmed> {
+    // What was typed before the question is no answer to it.
+    tcflush(terminal, QueueSelector::IFlush)?;
+    terminal.write_all(format!("{question}\nType `yes` to let this happen: ").as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(terminal.take(MAX_ANSWER)).read_line(&mut answer)?;
+    Ok(if answer.trim() == "yes" { Confirmed::Yes } else { Confirmed::No })
+}
