@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Opens a directory, to read beneath it.
 pub(crate) fn open_dir(dir: &Path) -> Result<Dir> {
-    Dir::open_ambient_dir(dir, ambient_authority()).map_err(|error| Error::from(error).context(dir.display()))
+    Dir::open_ambient_dir(dir, ambient_authority()).map_err(|error| Error::of_file(error).context(dir.display()))
 }
 
 /// Reads a regular file beneath `dir`, of at most `max` bytes.
@@ -28,7 +28,7 @@ pub(crate) fn read_whole(file: File, max: u64) -> Result<Vec<u8>> {
     // In one go, and a little more tells that it has ended: small files are read by the thousand.
     let expected = stat(&file)?.st_size.cast_unsigned().min(max);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or_default().saturating_add(32));
-    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(Error::of_file)?;
     if bytes.len() as u64 > max {
         return Err(Error::too_large(format!("it has more than the {max} bytes that this host reads")));
     }
@@ -37,7 +37,7 @@ pub(crate) fn read_whole(file: File, max: u64) -> Result<Vec<u8>> {
 
 /// Reads a regular file of at most `max` bytes that the operator named, wherever that leads.
 pub(crate) fn read_named(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let real = path.canonicalize()?;
+    let real = path.canonicalize().map_err(Error::of_file)?;
     match (real.parent(), real.file_name()) {
         (Some(dir), Some(name)) => read_beneath(&open_dir(dir)?, Path::new(name), max),
         _ => Err(Error::invalid_argument("it is not a regular file")),
@@ -56,14 +56,14 @@ pub(crate) fn open_itself(dir: &Dir, name: &Path) -> Result<File> {
 
 /// Opens the directory `name` of `dir`, which is no symbolic link.
 pub(crate) fn open_dir_itself(dir: &Dir, name: &Path) -> Result<Dir> {
-    Ok(dir.open_dir_nofollow(name)?)
+    dir.open_dir_nofollow(name).map_err(Error::of_file)
 }
 
 fn open(dir: &Dir, path: &Path, follow: FollowSymlinks) -> Result<File> {
     let mut options = OpenOptions::new();
     // Opening a FIFO or a device must not wait for its other end.
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).follow(follow);
-    let file = dir.open_with(path, &options)?;
+    let file = dir.open_with(path, &options).map_err(Error::of_file)?;
     if FileType::from_raw_mode(stat(&file)?.st_mode).is_file() {
         return Ok(file);
     }

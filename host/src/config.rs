@@ -348,7 +348,7 @@ impl Config {
     }
 
     fn read(path: &Path) -> Result<Self> {
-        let place = |error: std::io::Error| Error::from(error).context(format!("cannot read {}", path.display()));
+        let place = |error: std::io::Error| Error::of_file(error).context(format!("cannot read {}", path.display()));
         let size = std::fs::metadata(path).map_err(place)?.len();
         if size > MAX_FILE {
             let message = format!("{} has {size} bytes; a configuration has at most {MAX_FILE}", path.display());

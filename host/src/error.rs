@@ -4,6 +4,7 @@
 //! the API and into guests unchanged, so an error means the same whoever meets it.
 
 use std::fmt;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +108,21 @@ impl Error {
         Self { approval: Some(Box::new(approval)), ..Self::new(ErrorKind::Denied, message) }
     }
 
+    /// An I/O error about a file of this machine that the caller, or the operator, named.
+    pub fn of_file(error: io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            // A sandbox's own permissions are another thing, and have their kind to themselves.
+            io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
+                ErrorKind::InvalidArgument
+            }
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error.to_string())
+    }
+
     /// The same error, its message led by what was being attempted.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
@@ -143,14 +159,12 @@ constructors! {
     other => Other,
 }
 
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Self {
+/// An I/O error of the host's own doing. The other kinds speak of what the caller asked for: that a directory of the host
+/// cannot be read is no refusal of a sandbox, nor is what was asked for missing. [`Error::of_file`] is for that.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
         let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
-            std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-            std::io::ErrorKind::InvalidInput => ErrorKind::InvalidArgument,
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Unavailable,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Unavailable,
             _ => ErrorKind::Other,
         };
         Self::new(kind, error.to_string())
@@ -162,5 +176,20 @@ impl From<anyhow::Error> for Error {
         // An error that already has a kind keeps it and what else it carries, however much context was laid around it.
         let known = error.chain().find_map(|cause| cause.downcast_ref::<Error>()).cloned();
         Self { message: format!("{error:#}"), ..known.unwrap_or_else(|| Self::new(ErrorKind::Other, "")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_io_error_of_the_host_is_no_refusal_and_nothing_that_is_missing() {
+        let errors = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied, io::ErrorKind::AlreadyExists];
+        for kind in errors {
+            assert_eq!(Error::from(io::Error::from(kind)).kind, ErrorKind::Other, "{kind}");
+            let named = Error::of_file(io::Error::from(kind)).kind;
+            assert!(![ErrorKind::Other, ErrorKind::Permission].contains(&named), "{kind}: {named}");
+        }
     }
 }

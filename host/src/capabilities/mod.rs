@@ -121,9 +121,11 @@ impl From<Error> for WitError {
             ErrorKind::InvalidArgument => Self::InvalidArgument,
             ErrorKind::NotFound => Self::NotFound,
             ErrorKind::AlreadyExists => Self::AlreadyExists,
-            ErrorKind::Conflict => {
-                return Self::Conflict(Conflict { version: error.version.unwrap_or_default(), message: error.message });
-            }
+            ErrorKind::Conflict => match error.version {
+                Some(version) => return Self::Conflict(Conflict { version, message: error.message }),
+                // Version 0 would say that nothing is there.
+                None => Self::Other,
+            },
             ErrorKind::NotOwner => Self::NotOwner,
             ErrorKind::TimedOut => Self::TimedOut,
             ErrorKind::Cancelled => Self::Cancelled,

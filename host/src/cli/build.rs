@@ -52,7 +52,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         File::open(path)?.take(MAX_COMPONENT + 1).read_to_end(&mut bytes)?;
         Ok::<_, std::io::Error>(bytes)
     };
-    let bytes = read().map_err(|error| Error::from(error).context(path.display()))?;
+    let bytes = read().map_err(|error| Error::of_file(error).context(path.display()))?;
     if bytes.len() as u64 > MAX_COMPONENT {
         return Err(Error::too_large(format!("{} has more than {MAX_COMPONENT} bytes", path.display())));
     }

@@ -74,7 +74,7 @@ fn open(source: &str) -> Result<(File, String)> {
     if source == "-" {
         return Ok((File::from(io::stdin().as_fd().try_clone_to_owned()?), "standard input".into()));
     }
-    let file = File::open(Path::new(source)).map_err(|error| Error::from(error).context(source))?;
+    let file = File::open(Path::new(source)).map_err(|error| Error::of_file(error).context(source))?;
     if file.metadata()?.is_dir() {
         return Err(Error::invalid_argument(format!("{source} is a directory, and a file is meant here")));
     }
@@ -106,7 +106,7 @@ pub(super) async fn text(argument: String) -> Result<String> {
         let (file, name) = open(&source)?;
         let mut text = String::new();
         let count =
-            file.take(MAX_TEXT + 1).read_to_string(&mut text).map_err(|error| Error::from(error).context(&name))?;
+            file.take(MAX_TEXT + 1).read_to_string(&mut text).map_err(|error| Error::of_file(error).context(&name))?;
         match count as u64 > MAX_TEXT {
             true => Err(Error::too_large(format!("{name} has more than {} MiB", MAX_TEXT >> 20))),
             false => Ok(text),

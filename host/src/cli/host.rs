@@ -193,7 +193,7 @@ async fn log(app: &App, lines: usize) -> Ended {
             ))
             .into());
         }
-        Err(error) => return Err(Error::from(error).context(path.display()).into()),
+        Err(error) => return Err(Error::of_file(error).context(path.display()).into()),
     };
     match app.json() {
         true => app.print_json(&json!({ "path": path, "lines": last })).await?,

@@ -282,7 +282,8 @@ impl Trust {
     pub(super) async fn run(self, app: &App) -> Ended {
         let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
         // What is trusted is the directory, not a link that may lead elsewhere tomorrow.
-        let project = std::fs::canonicalize(&project).map_err(|error| Error::from(error).context(project.display()))?;
+        let project =
+            std::fs::canonicalize(&project).map_err(|error| Error::of_file(error).context(project.display()))?;
         if self.revoke {
             return done(app, app.call(Request::Trust { project, trusted: false }).await?).await;
         }

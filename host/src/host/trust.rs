@@ -98,7 +98,7 @@ pub(super) fn real(project: &Path) -> Result<PathBuf> {
         // One spelling for each: the database compares texts.
         return Ok(project.components().collect());
     }
-    let real = std::fs::canonicalize(project).map_err(|error| Error::from(error).context(project.display()))?;
+    let real = std::fs::canonicalize(project).map_err(|error| Error::of_file(error).context(project.display()))?;
     if real.is_dir() {
         Ok(real)
     } else {

@@ -100,7 +100,7 @@ pub fn read(dir: &Path, file: &SkillFile) -> Result<Option<Vec<u8>>> {
 fn open_skill(dir: &Path) -> Result<Dir> {
     match (dir.parent(), dir.file_name()) {
         (Some(root), Some(name)) => {
-            open_dir(root)?.open_dir(name).map_err(|error| Error::from(error).context(dir.display()))
+            open_dir(root)?.open_dir(name).map_err(|error| Error::of_file(error).context(dir.display()))
         }
         _ => Err(Error::invalid_argument(format!("{} is no skill's directory", dir.display()))),
     }

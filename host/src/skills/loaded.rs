@@ -153,7 +153,7 @@ impl Shelf {
             Err(error) => {
                 let why = "it cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill \
                            itself there)";
-                (Err(Error::from(error).context(why)), None)
+                (Err(Error::of_file(error).context(why)), None)
             }
         };
         let loaded = loaded.map(Arc::new).map_err(|error| error.context(at.display()));

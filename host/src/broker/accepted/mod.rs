@@ -196,7 +196,7 @@ impl Broker {
 }
 
 fn real(dir: &Path) -> Result<PathBuf> {
-    std::fs::canonicalize(dir).map_err(|error| Error::from(error).context(dir.display()))
+    std::fs::canonicalize(dir).map_err(|error| Error::of_file(error).context(dir.display()))
 }
 
 fn text(reach: &Reach) -> Result<String> {
