@@ -382,7 +382,7 @@ async fn a_sandbox_of_the_session_that_is_more_than_agents_have_is_closed_to_the
     let command = Command::Argv(vec!["true".into()]);
     let exec = ExecRequest { container_id: id.clone(), command, ..ExecRequest::default() };
     machine.denied(Request::Exec(exec.clone()), &["`roles`", "[policy.agents]"]).await;
-    let read = Request::ReadFile { container_id: id, path: "/etc/hostname".into() };
+    let read = Request::ReadFile { container_id: id, path: "/etc/hostname".into(), offset: 0, max_bytes: None };
     machine.denied(read, &["`roles`", "[policy.agents]"]).await;
     assert_eq!(machine.owner(Request::Exec(exec)).await["exit_code"], 0);
     machine.stop().await;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use skillhost::api::server::{ServeOptions, Service, serve};
-use skillhost::api::types::{AuditRecord, Call, Command as Run, Event, ExecRequest, HostPath, Request};
+use skillhost::api::types::{AuditRecord, Call, Command as Run, Event, ExecRequest, FileReadAnswer, HostPath, Request};
 use skillhost::api::wire::Hello;
 use skillhost::error::{Error, ErrorKind, Result};
 use skillhost::host::{CallIo, Output};
@@ -352,7 +352,7 @@ async fn a_file_is_read_byte_for_byte() {
             if path == "text" { Bytes::from_static("zwölf".as_bytes()) } else { Bytes::from_static(&[0xff, 10, 0]) };
         let count = bytes.len();
         io.output.send(Output::Stdout(bytes)).await.unwrap();
-        Ok(file_answer(count))
+        Ok(json!(FileReadAnswer::new("sbx_1".into(), "/workspace/f".into(), 0, count as u64, count as u64)))
     });
     let plain = host.run(&["sandbox", "read", "sbx_1", "binary"]).await;
     ended(&plain, 0);
@@ -363,6 +363,40 @@ async fn a_file_is_read_byte_for_byte() {
         let answer: Value = serde_json::from_slice(&as_json.stdout).unwrap();
         assert_eq!((&answer["content"], &answer["content_encoding"]), (&json!(content), &encoding));
     }
+}
+
+#[tokio::test]
+async fn a_part_of_a_file_is_read_and_the_next_is_named() {
+    let host = Host::with(|call, io| async move {
+        let Request::ReadFile { offset, max_bytes, .. } = call.request else { panic!("{:?}", call.request) };
+        let all = "zwölf".as_bytes();
+        let end = all.len().min(offset as usize + max_bytes.map_or(all.len(), |max| max as usize));
+        let part = Bytes::copy_from_slice(&all[offset as usize..end]);
+        let count = part.len() as u64;
+        io.output.send(Output::Stdout(part)).await.unwrap();
+        Ok(json!(FileReadAnswer::new("sbx_1".into(), "/workspace/f".into(), offset, count, all.len() as u64)))
+    });
+    let first = host.run(&["sandbox", "read", "sbx_1", "f", "--max-bytes", "3"]).await;
+    ended(&first, 0);
+    assert_eq!(first.stdout, "zwö".as_bytes()[..3]);
+    assert_eq!(text(&first.stderr), "3 of 6 bytes; go on at offset 3\n");
+    // JSON has characters, and leaves one that is cut to the next part.
+    let mut content = String::new();
+    let mut offset = 0;
+    loop {
+        let at = offset.to_string();
+        let args = ["sandbox", "read", "sbx_1", "f", "--offset", &at, "--max-bytes", "3", "--output", "json"];
+        let part = host.run(&args).await;
+        ended(&part, 0);
+        let answer: Value = serde_json::from_slice(&part.stdout).unwrap();
+        assert_eq!((&answer["path"], &answer["size"]), (&json!("/workspace/f"), &json!(6)));
+        content += answer["content"].as_str().unwrap();
+        offset += answer["bytes"].as_u64().unwrap();
+        if answer["truncated"] == json!(false) {
+            break;
+        }
+    }
+    assert_eq!((content.as_str(), offset), ("zwölf", 6));
 }
 
 #[tokio::test]

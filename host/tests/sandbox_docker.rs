@@ -17,7 +17,7 @@ use skillhost::caller::Caller;
 use skillhost::error::ErrorKind;
 use skillhost::sandbox::backend::docker::Docker;
 use skillhost::sandbox::images::{Registry, Roles};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, ExecEvent, SOCKET_NAME};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, ExecEvent, Part, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{Config, ExecCommand, Held, Sandboxes, State, image_build};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -318,7 +318,7 @@ async fn files_move_both_ways_as_the_owners_user() {
 
     let written = sandboxes.write_file(id, OWNER, "deep/er/note", &b"one\0two"[..]).await.unwrap();
     assert_eq!((written.path.as_str(), written.bytes), ("/workspace/deep/er/note", 7));
-    let mut file = sandboxes.read_file(id, OWNER, "deep/er/note", None).await.unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "deep/er/note", Part::whole(None)).await.unwrap();
     let mut read = Vec::new();
     while let Some(bytes) = file.next().await.unwrap() {
         read.extend_from_slice(&bytes);
@@ -332,7 +332,7 @@ async fn files_move_both_ways_as_the_owners_user() {
     let secret = state.path().join("secret");
     std::fs::write(&secret, "the host's").unwrap();
     std::os::unix::fs::symlink(&secret, info.workspace.directory().unwrap().join("link")).unwrap();
-    let mut file = sandboxes.read_file(id, OWNER, "link", None).await.unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "link", Part::whole(None)).await.unwrap();
     assert_eq!(file.next().await.unwrap_err().kind, ErrorKind::NotFound);
 
     let host = tempfile::tempdir().unwrap();

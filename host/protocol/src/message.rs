@@ -262,8 +262,8 @@ pub enum FileOp {
     Read {
         /// The file.
         path: String,
-        /// More than this is too large.
-        max: Option<u64>,
+        /// Which of them.
+        part: Part,
     },
     /// Replaces a file by standard input's bytes, atomically; makes parent directories.
     Write {
@@ -309,6 +309,25 @@ pub enum FileOp {
     },
 }
 
+/// Which bytes of a file are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Where they begin.
+    pub offset: u64,
+    /// At most so many.
+    pub max: Option<u64>,
+    /// Whether the file may have more behind them; otherwise it is too large.
+    pub more: bool,
+}
+
+impl Part {
+    /// All of a file that has at most `max` bytes.
+    #[must_use]
+    pub fn whole(max: Option<u64>) -> Self {
+        Self { max, ..Self::default() }
+    }
+}
+
 impl FileOp {
     /// Whether it moves a tree, on a socket of its own.
     #[must_use]
@@ -328,7 +347,7 @@ pub struct FileDone {
     pub bytes: u64,
     /// What was left out, in words: bounded, so the last may say how many more there are.
     pub notes: Vec<String>,
-    /// What is there ([`FileOp::Stat`]).
+    /// What is there ([`FileOp::Stat`], [`FileOp::Read`]).
     pub stat: Option<FileStat>,
 }
 

@@ -7,21 +7,21 @@ use super::question::What;
 use super::{Actor, Broker};
 use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use crate::error::{Error, Result};
-use crate::sandbox::link::{FileDone, FileKind, FileRead, FileStat, FileWatch, Found};
+use crate::sandbox::link::{FileDone, FileKind, FileRead, FileStat, FileWatch, Found, Part};
 
 /// The most entries of a directory that one listing gives.
 const MAX_LISTED: u32 = 10_000;
 
 impl Broker {
-    /// Reads a file as the sandbox's user would; `too-large` beyond `max` bytes.
-    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
+    /// Reads a part of a file, or all of it, as the sandbox's user would.
+    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: Part) -> Result<FileRead> {
         let mut record = self.begin(actor, "files.read").await?;
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
             self.approved(actor, &info, "files.read", || Ok(What::file(path, &info, What::default())))?;
-            self.sandboxes.read_file(id, &actor.caller.agent, path, max).await
+            self.sandboxes.read_file(id, &actor.caller.agent, path, part).await
         }
         .await;
         record.end(result).await
@@ -136,7 +136,12 @@ impl Broker {
             self.approved(actor, &info, effect, || Ok(What::copy(request, &host.root.join(&host.path), &info)))?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
-                    Error::from(error).context(format!("cannot open the host directory {}", host.root.display()))
+                    let error = match &request.host {
+                        HostPath::Owner(_) => Error::of_file(error),
+                        // Which directory that is the operator has said, not who asks.
+                        HostPath::Root { .. } => Error::unavailable(error.to_string()),
+                    };
+                    error.context(format!("cannot open the host directory {}", host.root.display()))
                 })?;
             match direction {
                 Direction::In => {

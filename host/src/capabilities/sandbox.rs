@@ -13,7 +13,7 @@ use super::{Shell, View, WitError};
 use crate::api::types::{Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize};
 use crate::broker::{Actor, Broker, Chunk, Fed, Kept, Owned, Running, Target};
 use crate::error::Error;
-use crate::sandbox::link::ExecStdin;
+use crate::sandbox::link::{ExecStdin, Part};
 
 /// The most bytes that `read-file` gives when the guest does not say.
 const DEFAULT_MAX_FILE: u64 = 1_000_000;
@@ -401,7 +401,7 @@ impl wit::HostContainer for View<'_> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let max = max_bytes.unwrap_or(DEFAULT_MAX_FILE).min(MAX_FILE);
         let work = async move {
-            let mut file = broker.read_file(&actor, &id, &path, Some(max)).await?;
+            let mut file = broker.read_file(&actor, &id, &path, Part::whole(Some(max))).await?;
             let mut content = Vec::new();
             while let Some(bytes) = file.next().await? {
                 content.extend_from_slice(&bytes);

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::Value;
 
 use super::app::{Answer, App, shown};
 use super::exec::Exec;
@@ -21,8 +18,9 @@ use super::scripts::{RunScript, Script, Scripts, Templates};
 use super::shells;
 use super::skills::{millis, pair};
 use crate::api::types::{
-    AttachAnswer, CopyAnswer, CopyRequest, DetachAnswer, FileAnswer, FileList, HostPath, LaunchAnswer, LaunchRequest,
-    Network, Request, RestartAnswer, SandboxList, SandboxStatus, SandboxSummary, Scope, StopAnswer,
+    AttachAnswer, CopyAnswer, CopyRequest, DetachAnswer, FileAnswer, FileContent, FileList, FileReadAnswer, HostPath,
+    LaunchAnswer, LaunchRequest, Network, Request, RestartAnswer, SandboxList, SandboxStatus, SandboxSummary, Scope,
+    StopAnswer,
 };
 use crate::api::wire::MAX_JSON;
 use crate::error::Error;
@@ -106,13 +104,20 @@ Example:
     #[command(after_help = "\
 With --output json the answer has the file as `content`, base64 where it is not UTF-8 (then `content_encoding` says so).
 
-Example:
-  skillhost sandbox read ID report.txt > report.txt")]
+Examples:
+  skillhost sandbox read ID report.txt > report.txt
+  skillhost sandbox read ID server.log --offset 5000000 --max-bytes 20000")]
     Read {
         /// The sandbox
         id: String,
         /// The file; relative paths start at /workspace
         path: String,
+        /// The first byte to read
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        offset: u64,
+        /// At most so many bytes
+        #[arg(long, value_name = "BYTES")]
+        max_bytes: Option<u64>,
     },
     /// Writes a file of a sandbox, and makes its parent directories
     #[command(after_help = "\
@@ -240,7 +245,7 @@ impl Sandbox {
                 let message = format!("detached from {}", answer.typed.container_id);
                 told(app, &answer, &with_more(message, &answer.typed.message)).await
             }
-            Verb::Read { id, path } => read(app, id, path).await,
+            Verb::Read { id, path, offset, max_bytes } => read(app, id, path, offset, max_bytes).await,
             Verb::Write { id, path, from } => {
                 let feed = Feed::open(&from)?;
                 let request = Request::WriteFile { container_id: id, path };
@@ -434,42 +439,38 @@ fn workspace(path: Option<&Path>, volume: Option<&str>) -> String {
     }
 }
 
-async fn read(app: &App, id: String, path: String) -> Ended {
-    let request = Request::ReadFile { container_id: id, path };
+async fn read(app: &App, container_id: String, path: String, offset: u64, max_bytes: Option<u64>) -> Ended {
     if !app.json() {
-        let answer = app.call::<FileAnswer>(request).await?;
+        let request = Request::ReadFile { container_id, path, offset, max_bytes };
+        let answer = app.call::<FileReadAnswer>(request).await?;
         app.note(&answer.typed.message).await?;
         return Ok(0);
+    }
+    let too_large = |bytes: u64| {
+        Error::too_large(format!(
+            "that is {bytes} bytes, and JSON output takes at most {MAX_JSON}: read in parts with --offset and \
+             --max-bytes, or with --output text"
+        ))
+    };
+    if let Some(bytes) = max_bytes.filter(|&bytes| bytes > MAX_JSON as u64) {
+        return Err(too_large(bytes).into());
     }
     let mut content = Vec::new();
     let mut kept = |output| match output {
         Output::Stdout(bytes) => {
-            // What is beyond is not kept, and the whole refused below.
-            if content.len() <= MAX_JSON {
-                content.extend_from_slice(&bytes);
-            }
+            content.extend_from_slice(&bytes);
             None
         }
         other => shown(other),
     };
-    let mut answer = app.call_with::<FileAnswer>(request, None, &mut kept).await?;
-    if content.len() > MAX_JSON {
-        return Err(Error::too_large(format!(
-            "the file has {} bytes and JSON output takes at most {MAX_JSON}; with --output text it is printed whole",
-            answer.typed.bytes
-        ))
-        .into());
+    let bound = Some(max_bytes.unwrap_or(MAX_JSON as u64));
+    let request = Request::ReadFile { container_id, path, offset, max_bytes: bound };
+    let read = app.call_with::<FileReadAnswer>(request, None, &mut kept).await?.typed;
+    if max_bytes.is_none() && read.truncated {
+        return Err(too_large(read.size - read.offset).into());
     }
-    if let Value::Object(fields) = &mut answer.json {
-        match String::from_utf8(content) {
-            Ok(text) => drop(fields.insert("content".into(), text.into())),
-            Err(bytes) => {
-                fields.insert("content".into(), STANDARD.encode(bytes.into_bytes()).into());
-                fields.insert("content_encoding".into(), "base64".into());
-            }
-        }
-    }
-    app.print_json(&answer.json).await?;
+    let answer = serde_json::to_value(FileContent::new(read, content));
+    app.print_json(&answer.map_err(|error| Error::other(error.to_string()))?).await?;
     Ok(0)
 }
 

@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::private::Private;
 use crate::sandbox::backend::Choice;
 use crate::sandbox::backend::local::LocalConfig;
+use crate::sandbox::link::Part;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, FileDigests, Shelf};
@@ -296,7 +297,10 @@ impl Host {
             Request::RestartSandbox { container_id } => json(&broker.restart(&actor, &container_id).await?),
             Request::AttachSandbox { container_id } => json(&broker.attach(&actor, &container_id).await?),
             Request::DetachSandbox { container_id } => json(&broker.detach(&actor, &container_id).await?),
-            Request::ReadFile { container_id, path } => json(&self.read_file(&actor, container_id, path, io).await?),
+            Request::ReadFile { container_id, path, offset, max_bytes } => {
+                let part = Part { offset, max: max_bytes, more: true };
+                json(&self.read_file(&actor, container_id, &path, part, io).await?)
+            }
             Request::WriteFile { container_id, path } => json(&self.write_file(&actor, container_id, path, io).await?),
             Request::ListFiles { container_id, path } => json(&broker.list_files(&actor, &container_id, &path).await?),
             Request::RemoveFile { container_id, path, recursive } => {

@@ -9,11 +9,12 @@ use tokio::sync::mpsc;
 
 use super::{CallIo, Host, Output};
 use crate::api::types::{
-    Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, RunScriptRequest, ScriptAnswer,
+    Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, FileReadAnswer, RunScriptRequest,
+    ScriptAnswer,
 };
 use crate::broker::{Actor, Chunk, Kept, Running, with_background};
 use crate::error::{Error, Result};
-use crate::sandbox::link::{Change, Changed};
+use crate::sandbox::link::{Change, Changed, Part};
 
 impl Host {
     pub(super) async fn exec(&self, actor: &Actor, request: ExecRequest, io: CallIo) -> Result<ExecAnswer> {
@@ -48,16 +49,19 @@ impl Host {
         &self,
         actor: &Actor,
         container_id: String,
-        path: String,
+        path: &str,
+        part: Part,
         io: CallIo,
-    ) -> Result<FileAnswer> {
-        let mut file = self.broker.read_file(actor, &container_id, &path, None).await?;
+    ) -> Result<FileReadAnswer> {
+        let mut file = self.broker.read_file(actor, &container_id, path, part).await?;
         let mut bytes = 0;
         while let Some(piece) = file.next().await? {
             bytes += piece.len() as u64;
             io.send(Output::Stdout(piece)).await?;
         }
-        Ok(FileAnswer { container_id, path, ok: true, bytes, message: String::new() })
+        let done = file.done().ok_or_else(|| Error::other("the sandbox did not say what was read"))?;
+        let size = done.stat.map_or(0, |stat| stat.size);
+        Ok(FileReadAnswer::new(container_id, done.path.clone(), part.offset, bytes, size))
     }
 
     pub(super) async fn watch_files(

@@ -1,7 +1,5 @@
 //! One call of the host: what goes to it, what is heard on the way, and the result that a client is given.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use serde_json::{Value, json};
@@ -13,7 +11,7 @@ use super::progress::Progress;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
 use crate::api::server::Service;
-use crate::api::types::{Call, Event, Request};
+use crate::api::types::{Call, Event, FileContent, Request};
 use crate::error::{Error, Result};
 use crate::host::{CallIo, Output};
 
@@ -39,7 +37,6 @@ pub(super) async fn call<S: Service>(
     gives: Option<&JsonObject>,
     progress: Option<&mut Progress>,
 ) -> Result<Given> {
-    let place = place(&call.request);
     let (output, mut pieces) = mpsc::channel(QUEUE);
     let (feed, input) = match input {
         Some(bytes) => {
@@ -48,7 +45,7 @@ pub(super) async fn call<S: Service>(
         }
         None => (None, None),
     };
-    let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), more: false, events: Vec::new() };
+    let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
             let (answer, ()) = tokio::join!(service.call(call, CallIo { output, input }), feeding(feed));
@@ -97,7 +94,7 @@ pub(super) async fn call<S: Service>(
     };
     // After its answer a call makes no progress any more.
     heard.tell().await;
-    heard.result(answer, place)
+    heard.result(answer)
 }
 
 pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
@@ -111,21 +108,12 @@ pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
     }
 }
 
-/// What a request is about, for an answer that is not waited for.
-fn place(request: &Request) -> Option<(String, String)> {
-    match request {
-        Request::ReadFile { container_id, path } => Some((container_id.clone(), path.clone())),
-        _ => None,
-    }
-}
-
 /// What came before the answer.
 struct Heard<'a> {
     tell: Tell,
     gives: Option<&'a JsonObject>,
     progress: Option<&'a mut Progress>,
     bytes: Vec<u8>,
-    more: bool,
     events: Vec<Value>,
 }
 
@@ -145,12 +133,7 @@ impl Heard<'_> {
     /// Takes a piece; whether nothing more is wanted.
     async fn enough(&mut self, piece: Output) -> bool {
         match (self.tell, piece) {
-            (Tell::File { max }, Output::Stdout(bytes)) => {
-                let room = max - self.bytes.len();
-                self.more = bytes.len() > room;
-                self.bytes.extend_from_slice(bytes.get(..room).unwrap_or(&bytes));
-                return self.more;
-            }
+            (Tell::File, Output::Stdout(bytes)) => self.bytes.extend_from_slice(&bytes),
             (Tell::Events { max, .. }, Output::Event(Event::File(change))) if change.change != "watching" => {
                 self.events.push(serde_json::to_value(change).unwrap_or_default());
                 return self.events.len() >= max;
@@ -168,7 +151,7 @@ impl Heard<'_> {
         false
     }
 
-    fn result(self, answer: Option<Value>, place: Option<(String, String)>) -> Result<Given> {
+    fn result(self, answer: Option<Value>) -> Result<Given> {
         match self.tell {
             Tell::Answer => answer.map(|answer| fitting(answer, self.gives)).ok_or_else(no_answer),
             Tell::Action(shape) => answer.map(|answer| action(answer, shape, self.gives)).ok_or_else(no_answer),
@@ -176,26 +159,10 @@ impl Heard<'_> {
                 let count = self.events.len();
                 Ok(fitting(json!({"events": self.events, "count": count}), self.gives))
             }
-            Tell::File { .. } => {
-                let mut answer = match (answer, place) {
-                    (Some(answer), _) => answer,
-                    (None, Some((container_id, path))) => json!({
-                        "container_id": container_id, "path": path, "ok": true, "bytes": self.bytes.len(),
-                        "message": "there is more: ask for more with `max_bytes`, or copy the file out",
-                    }),
-                    (None, None) => return Err(no_answer()),
-                };
-                if let Some(answer) = answer.as_object_mut() {
-                    match String::from_utf8(self.bytes) {
-                        Ok(text) => answer.insert("content".into(), text.into()),
-                        Err(error) => {
-                            answer.insert("content_encoding".into(), "base64".into());
-                            answer.insert("content".into(), STANDARD.encode(error.as_bytes()).into())
-                        }
-                    };
-                    answer.insert("truncated".into(), self.more.into());
-                }
-                Ok(fitting(answer, self.gives))
+            Tell::File => {
+                let read = serde_json::from_value(answer.ok_or_else(no_answer)?).map_err(|_| no_answer())?;
+                let content = serde_json::to_value(FileContent::new(read, self.bytes)).unwrap_or_default();
+                Ok(fitting(content, self.gives))
             }
         }
     }

@@ -18,7 +18,7 @@ use super::Held;
 use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, Running, Transport, confined_inside};
 use super::images::Role;
 use super::life::{Engine, Inner, Live, forget};
-use super::link::{HelloConfig, Link, Listener, User};
+use super::link::{HelloConfig, Link, Listener, Part, User};
 use super::members::Members;
 use super::place::Place;
 use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, UMASK, WORKSPACE, Workspace};
@@ -353,7 +353,7 @@ async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
 
 /// Looks how a sandbox is confined that this machine's kernel does not know.
 async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
-    let mut file = link.read_file(user(info), "/proc/1/status", Some(MAX_STATUS)).await?;
+    let mut file = link.read_file(user(info), "/proc/1/status", Part::whole(Some(MAX_STATUS))).await?;
     let mut status = Vec::new();
     while let Some(bytes) = file.next().await? {
         status.extend_from_slice(&bytes);

@@ -55,7 +55,7 @@ use files::Copied;
 use images::{Registry, Role, Roles};
 use life::{Inner, Live};
 use link::{
-    ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, FileWatch, Found, Session, SessionSpec,
+    ByeReason, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, FileWatch, Found, Part, Session, SessionSpec,
     TerminalSize,
 };
 use pool::PoolConfig;
@@ -385,10 +385,10 @@ impl Sandboxes {
         Ok(SandboxSession { session, _under_way: under_way })
     }
 
-    /// Reads a file as the agent's user: `too-large` when it has more than `max` bytes.
-    pub async fn read_file(&self, id: &str, agent: &str, path: &str, max: Option<u64>) -> Result<FileRead> {
+    /// Reads a part of a file, or all of it, as the agent's user.
+    pub async fn read_file(&self, id: &str, agent: &str, path: &str, part: Part) -> Result<FileRead> {
         let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
-        live.link.read_file(user, &info.path_inside(path), max).await
+        live.link.read_file(user, &info.path_inside(path), part).await
     }
 
     /// Writes a file as the agent's user, whole or not at all; parent directories are made.

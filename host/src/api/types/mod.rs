@@ -6,6 +6,7 @@ mod board;
 mod catalog;
 mod machine;
 mod processes;
+mod read;
 mod records;
 mod sandboxes;
 mod scripts;
@@ -28,6 +29,7 @@ pub use machine::{Check, DoctorReport, Done, HostStatus, ImageList, ImageSummary
 pub use processes::{
     ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary, ProcessWriteAnswer, ResizeAnswer,
 };
+pub use read::{FileContent, FileReadAnswer};
 pub use records::{ApprovalList, AuditList, AuditRecord, KeptSkill};
 pub use sandboxes::{
     AttachAnswer, Command, CopyAnswer, CopyRequest, DetachAnswer, ExecAnswer, ExecRequest, FileAnswer, FileChange,
@@ -261,12 +263,18 @@ pub enum Request {
         /// Which.
         container_id: String,
     },
-    /// Read a file of a sandbox; its bytes are streamed. Answer: [`FileAnswer`].
+    /// Read a file of a sandbox, or a part of it; the bytes are streamed. Answer: [`FileReadAnswer`].
     ReadFile {
         /// Which sandbox.
         container_id: String,
         /// Path in the sandbox; relative ones start at `/workspace`.
         path: String,
+        /// The first byte.
+        #[serde(default)]
+        offset: u64,
+        /// At most so many bytes.
+        #[serde(default)]
+        max_bytes: Option<u64>,
     },
     /// Write a file of a sandbox from the streamed input. Answer: [`FileAnswer`].
     WriteFile {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Ask, Builtin, Effect, Tell, builtin, watched_for};
-use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileChange, FileList, HostPath, Request};
+use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileChange, FileContent, FileList, HostPath, Request};
 use crate::config::Group::Sandbox;
 use crate::error::{Error, Result};
 
@@ -25,7 +25,9 @@ struct Read {
     container_id: String,
     /// The file; relative paths start at `/workspace`.
     path: String,
-    /// At most so many bytes, from its beginning; default 12,000, at most 8 MiB.
+    /// The first byte to read; default 0, the file's beginning.
+    offset: Option<u64>,
+    /// At most so many bytes; default 12,000, at most 8 MiB.
     max_bytes: Option<u64>,
 }
 
@@ -90,20 +92,6 @@ struct Watch {
     changes: Option<usize>,
 }
 
-/// A file, with what is in it.
-#[derive(Debug, Serialize, JsonSchema)]
-#[allow(dead_code, reason = "only described")]
-struct ReadAnswer {
-    #[serde(flatten)]
-    file: FileAnswer,
-    /// What was read; base64 where it is no UTF-8.
-    content: String,
-    /// `base64` where `content` is that.
-    content_encoding: Option<String>,
-    /// Whether there is more.
-    truncated: bool,
-}
-
 /// What a watch saw.
 #[derive(Debug, Serialize, JsonSchema)]
 #[allow(dead_code, reason = "only described")]
@@ -145,12 +133,12 @@ struct CopyOut {
 fn read(asked: Read) -> Result<Ask> {
     let max = asked.max_bytes.unwrap_or(READ_DEFAULT);
     if max > READ_MAX {
-        let message = format!("max_bytes is at most {READ_MAX}: read a part with `tail -c` or copy the file out");
+        let message = format!("max_bytes is at most {READ_MAX}: read in parts with `offset`, or copy the file out");
         return Err(Error::too_large(message));
     }
-    let request = Request::ReadFile { container_id: asked.container_id, path: asked.path };
-    let tell = Tell::File { max: usize::try_from(max).unwrap_or(usize::MAX) };
-    Ok(Ask { tell, ..request.into() }.whole())
+    let Read { container_id, path, offset, .. } = asked;
+    let request = Request::ReadFile { container_id, path, offset: offset.unwrap_or(0), max_bytes: Some(max) };
+    Ok(Ask { tell: Tell::File, ..request.into() }.whole())
 }
 
 fn write(asked: Write) -> Result<Ask> {
@@ -180,12 +168,12 @@ fn host(root: Option<String>, path: String) -> HostPath {
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
     all.push(
-        builtin::<Read, ReadAnswer>(
+        builtin::<Read, FileContent>(
             Sandbox,
             "read_file",
             Effect::Reads,
             "Read a file",
-            "Gives what is in a file of a sandbox: text, or base64 where it is not UTF-8.",
+            "Gives a file of a sandbox, or a part of it: text, or base64 where it is not UTF-8.",
             read,
         )
         .without(&["path"]),

@@ -64,8 +64,8 @@ pub(super) enum Tell {
     Answer,
     /// A skill's result, or its failure.
     Action(Shape),
-    /// With at most so many bytes of the file that is streamed.
-    File { max: usize },
+    /// With the bytes of the file that is streamed.
+    File,
     /// The events that were streamed: so many, or those of so long a time.
     Events { max: usize, patience: Duration },
 }

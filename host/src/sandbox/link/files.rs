@@ -7,7 +7,7 @@ use std::future::Future;
 
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
-use skillhost_protocol::{Changed, FileDone, FileError, FileOp, FileStat, Found, User, record};
+use skillhost_protocol::{Changed, FileDone, FileError, FileOp, FileStat, Found, Part, User, record};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::ExecEvent;
@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 const CHUNK: usize = 256 * 1024;
 
 impl Link {
-    /// Reads a file: at most `max` bytes, and `too-large` when it has more.
-    pub async fn read_file(&self, user: User, path: &str, max: Option<u64>) -> Result<FileRead> {
-        let (channel, _) = self.file(FileOp::Read { path: path.into(), max }, user, None)?;
+    /// Reads a part of a file, or all of it.
+    pub async fn read_file(&self, user: User, path: &str, part: Part) -> Result<FileRead> {
+        let (channel, _) = self.file(FileOp::Read { path: path.into(), part }, user, None)?;
         Ok(FileRead { channel, done: None })
     }
 

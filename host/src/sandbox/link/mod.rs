@@ -38,7 +38,7 @@ use std::time::Duration;
 use bytes::Bytes;
 pub use skillhost_protocol::tree::{Entry, EntryKind};
 pub use skillhost_protocol::{
-    ByeReason, Change, Changed, Ending, FileDone, FileKind, FileStat, Found, TerminalSize, User,
+    ByeReason, Change, Changed, Ending, FileDone, FileKind, FileStat, Found, Part, TerminalSize, User,
 };
 
 use crate::api::types::Command;

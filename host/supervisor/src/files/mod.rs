@@ -13,14 +13,14 @@ mod watch;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::Descriptors;
-use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes};
+use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes, Part};
 
 use crate::leader::plain;
 use crate::sys;
@@ -89,7 +89,7 @@ pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd, framed: boo
     }
     let (who, path) = (Who(uid), absolute(workspace, path));
     match op {
-        FileOp::Read { max, .. } => read(who, &path, max),
+        FileOp::Read { part, .. } => read(who, &path, part),
         FileOp::Write { mode, .. } => write(who, &path, mode),
         FileOp::TreeIn { .. } => tree_in::perform(who, &path, tree_socket(who, job)?),
         FileOp::TreeOut { .. } => tree_out::perform(who, &path, tree_socket(who, job)?, framed),
@@ -136,25 +136,32 @@ fn open_regular(who: Who, path: &Path) -> Result<(OwnedFd, Stat)> {
     }
 }
 
-fn read(who: Who, path: &Path, max: Option<u64>) -> Result<FileDone> {
+fn read(who: Who, path: &Path, Part { offset, max, more }: Part) -> Result<FileDone> {
     let (fd, stat) = open_regular(who, path)?;
     let max = max.unwrap_or(u64::MAX);
+    let mut stat = told(&stat);
     let too_large = || FileError {
         kind: FileErrorKind::TooLarge,
         message: format!("{} has more than the {max} bytes that were asked for", path.display()),
     };
-    if u64::try_from(stat.st_size).is_ok_and(|size| size > max) {
+    if !more && stat.size.saturating_sub(offset) > max {
         return Err(too_large());
     }
     sys::unblock_signals();
+    let failed = |error: io::Error| who.error("read", path.display(), error);
     let mut file = File::from(fd);
-    let bytes = io::copy(&mut (&mut file).take(max), &mut output()?)
-        .map_err(|error| who.error("read", path.display(), error))?;
-    // It may have grown, or be one of those files whose size is not told.
-    if bytes == max && file.read(&mut [0]).is_ok_and(|len| len > 0) {
-        return Err(too_large());
+    if offset > 0 {
+        file.seek(SeekFrom::Start(offset)).map_err(failed)?;
     }
-    Ok(done(path, 1, bytes, Notes::default()))
+    let bytes = io::copy(&mut (&mut file).take(max), &mut output()?).map_err(failed)?;
+    // It may have changed, or be one of those files whose size is not told: what was read says more.
+    stat.size = match bytes == max && file.read(&mut [0]).is_ok_and(|len| len > 0) {
+        true if !more => return Err(too_large()),
+        true => stat.size.max(offset.saturating_add(bytes).saturating_add(1)),
+        false if bytes > 0 => offset.saturating_add(bytes),
+        false => stat.size.min(offset),
+    };
+    Ok(FileDone { stat: Some(stat), ..done(path, 1, bytes, Notes::default()) })
 }
 
 /// Standard output, unbuffered.

@@ -1,0 +1,70 @@
+//! What was read of a file in a sandbox.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What was read of a file.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct FileReadAnswer {
+    /// The sandbox.
+    pub container_id: String,
+    /// The path, absolute in the sandbox.
+    pub path: String,
+    /// True.
+    pub ok: bool,
+    /// Which byte of the file was read first.
+    pub offset: u64,
+    /// How many bytes were read.
+    pub bytes: u64,
+    /// How many bytes the file has; where the system does not tell, no fewer than so many.
+    pub size: u64,
+    /// Whether the file has more behind what was read: at `offset` + `bytes`.
+    pub truncated: bool,
+    /// What a person should know.
+    pub message: String,
+}
+
+impl FileReadAnswer {
+    /// So many `bytes` from `offset`, of a file that has `size`.
+    pub fn new(container_id: String, path: String, offset: u64, bytes: u64, size: u64) -> Self {
+        let end = offset.saturating_add(bytes);
+        let truncated = end < size;
+        let message = match truncated {
+            true => format!("{bytes} of {size} bytes; go on at offset {end}"),
+            false => String::new(),
+        };
+        Self { container_id, path, ok: true, offset, bytes, size, truncated, message }
+    }
+}
+
+/// The same with what was read, as JSON can have it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FileContent {
+    /// About it.
+    #[serde(flatten)]
+    pub read: FileReadAnswer,
+    /// What was read; base64 where it is no UTF-8.
+    pub content: String,
+    /// `base64` where `content` is that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_encoding: Option<&'static str>,
+}
+
+impl FileContent {
+    /// With these bytes. A character that a part cuts is left to the next part.
+    pub fn new(read: FileReadAnswer, mut bytes: Vec<u8>) -> Self {
+        let read = match str::from_utf8(&bytes) {
+            Err(error) if read.truncated && error.error_len().is_none() && error.valid_up_to() > 0 => {
+                bytes.truncate(error.valid_up_to());
+                FileReadAnswer::new(read.container_id, read.path, read.offset, bytes.len() as u64, read.size)
+            }
+            _ => read,
+        };
+        match String::from_utf8(bytes) {
+            Ok(content) => Self { read, content, content_encoding: None },
+            Err(error) => Self { read, content: STANDARD.encode(error.as_bytes()), content_encoding: Some("base64") },
+        }
+    }
+}
