@@ -79,19 +79,28 @@ struct Entries {
     ended: bool,
 }
 
+const OPEN_AT: &str = "[method]descriptor.open-at";
+const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
+const READ_DIRECTORY: &str = "[method]descriptor.read-directory";
+const ENTRIES: &str = "directory-entry-stream";
+const NEXT_ENTRY: &str = "[method]directory-entry-stream.read-directory-entry";
+
 /// Puts these functions in the place of wasmtime-wasi's, which must be in the linker already.
 pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    for name in [OPEN_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
+        is_there(linker, INTERFACE, name)?;
+    }
     linker.allow_shadowing(true);
     let mut types = linker.instance(INTERFACE)?;
     types.func_wrap_async(
-        "[method]descriptor.open-at",
+        OPEN_AT,
         |mut store: StoreContextMut<'_, T>,
          (dir, at, path, open, flags): (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags)| {
             Box::new(async move { Ok((open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await?,)) })
         },
     )?;
     types.func_wrap_async(
-        "[method]descriptor.set-times-at",
+        SET_TIMES_AT,
         |mut store: StoreContextMut<'_, T>,
          (dir, at, path, accessed, modified): (
             Resource<Descriptor>,
@@ -105,24 +114,32 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
             })
         },
     )?;
-    types.resource("directory-entry-stream", ResourceType::host::<Entries>(), |mut store, rep| {
+    types.resource(ENTRIES, ResourceType::host::<Entries>(), |mut store, rep| {
         store.data_mut().capabilities().table.delete(Resource::<Entries>::new_own(rep))?;
         Ok(())
     })?;
-    types.func_wrap_async(
-        "[method]descriptor.read-directory",
-        |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
-            Box::new(async move { Ok((read_directory(store.data_mut().capabilities(), &dir).await?,)) })
-        },
-    )?;
-    types.func_wrap_async(
-        "[method]directory-entry-stream.read-directory-entry",
-        |mut store: StoreContextMut<'_, T>, (entries,): (Resource<Entries>,)| {
-            Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
-        },
-    )?;
+    types.func_wrap_async(READ_DIRECTORY, |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
+        Box::new(async move { Ok((read_directory(store.data_mut().capabilities(), &dir).await?,)) })
+    })?;
+    types.func_wrap_async(NEXT_ENTRY, |mut store: StoreContextMut<'_, T>, (entries,): (Resource<Entries>,)| {
+        Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
+    })?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+/// An error unless wasmtime-wasi has defined it. Where it has another version of the interface, or another name, ours would
+/// lie beside its own and be called by nobody.
+fn is_there<T: 'static>(linker: &mut Linker<T>, interface: &str, name: &str) -> wasmtime::Result<()> {
+    linker.allow_shadowing(false);
+    // What is there cannot be defined again.
+    match linker.instance(interface)?.func_wrap(name, |_, (): ()| Ok(())) {
+        Err(_) => Ok(()),
+        Ok(()) => Err(wasmtime::Error::msg(format!(
+            "wasmtime-wasi has no `{name}` in `{interface}`, which skillhost puts a safer one in place of: \
+             adapt its capabilities/filesystem.rs to this wasmtime-wasi"
+        ))),
+    }
 }
 
 /// The directory behind a handle.
@@ -344,4 +361,31 @@ fn entry(read: rustix::io::Result<rustix::fs::DirEntry>) -> Result<Option<Direct
         FileType::Unknown => DescriptorType::Unknown,
     };
     Ok(Some(DirectoryEntry { type_, name: name.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct State(wasmtime_wasi::WasiCtx, wasmtime::component::ResourceTable);
+
+    impl wasmtime_wasi::WasiView for State {
+        fn ctx(&mut self) -> wasmtime_wasi::WasiCtxView<'_> {
+            wasmtime_wasi::WasiCtxView { ctx: &mut self.0, table: &mut self.1 }
+        }
+    }
+
+    #[test]
+    fn what_an_update_of_wasmtime_wasi_would_leave_unhooked_is_an_error() {
+        let mut linker = Linker::<State>::new(&wasmtime::Engine::default());
+        let missing = |linker: &mut _, interface, name| is_there::<State>(linker, interface, name).is_err();
+        assert!(missing(&mut linker, INTERFACE, OPEN_AT), "before it is defined");
+        let mut linker = Linker::<State>::new(&wasmtime::Engine::default());
+        wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
+        for name in [OPEN_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
+            assert!(!missing(&mut linker, INTERFACE, name), "{name} is not wasmtime-wasi's");
+        }
+        assert!(missing(&mut linker, "wasi:filesystem/types@0.2.99", OPEN_AT));
+        assert!(missing(&mut linker, INTERFACE, "[method]descriptor.open-elsewhere"));
+    }
 }
