@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use cap_std::ambient_authority;
@@ -16,13 +17,13 @@ use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use skillhost::error::{Error, ErrorKind};
-use skillhost::sandbox::files::{Copied, MAX_BYTES, copy_out};
+use skillhost::sandbox::files::{Copied, MAX_BYTES, MAX_ENTRIES, copy_out};
 use skillhost::sandbox::link::{Entry, EntryKind, FileDone};
 use skillhost_protocol::ToHost;
 use skillhost_protocol::socket::send_all;
 use skillhost_protocol::tree;
 use support::peer::{Peer, link};
-use support::{until, user};
+use support::{LONG, long_file, until, user};
 
 /// The beginning of a tree that is one file.
 fn file_begins() -> Vec<u8> {
@@ -170,18 +171,118 @@ async fn what_changes_while_it_is_copied_out_is_copied_as_far_as_it_was() {
     assert!(is_empty(out.path()));
 }
 
+/// A tree of these records.
+fn records(put: impl FnOnce(&mut Vec<u8>)) -> Box<dyn FnOnce(&OwnedFd) + Send> {
+    let mut bytes = Vec::new();
+    put(&mut bytes);
+    tree::put_end(&mut bytes);
+    // The host may have hung up, which is what is tested.
+    Box::new(move |socket| send_all(socket, &bytes, None).unwrap_or_default())
+}
+
+fn entry(path: &str, kind: EntryKind, mode: u32, bytes: &mut Vec<u8>) {
+    tree::put_entry(&Entry { path: path.into(), kind, mode }, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_and_holes_that_come_in_frames_are_bounded_together() {
+    type Put = fn(&mut Vec<u8>);
+    let lies: [Put; 4] = [
+        |bytes| tree::put_hole(MAX_BYTES + 1, bytes),
+        |bytes| tree::put_hole(u64::MAX, bytes),
+        |bytes| {
+            tree::put_hole(MAX_BYTES, bytes);
+            tree::put_data(b"x", bytes);
+        },
+        |bytes| {
+            tree::put_data(b"x", bytes);
+            tree::put_hole(MAX_BYTES, bytes);
+        },
+    ];
+    for lie in lies {
+        let out = tempfile::tempdir().unwrap();
+        let mut begun = file_begins();
+        lie(&mut begun);
+        let error = copy(out.path(), records(|bytes| bytes.append(&mut begun))).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TooLarge, "{error}");
+        assert!(is_empty(out.path()));
+    }
+    // As many files as it takes.
+    let out = tempfile::tempdir().unwrap();
+    let many = records(|bytes| {
+        entry("", EntryKind::Dir, 0o755, bytes);
+        for name in ["a", "b"] {
+            entry(name, EntryKind::File, 0o644, bytes);
+            tree::put_hole(MAX_BYTES / 2, bytes);
+            tree::put_data(b"x", bytes);
+        }
+    });
+    let error = copy(out.path(), many).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TooLarge, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_entries_than_the_bound_are_not_taken() {
+    // What is left out counts as well: a note of each is kept, and the time of each is spent.
+    let links = |count| {
+        records(move |bytes| {
+            entry("", EntryKind::Dir, 0o755, bytes);
+            for _ in 1..count {
+                entry("l", EntryKind::Symlink { target: b"/etc/passwd".to_vec() }, 0o777, bytes);
+            }
+        })
+    };
+    let out = tempfile::tempdir().unwrap();
+    let copied = copy(out.path(), links(MAX_ENTRIES)).await.unwrap();
+    assert_eq!(copied.notes.last().unwrap(), &format!("and {} more", MAX_ENTRIES - 1 - 20));
+    let out = tempfile::tempdir().unwrap();
+    let error = copy(out.path(), links(MAX_ENTRIES + 1)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::TooLarge, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_may_write_what_comes_out_of_a_sandbox_nor_does_it_run_as_its_owner() {
+    let out = tempfile::tempdir().unwrap();
+    let tree = records(|bytes| {
+        entry("", EntryKind::Dir, 0o7777, bytes);
+        entry("d", EntryKind::Dir, 0o7777, bytes);
+        entry("d/all", EntryKind::File, 0o7777, bytes);
+        entry("d/none", EntryKind::File, 0, bytes);
+        entry("d/private", EntryKind::File, 0o6600, bytes);
+    });
+    copy(out.path(), tree).await.unwrap();
+    let mode = |path: &str| fs::metadata(out.path().join(path)).unwrap().permissions().mode() & 0o7777;
+    assert_eq!([mode("x/d/all"), mode("x/d/none"), mode("x/d/private")], [0o755, 0o600, 0o600]);
+    assert_eq!((mode("x") & !0o755, mode("x/d") & !0o755), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_beneath_a_link_go_nowhere() {
+    let link = |target: &str| EntryKind::Symlink { target: target.into() };
+    for kind in [EntryKind::Dir, EntryKind::File, link("../../..")] {
+        let out = tempfile::tempdir().unwrap();
+        // No directory is sent in its place: what is beneath is sent at once.
+        let tree = records(|bytes| {
+            entry("", EntryKind::Dir, 0o755, bytes);
+            entry("here", link("."), 0o777, bytes);
+            entry("here/here/l", kind, 0o755, bytes);
+        });
+        let error = copy(out.path(), tree).await.unwrap_err();
+        assert!(error.message.starts_with("x/here on the host is a symbolic link"), "{error}");
+        assert_eq!(fs::read_dir(out.path().join("x")).unwrap().count(), 1);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_dies_while_its_file_is_copied_ends_the_copy() {
     let place = tempfile::tempdir().unwrap();
-    let huge = File::options().create_new(true).write(true).open(place.path().join("huge")).unwrap();
-    huge.set_len(MAX_BYTES).unwrap();
-    let huge = File::open(place.path().join("huge")).unwrap();
+    let huge = long_file(&place.path().join("huge"));
     let (run, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (link, mut peer) = link(run.path()).await;
     let (begun, wait) = std::sync::mpsc::channel::<()>();
     let sandbox = std::thread::spawn(move || {
         let socket = peer.tree_socket();
-        send(&socket, MAX_BYTES, &[huge.as_fd()]);
+        send(&socket, LONG, &[huge.as_fd()]);
         wait.recv().unwrap();
         // Gone with no word.
     });

@@ -16,7 +16,7 @@ use skillhost::sandbox::files::{MAX_BYTES, copy_in, copy_out};
 use skillhost::sandbox::link::{Entry, EntryKind, ExecSpec};
 use skillhost_protocol::content::WORTH_PASSING;
 use skillhost_protocol::stream::TreeSender;
-use support::{Sandbox, skip, stdout, until, user};
+use support::{Sandbox, long_file, skip, stdout, until, user};
 use tokio::task::spawn_blocking;
 
 fn workspace(sandbox: &Sandbox) -> PathBuf {
@@ -152,8 +152,8 @@ async fn a_copy_that_nobody_waits_for_any_more_ends() {
     }
     let sandbox = Sandbox::start().await;
     let host = tempfile::tempdir().unwrap();
-    // As much as may be copied, so that there is time to end it.
-    sparse(&host.path().join("huge"), MAX_BYTES);
+    // So that there is time to end it.
+    long_file(&host.path().join("huge"));
     let home = workspace(&sandbox);
     tokio::select! {
         copied = copy_in(&sandbox.link, user(), dir(host.path()), Path::new("huge"), "x") => panic!("{copied:?}"),
@@ -161,7 +161,7 @@ async fn a_copy_that_nobody_waits_for_any_more_ends() {
     }
     until("nothing is left of it", || is_empty(&home)).await;
 
-    sparse(&home.join("huge"), MAX_BYTES);
+    fs::rename(host.path().join("huge"), home.join("huge")).unwrap();
     let out = tempfile::tempdir().unwrap();
     tokio::select! {
         copied = copy_out(&sandbox.link, user(), "huge", dir(out.path()), Path::new("x")) => panic!("{copied:?}"),

@@ -6,8 +6,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs, ftruncate, ioctl_ficlone};
-use rustix::io::{pread, retry_on_intr, write};
+use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat, fstatfs, ftruncate, ioctl_ficlone, seek, tell};
+use rustix::io::{Errno, pread, retry_on_intr, write};
 
 use crate::ProtocolError;
 
@@ -61,54 +61,139 @@ pub fn check(file: impl AsFd) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// A copy under way, to be gone on with until nothing is left.
-pub struct Copying<'a> {
+/// What comes next of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// So many bytes, which were read.
+    Data(usize),
+    /// So many zeros, which take no room and were not read.
+    Hole(u64),
+    /// Nothing.
+    End,
+}
+
+/// A file, read from its beginning; its holes are told apart.
+#[derive(Debug)]
+pub struct Pieces<'a> {
     from: BorrowedFd<'a>,
-    to: BorrowedFd<'a>,
     at: u64,
-    len: u64,
+    end: u64,
+    /// From here on a hole is looked for.
+    look: u64,
+}
+
+impl<'a> Pieces<'a> {
+    /// The first `len` bytes of `from`, or as many as it has. Whoever shares the descriptor may find its position moved.
+    pub fn new(from: BorrowedFd<'a>, len: u64) -> Self {
+        // Looking costs more than a short file does, and most have no hole.
+        let has_holes = fstat(from).is_ok_and(|stat| i128::from(stat.st_blocks) * 512 < i128::from(stat.st_size));
+        Self { from, at: 0, end: len, look: if has_holes { 0 } else { u64::MAX } }
+    }
+
+    /// Reads the next piece into `buffer`, or finds a hole.
+    pub fn next(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Piece> {
+        if self.at >= self.look {
+            let hole = self.hole()?;
+            if hole > 0 {
+                self.at += hole;
+                return Ok(Piece::Hole(hole));
+            }
+        }
+        let most = usize::try_from(self.end.min(self.look) - self.at).unwrap_or(usize::MAX).min(buffer.len());
+        let room = buffer.get_mut(..most).unwrap_or_default();
+        if room.is_empty() {
+            return Ok(Piece::End);
+        }
+        match retry_on_intr(|| pread(self.from, &mut *room, self.at))? {
+            0 => Ok(Piece::End),
+            len => {
+                self.at += len as u64;
+                Ok(Piece::Data(len))
+            }
+        }
+    }
+
+    /// How long the hole is that begins here.
+    fn hole(&mut self) -> rustix::io::Result<u64> {
+        let data = match seek(self.from, SeekFrom::Data(self.at)) {
+            Ok(data) if data > self.at => data,
+            Ok(_) => {
+                let hole = seek(self.from, SeekFrom::Hole(self.at));
+                self.look = hole.ok().filter(|&hole| hole > self.at).unwrap_or(u64::MAX);
+                return Ok(0);
+            }
+            // No data until the end.
+            Err(Errno::NXIO) => {
+                self.look = u64::MAX;
+                u64::try_from(fstat(self.from)?.st_size).unwrap_or(0)
+            }
+            // The file system does not tell.
+            Err(_) => {
+                self.look = u64::MAX;
+                return Ok(0);
+            }
+        };
+        Ok(data.min(self.end).saturating_sub(self.at))
+    }
+}
+
+/// Goes on with a hole of `len` bytes in `file`, which is written from its beginning to its end.
+pub fn put_hole(file: impl AsFd, len: u64) -> rustix::io::Result<()> {
+    let end = tell(&file)?.checked_add(len).ok_or(Errno::FBIG)?;
+    ftruncate(&file, end)?;
+    seek(&file, SeekFrom::Start(end)).map(drop)
+}
+
+/// A copy under way, to be gone on with until nothing is left.
+#[derive(Debug)]
+pub struct Copying<'a> {
+    pieces: Pieces<'a>,
+    to: BorrowedFd<'a>,
     buffer: Vec<u8>,
 }
 
 impl<'a> Copying<'a> {
     /// Copies the first `len` bytes of `from`, or as many as it has, to the empty file `to`.
     pub fn new(from: BorrowedFd<'a>, to: BorrowedFd<'a>, len: u64) -> Self {
-        Self { from, to, at: 0, len, buffer: Vec::new() }
+        Self { pieces: Pieces::new(from, len), to, buffer: Vec::new() }
     }
 
-    /// Copies a piece: how long it was, 0 when all is copied.
+    /// Copies a piece: how long it was, 0 when all is copied. A hole stays one.
     ///
     /// File systems that can share blocks do so at once. For others the kernel has `copy_file_range` and `sendfile`,
     /// which go by way of a pipe of single pages: plain reads and writes were a quarter faster on ext4, and as fast
     /// between ext4 and tmpfs.
     pub fn step(&mut self) -> rustix::io::Result<u64> {
         if self.buffer.is_empty() {
-            if ioctl_ficlone(self.to, self.from).is_ok() {
+            if ioctl_ficlone(self.to, self.pieces.from).is_ok() {
                 return self.cloned();
             }
-            self.buffer.resize(usize::try_from(self.len).unwrap_or(usize::MAX).clamp(1, CHUNK), 0);
+            self.buffer.resize(usize::try_from(self.pieces.end).unwrap_or(usize::MAX).clamp(1, CHUNK), 0);
         }
-        let left = usize::try_from(self.len - self.at).unwrap_or(usize::MAX).min(self.buffer.len());
-        let piece = self.buffer.get_mut(..left).unwrap_or_default();
-        let len = if left == 0 { 0 } else { retry_on_intr(|| pread(self.from, &mut *piece, self.at))? };
-        let mut rest = piece.get(..len).unwrap_or_default();
-        while !rest.is_empty() {
-            let written = retry_on_intr(|| write(self.to, rest))?;
-            rest = rest.get(written..).unwrap_or_default();
+        match self.pieces.next(&mut self.buffer)? {
+            Piece::End => Ok(0),
+            Piece::Hole(len) => put_hole(self.to, len).map(|()| len),
+            Piece::Data(len) => {
+                let mut rest = self.buffer.get(..len).unwrap_or_default();
+                while !rest.is_empty() {
+                    let written = retry_on_intr(|| write(self.to, rest))?;
+                    rest = rest.get(written..).unwrap_or_default();
+                }
+                Ok(len as u64)
+            }
         }
-        self.at += len as u64;
-        Ok(len as u64)
     }
 
     fn cloned(&mut self) -> rustix::io::Result<u64> {
         let mut len = u64::try_from(fstat(self.to)?.st_size).unwrap_or(0);
-        if len > self.len {
-            ftruncate(self.to, self.len)?;
-            len = self.len;
+        if len > self.pieces.end {
+            ftruncate(self.to, self.pieces.end)?;
+            len = self.pieces.end;
         }
         // Nothing is left.
         self.buffer.push(0);
-        (self.at, self.len) = (len, len);
+        (self.pieces.at, self.pieces.end) = (len, len);
+        self.pieces.look = u64::MAX;
         Ok(len)
     }
 }

@@ -50,6 +50,12 @@ impl<S: AsFd> TreeSender<S> {
         self.flush(CHUNK)
     }
 
+    /// Sends a hole of the file that began last: `len` zeros.
+    pub fn hole(&mut self, len: u64) -> Result<(), StreamError> {
+        tree::put_hole(len, &mut self.buffer);
+        self.flush(CHUNK)
+    }
+
     /// Passes the content of the file that has just begun: `len` bytes of what `file` has. `false` when no descriptor can be
     /// passed, here or for this user at the moment: then its bytes are to be sent.
     pub fn content(&mut self, file: impl AsFd, len: u64) -> Result<bool, StreamError> {
@@ -90,6 +96,8 @@ pub enum Item<'a> {
     Entry(Entry),
     /// Bytes of the file that began last.
     Data(&'a [u8]),
+    /// So many zeros of the file that began last, which take no room.
+    Hole(u64),
     /// All of the file that began last.
     Content {
         /// What to copy from; [`content::check`] has passed it.
@@ -162,12 +170,16 @@ impl<S: AsFd> TreeReceiver<S> {
                 self.within = if entry.kind == EntryKind::File { Within::File } else { Within::Nothing };
                 Item::Entry(entry)
             }
-            Record::Data(_) if self.within == Within::Nothing => {
+            Record::Data(_) | Record::Hole { .. } if self.within == Within::Nothing => {
                 return Err(ProtocolError("bytes of no file in a tree".into()));
             }
             Record::Data(data) => {
                 self.within = Within::Bytes;
                 Item::Data(data)
+            }
+            Record::Hole { len } => {
+                self.within = Within::Bytes;
+                Item::Hole(len)
             }
             Record::Content { .. } if self.within != Within::File => {
                 return Err(ProtocolError("content of no file in a tree".into()));

@@ -1,7 +1,7 @@
 //! A directory's content as a byte stream: `u32 length (LE) | u8 tag | payload`, over and over.
 //!
-//! An entry (tag 0, postcard) is followed by its bytes in chunks (tag 1) when it is a file, or by one descriptor to copy
-//! them from (tag 3); the next entry or the end (tag 2) ends it. So no length is promised in advance that a file which
+//! An entry (tag 0, postcard) is followed by its bytes in chunks (tag 1) and holes (tag 4) when it is a file, or by one
+//! descriptor to copy them from (tag 3); the next entry or the end (tag 2) ends it. So no length is promised in advance that a file which
 //! changes meanwhile could break: what is said of a descriptor's length is a bound.
 //! The root comes first, with an empty path; a directory comes before what is in it.
 
@@ -45,6 +45,11 @@ pub enum Record<'a> {
     Entry(Entry),
     /// Bytes of the file that began last.
     Data(&'a [u8]),
+    /// Zeros of the file that began last, which take no room.
+    Hole {
+        /// How many; at least one.
+        len: u64,
+    },
     /// A descriptor has come with this record: the file that began last is a copy of what it has.
     Content {
         /// How much of it: what it had when it was passed. It may have less by now.
@@ -102,6 +107,11 @@ pub fn put_data(data: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends a hole of a file.
+pub fn put_hole(len: u64, out: &mut Vec<u8>) {
+    put(4, &len.to_le_bytes(), out);
+}
+
 /// Appends what goes with a descriptor.
 pub fn put_content(len: u64, out: &mut Vec<u8>) {
     put(3, &len.to_le_bytes(), out);
@@ -128,11 +138,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Record<'_>, usize)>, ProtocolError
         0 => Record::Entry(decode_control(payload)?),
         1 if len > 0 => Record::Data(payload),
         2 if len == 0 => Record::End,
-        3 => match payload.try_into() {
-            Ok(len) => Record::Content { len: u64::from_le_bytes(len) },
-            Err(_) => return Err(ProtocolError(format!("a tree record of tag {tag} and {len} bytes"))),
+        _ => match (tag, payload.try_into().map(u64::from_le_bytes)) {
+            (3, Ok(len)) => Record::Content { len },
+            (4, Ok(len @ 1..)) => Record::Hole { len },
+            _ => return Err(ProtocolError(format!("a tree record of tag {tag} and {len} bytes"))),
         },
-        _ => return Err(ProtocolError(format!("a tree record of tag {tag} and {len} bytes"))),
     };
     Ok(Some((record, HEADER + len)))
 }

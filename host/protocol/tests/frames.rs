@@ -71,19 +71,21 @@ proptest! {
     }
 
     #[test]
-    fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000), len in any::<u64>()) {
+    fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000), len in any::<u64>(), hole in 1..u64::MAX) {
         let entry = Entry { path, kind: EntryKind::File, mode };
         let mut bytes = Vec::new();
         tree::put_entry(&entry, &mut bytes).unwrap();
         tree::put_data(&data, &mut bytes);
+        tree::put_hole(hole, &mut bytes);
         tree::put_content(len, &mut bytes);
         tree::put_end(&mut bytes);
-        let (mut rest, mut seen, mut got, mut passed, mut ended) = (&bytes[..], None, Vec::new(), None, false);
+        let (mut rest, mut seen, mut got, mut passed, mut ended) = (&bytes[..], None, Vec::new(), (None, None), false);
         while let Some((record, used)) = tree::decode(rest).unwrap() {
             match record {
                 Record::Entry(entry) => seen = Some(entry),
                 Record::Data(chunk) => got.extend_from_slice(chunk),
-                Record::Content { len } => passed = Some(len),
+                Record::Hole { len } => passed.0 = Some(len),
+                Record::Content { len } => passed.1 = Some(len),
                 Record::End => ended = true,
             }
             rest = &rest[used..];
@@ -91,7 +93,7 @@ proptest! {
         prop_assert!(rest.is_empty() && ended);
         prop_assert_eq!(seen, Some(entry));
         prop_assert_eq!(got, data);
-        prop_assert_eq!(passed, Some(len));
+        prop_assert_eq!(passed, (Some(hole), Some(len)));
     }
 
     #[test]
@@ -106,6 +108,9 @@ proptest! {
 
 #[test]
 fn bounds_are_refused() {
+    let mut nothing = Vec::new();
+    tree::put_hole(0, &mut nothing);
+    assert!(tree::decode(&nothing).is_err(), "a hole of nothing would be no progress");
     let mut header = Header { kind: Kind::Stdout, exec: 1, len: MAX_DATA + 1 };
     assert!(Header::decode(&header.encode()).is_err());
     header = Header { kind: Kind::Control, exec: 1, len: MAX_CONTROL + 1 };

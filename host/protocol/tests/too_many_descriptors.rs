@@ -54,6 +54,7 @@ fn when_no_more_can_be_passed_bytes_go_instead() {
                 files += 1;
             }
             Some(Item::Data(data)) => bytes.extend_from_slice(data),
+            Some(Item::Hole(len)) => panic!("a hole of {len} bytes"),
             Some(Item::End) => break,
             None => assert!(tree.fill().unwrap()),
         }

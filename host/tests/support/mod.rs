@@ -8,7 +8,7 @@
 pub mod bridged;
 pub mod peer;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -196,6 +196,17 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// A file that takes a while to copy: room is kept for all of it, so none of it is a hole.
+pub fn long_file(path: &Path) -> File {
+    let file = File::options().create_new(true).write(true).open(path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, LONG).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    File::open(path).unwrap()
+}
+
+/// How long it is.
+pub const LONG: u64 = 2 << 30;
 
 /// Whether a process is gone (a zombie is).
 pub fn is_gone(pid: i32) -> bool {

@@ -6,6 +6,9 @@
 //!
 //! - A symbolic link is copied as a link when it plainly leads to something in the same tree, otherwise left out and
 //!   noted: on the host it would be a trap for whoever follows it later.
+//! - Beneath the tree's root nothing goes through a link that stands on the host, so that an entry lies as deep as its path
+//!   says. The root itself may be named by way of links that stay in the granted directory.
+//! - Holes stay holes, and count as the bytes that reading them gives.
 //! - Every file appears whole or not at all. A tree is not atomic: files that were done when it failed stay.
 //! - What a sandbox sends is bounded ([`MAX_BYTES`], [`MAX_ENTRIES`]), and gets no more permissions than a file of the
 //!   host's user would have (nobody else may write, no set-user-id).
@@ -54,7 +57,7 @@ pub async fn copy_in(link: &Link, user: User, host: Dir, from: &Path, dest: &str
     };
     let transfer = link.tree_in(user, dest)?;
     let (from, socket) = (from.to_owned(), transfer.socket());
-    let work = spawn_blocking(move || read::walk(&host, &from, socket));
+    let work = spawn_blocking(move || read::walk(&host, &from, socket.sender()));
     let (done, mut notes) = transfer.finish(work).await?;
     for note in done.notes {
         notes.add(note);
@@ -124,23 +127,20 @@ impl Budget {
 }
 
 /// What an error of the host's file system means.
-fn host_error(verb: &str, path: &Path, error: &io::Error) -> Error {
+fn host_error(verb: &str, path: &Path, error: io::Error) -> Error {
     let path = here(path);
-    // cap-std's own refusal comes with no number of the kernel's.
-    if error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none() {
+    if leads_outside(&error) {
         return Error::denied(format!(
             "cannot {verb} {} on the host: it leads outside of the directory that was granted",
             path.display()
         ));
     }
-    let kind = match error.kind() {
-        io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => crate::error::ErrorKind::InvalidArgument,
-        // The sandbox's own permissions are another thing, and have their kind to themselves.
-        io::ErrorKind::PermissionDenied => crate::error::ErrorKind::Denied,
-        io::ErrorKind::NotFound => crate::error::ErrorKind::NotFound,
-        _ => crate::error::ErrorKind::Other,
-    };
-    Error::new(kind, format!("cannot {verb} {} on the host: {error}", path.display()))
+    Error::of_file(error).context(format!("cannot {verb} {} on the host", path.display()))
+}
+
+/// Whether it is cap-std's own refusal, which comes with no number of the kernel's.
+fn leads_outside(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
 }
 
 /// Whether a link at `path` (in a tree) that says `target` plainly leads to something in the tree.

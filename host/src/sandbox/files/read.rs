@@ -1,17 +1,18 @@
 //! Reading a tree of the host, in a thread that may block.
 
-use std::io::{self, Read as _};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
-use skillhost_protocol::content;
+use skillhost_protocol::content::{self, Piece, Pieces};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::TreeSender;
 
-use super::super::link::{Entry, EntryKind, TreeSocket};
+use super::super::link::{Entry, EntryKind};
 use super::{Budget, Notes, host_error, stays_inside};
 use crate::error::{Error, Result};
 
@@ -19,8 +20,8 @@ const CHUNK: usize = 64 * 1024;
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
 const MAX_DEPTH: usize = 100;
 
-struct Walker {
-    tree: TreeSender<Arc<TreeSocket>>,
+struct Walker<S> {
+    tree: TreeSender<S>,
     chunk: Vec<u8>,
     budget: Budget,
     notes: Notes,
@@ -53,9 +54,13 @@ impl From<StreamError> for Stop {
 }
 
 /// Sends the tree at `from`: what it left out, or nothing when the sandbox listens no more.
-pub(super) fn walk(host: &Dir, from: &Path, socket: Arc<TreeSocket>) -> Result<Option<Notes>> {
-    let (budget, notes) = Default::default();
-    let mut walker = Walker { tree: socket.sender(), chunk: vec![0; CHUNK], budget, notes };
+pub(super) fn walk(host: &Dir, from: &Path, tree: TreeSender<impl AsFd>) -> Result<Option<Notes>> {
+    within(Budget::default(), host, from, tree)
+}
+
+fn within(budget: Budget, host: &Dir, from: &Path, tree: TreeSender<impl AsFd>) -> Result<Option<Notes>> {
+    let notes = Notes::default();
+    let mut walker = Walker { tree, chunk: vec![0; CHUNK], budget, notes };
     let sent = walker.root(host, from).and_then(|()| Ok(walker.tree.end()?));
     match sent {
         Ok(()) => Ok(Some(walker.notes)),
@@ -64,10 +69,10 @@ pub(super) fn walk(host: &Dir, from: &Path, socket: Arc<TreeSocket>) -> Result<O
     }
 }
 
-fn open_regular(dir: &Dir, name: &Path) -> io::Result<(File, u32)> {
+fn open_regular(dir: &Dir, name: &Path, follow: FollowSymlinks) -> io::Result<(File, u32)> {
     // Neither waits for a pipe's writer nor wakes a device.
     let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or(0);
-    let file = dir.open_with(name, OpenOptions::new().read(true).custom_flags(flags))?;
+    let file = dir.open_with(name, OpenOptions::new().read(true).follow(follow).custom_flags(flags))?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -75,10 +80,10 @@ fn open_regular(dir: &Dir, name: &Path) -> io::Result<(File, u32)> {
     Ok((file, metadata.mode()))
 }
 
-impl Walker {
+impl<S: AsFd> Walker<S> {
     fn root(&mut self, host: &Dir, from: &Path) -> Result<(), Stop> {
         let from = if from.as_os_str().is_empty() { Path::new(".") } else { from };
-        let failed = |error: io::Error| Stop::Error(host_error("read", from, &error));
+        let failed = |error: io::Error| Stop::Error(host_error("read", from, error));
         let metadata = host.metadata(from).map_err(failed)?;
         if metadata.is_dir() {
             let dir = host.open_dir(from).map_err(failed)?;
@@ -89,16 +94,16 @@ impl Walker {
             let path = from.display();
             return Err(Error::invalid_argument(format!("{path} on the host is neither a file nor a directory")).into());
         }
-        let (file, mode) = open_regular(host, from).map_err(failed)?;
+        let (file, mode) = open_regular(host, from, FollowSymlinks::Yes).map_err(failed)?;
         self.entry(Vec::new(), EntryKind::File, mode)?;
         self.file(file, from)
     }
 
     fn walk(&mut self, dir: &Dir, at: &mut PathBuf, depth: usize) -> Result<(), Stop> {
-        let failed = |at: &Path, error: &io::Error| Stop::Error(host_error("read", at, error));
+        let failed = |at: &Path, error| Stop::Error(host_error("read", at, error));
         let mut names = Vec::new();
-        for entry in dir.entries().map_err(|error| failed(at, &error))? {
-            names.push(entry.map_err(|error| failed(at, &error))?.file_name());
+        for entry in dir.entries().map_err(|error| failed(at, error))? {
+            names.push(entry.map_err(|error| failed(at, error))?.file_name());
         }
         names.sort();
         for name in names {
@@ -121,7 +126,7 @@ impl Walker {
                 self.leave_out(at, "it is too deep");
                 return Ok(());
             }
-            let below = dir.open_dir(name)?;
+            let below = dir.open_dir_nofollow(name)?;
             self.entry(path, EntryKind::Dir, metadata.mode())?;
             self.walk(&below, at, depth + 1)?;
         } else if metadata.is_symlink() {
@@ -132,7 +137,7 @@ impl Walker {
                 self.leave_out(at, "it is a symbolic link that leads elsewhere");
             }
         } else if metadata.is_file() {
-            let (file, mode) = open_regular(dir, name)?;
+            let (file, mode) = open_regular(dir, name, FollowSymlinks::No)?;
             self.entry(path, EntryKind::File, mode)?;
             self.file(file, at)?;
         } else {
@@ -150,22 +155,25 @@ impl Walker {
         Ok(self.tree.entry(&Entry { path, kind, mode: mode & 0o777 })?)
     }
 
-    fn file(&mut self, mut file: File, path: &Path) -> Result<(), Stop> {
+    fn file(&mut self, file: File, path: &Path) -> Result<(), Stop> {
         if let Some(len) = content::worth_passing(&file) {
             self.budget.has_room(len)?;
             if self.tree.content(&file, len)? {
                 return Ok(self.budget.bytes(len)?);
             }
         }
+        let mut pieces = Pieces::new(file.as_fd(), u64::MAX);
         loop {
-            match file.read(&mut self.chunk) {
-                Ok(0) => return Ok(()),
-                Ok(len) => {
+            match pieces.next(&mut self.chunk).map_err(|error| host_error("read", path, error.into()))? {
+                Piece::End => return Ok(()),
+                Piece::Hole(len) => {
+                    self.budget.bytes(len)?;
+                    self.tree.hole(len)?;
+                }
+                Piece::Data(len) => {
                     self.budget.bytes(len as u64)?;
                     self.tree.data(self.chunk.get(..len).unwrap_or_default())?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(host_error("read", path, &error).into()),
             }
         }
     }
@@ -186,5 +194,60 @@ impl From<io::Error> for Trouble {
 impl From<Stop> for Trouble {
     fn from(stop: Stop) -> Self {
         Self::Stop(stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::FileExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::{MAX_BYTES, MAX_ENTRIES};
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Sends what is at `name` to somebody who takes no descriptors: how that ended, and what was sent.
+    fn sent(budget: Budget, dir: &Path, name: &str) -> (Result<Option<Notes>>, u64) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let taker =
+            std::thread::spawn(move || std::io::copy(&mut theirs.take(u64::MAX), &mut std::io::sink()).unwrap());
+        let dir = Dir::open_ambient_dir(dir, cap_std::ambient_authority()).unwrap();
+        let result = within(budget, &dir, Path::new(name), TreeSender::new(ours).by_bytes());
+        (result, taker.join().unwrap())
+    }
+
+    #[test]
+    fn holes_that_go_in_frames_are_sent_as_such_and_bounded_as_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        let sparse = |name: &str, len| {
+            let file = std::fs::File::create_new(place.path().join(name)).unwrap();
+            file.set_len(len).unwrap();
+            file
+        };
+        sparse("most", MAX_BYTES);
+        let (result, bytes) = sent(Budget::default(), place.path(), "most");
+        assert!(result.unwrap().is_some() && bytes < 1000, "{bytes}");
+        sparse("more", MAX_BYTES + 1);
+        sparse("end", MAX_BYTES).write_all_at(b"x", MAX_BYTES).unwrap();
+        for name in ["more", "end", "."] {
+            let (result, bytes) = sent(Budget::default(), place.path(), name);
+            assert_eq!(result.unwrap_err().kind, ErrorKind::TooLarge, "{name}");
+            assert!(bytes < 1 << 20, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn more_entries_than_the_bound_are_not_sent() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = Dir::open_ambient_dir(place.path(), cap_std::ambient_authority()).unwrap();
+        let begun = || Budget { entries: MAX_ENTRIES - 3, bytes: 0 };
+        for name in ["one", "two"] {
+            dir.symlink(".", name).unwrap();
+        }
+        // The directory itself is one.
+        assert!(sent(begun(), place.path(), ".").0.is_ok());
+        dir.symlink(".", "three").unwrap();
+        assert_eq!(sent(begun(), place.path(), ".").0.unwrap_err().kind, ErrorKind::TooLarge);
     }
 }

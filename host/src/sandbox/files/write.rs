@@ -7,13 +7,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cap_fs_ext::DirExt as _;
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt as _, Permissions, PermissionsExt as _};
-use skillhost_protocol::content::Copying;
+use skillhost_protocol::content::{self, Copying};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::{Item, TreeReceiver};
 
 use super::super::link::{Entry, EntryKind, TreeSocket};
-use super::{Budget, Copied, Notes, here, host_error, stays_inside};
+use super::{Budget, Copied, Notes, here, host_error, leads_outside, stays_inside};
 use crate::error::{Error, Result};
 
 struct Builder<'a> {
@@ -47,6 +48,7 @@ pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Op
         match tree.item().map_err(|error| broken(&error.0))? {
             Some(Item::Entry(entry)) => builder.entry(entry)?,
             Some(Item::Data(data)) => builder.data(data)?,
+            Some(Item::Hole(len)) => builder.hole(len)?,
             Some(Item::Content { file, len }) => builder.content(&file, len, &socket)?,
             Some(Item::End) => {
                 builder.finish_file()?;
@@ -63,7 +65,7 @@ pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Op
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
-    move |error| host_error("write", path, &error)
+    move |error| host_error("write", path, error)
 }
 
 fn broken(what: &str) -> Error {
@@ -79,17 +81,19 @@ impl Builder<'_> {
             return self.begin(&entry);
         };
         let root = self.root.as_ref().ok_or_else(|| broken("entries beneath no directory"))?;
-        let path = self.to.join(OsStr::from_bytes(&entry.path));
+        let mut path = self.to.to_owned();
         let mut dir = root.try_clone().map_err(failed(&path))?;
         for part in above {
-            // Beneath the directory above, link or not: that is what cap-std opens.
-            dir = dir.open_dir(OsStr::from_bytes(part)).map_err(failed(&path))?;
+            path.push(OsStr::from_bytes(part));
+            dir = open_real(&dir, OsStr::from_bytes(part), &path)?;
         }
+        let beside = path.clone();
         let name = OsStr::from_bytes(name);
+        path.push(name);
         match &entry.kind {
-            EntryKind::Dir => make_dir(&dir, Path::new(name)).map_err(failed(&path))?,
+            EntryKind::Dir => make_dir(&dir, name, &path)?,
             EntryKind::File => self.file = Some(Pending::new(dir, name, entry.mode, path)?),
-            EntryKind::Symlink { target } if stays_inside(&entry.path, target) => {
+            EntryKind::Symlink { target } if stays_inside(&entry.path, target) && !self.leads_out(&beside, target) => {
                 link(&dir, name, OsStr::from_bytes(target), &path)?;
             }
             EntryKind::Symlink { .. } => {
@@ -98,6 +102,11 @@ impl Builder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a link in the directory `beside` would lead out of what was granted by way of a link that stands there.
+    fn leads_out(&self, beside: &Path, target: &[u8]) -> bool {
+        self.host.metadata(beside.join(OsStr::from_bytes(target))).is_err_and(|error| leads_outside(&error))
     }
 
     /// The root: a directory, or one file.
@@ -129,6 +138,14 @@ impl Builder<'_> {
         let pending = self.file.as_mut().ok_or_else(|| broken("bytes of no file"))?;
         pending.file.write_all(data).map_err(failed(&pending.path))?;
         self.copied.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn hole(&mut self, len: u64) -> Result<()> {
+        self.budget.bytes(len)?;
+        let pending = self.file.as_ref().ok_or_else(|| broken("a hole of no file"))?;
+        content::put_hole(&pending.file, len).map_err(|error| failed(&pending.path)(error.into()))?;
+        self.copied.bytes += len;
         Ok(())
     }
 
@@ -172,10 +189,25 @@ fn open_or_make(host: &Dir, path: &Path) -> io::Result<Dir> {
     }
 }
 
-fn make_dir(dir: &Dir, name: &Path) -> io::Result<()> {
+/// Opens a directory of the tree, which is no link: what is put beneath a link lies elsewhere than its path says, and what a
+/// link there says leads elsewhere.
+fn open_real(dir: &Dir, name: &OsStr, path: &Path) -> Result<Dir> {
+    dir.open_dir_nofollow(name).map_err(|error| {
+        if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_symlink()) {
+            return Error::invalid_argument(format!(
+                "{} on the host is a symbolic link, where a directory is meant; nothing was copied through it: remove it, \
+                 or copy to where it leads",
+                path.display()
+            ));
+        }
+        host_error("write", path, error)
+    })
+}
+
+fn make_dir(dir: &Dir, name: &OsStr, path: &Path) -> Result<()> {
     match dir.create_dir(name) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(name).map(drop),
-        other => other,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_real(dir, name, path).map(drop),
+        made => made.map_err(failed(path)),
     }
 }
 
@@ -187,7 +219,7 @@ fn link(dir: &Dir, name: &OsStr, target: &OsStr, path: &Path) -> Result<()> {
     dir.symlink(target, &temporary).map_err(failed(path))?;
     dir.rename(&temporary, dir, name).map_err(|error| {
         let _ = dir.remove_file(&temporary);
-        host_error("write", path, &error)
+        host_error("write", path, error)
     })
 }
 

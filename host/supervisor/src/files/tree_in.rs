@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use skillhost_protocol::content::Copying;
+use skillhost_protocol::content::{self, Copying};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::{Item, TreeReceiver};
 use skillhost_protocol::tree::{Entry, EntryKind};
@@ -38,6 +38,7 @@ pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
         match tree.item().map_err(broken)? {
             Some(Item::Entry(entry)) => builder.entry(entry)?,
             Some(Item::Data(data)) => builder.data(data)?,
+            Some(Item::Hole(len)) => builder.hole(len)?,
             Some(Item::Content { file, len }) => builder.content(&file, len, &watch)?,
             Some(Item::End) => break,
             None => {
@@ -106,6 +107,13 @@ impl Builder<'_> {
         let target = self.file.as_mut().ok_or_else(|| broken(ProtocolError("bytes of no file".into())))?;
         target.file.write_all(data).map_err(|error| self.who.error("write", self.root.display(), error))?;
         self.bytes += data.len() as u64;
+        Ok(())
+    }
+
+    fn hole(&mut self, len: u64) -> Result<()> {
+        let target = self.file.as_ref().ok_or_else(|| broken(ProtocolError("a hole of no file".into())))?;
+        content::put_hole(&target.file, len).map_err(|error| self.who.error("write", self.root.display(), error))?;
+        self.bytes += len;
         Ok(())
     }
 

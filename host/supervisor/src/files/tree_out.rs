@@ -4,16 +4,15 @@
 //! are the receiver's to judge.
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
+use skillhost_protocol::content::{self, Piece, Pieces};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::TreeSender;
 use skillhost_protocol::tree::{Entry, EntryKind};
-use skillhost_protocol::{FileDone, FileError, content};
+use skillhost_protocol::{FileDone, FileError};
 
 use super::{Notes, Result, Who, done, invalid, open_regular};
 use crate::sys;
@@ -149,20 +148,22 @@ impl Sender {
             self.bytes += len;
             return Ok(());
         }
-        let mut file = File::from(fd);
-        let mut chunk = std::mem::take(&mut self.chunk);
+        let mut pieces = Pieces::new(fd.as_fd(), u64::MAX);
         loop {
-            let len = match file.read(&mut chunk) {
-                Ok(0) => break,
-                Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.who.error("read", root.display(), error)),
+            let piece = pieces.next(&mut self.chunk).map_err(|error| self.who.error("read", root.display(), error))?;
+            let sent = match piece {
+                Piece::End => return Ok(()),
+                Piece::Hole(len) => {
+                    self.bytes += len;
+                    self.tree.hole(len)
+                }
+                Piece::Data(len) => {
+                    self.bytes += len as u64;
+                    self.tree.data(self.chunk.get(..len).unwrap_or_default())
+                }
             };
-            self.tree.data(chunk.get(..len).unwrap_or_default()).map_err(|error| unsent(self.who, error))?;
-            self.bytes += len as u64;
+            sent.map_err(|error| unsent(self.who, error))?;
         }
-        self.chunk = chunk;
-        Ok(())
     }
 }
 
