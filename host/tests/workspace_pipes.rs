@@ -104,6 +104,34 @@ async fn times_are_set_without_opening_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_skill_makes_belongs_to_the_commands_user_and_what_is_there_stays_whose_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        return skillhost_test_support::skip("only root makes files of another user");
+    }
+    let machine = machine().await;
+    let dir = machine.workspace();
+    let owner = std::fs::metadata(&dir).unwrap().uid();
+    assert_ne!(owner, 0);
+    std::fs::write(dir.join("roots"), "").unwrap();
+    std::os::unix::fs::symlink("roots", dir.join("link")).unwrap();
+    let told = async |action: &str, path: &str| {
+        let done = machine.run(&format!("workspace.{action}"), json!({"path": path})).await;
+        machine.holds_nothing();
+        done.ok().failure.unwrap_or_default()
+    };
+    for path in ["file", "file", "roots", "link"] {
+        assert_eq!(told("make", path).await, Value::Null, "{path}");
+    }
+    assert_eq!(told("mkdir", "sub").await, Value::Null);
+    assert_eq!(told("make", "sub/file").await, Value::Null);
+    assert_eq!(told("mkdir", "sub").await, "exist");
+    assert_eq!(told("mkdir", "../beside").await, "not-permitted");
+    assert_eq!(told("make", "../beside").await, "not-permitted");
+    let whose = |path: &str| std::fs::symlink_metadata(dir.join(path)).unwrap().uid();
+    assert_eq!([whose("file"), whose("sub"), whose("sub/file"), whose("roots")], [owner, owner, owner, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_file_of_the_workspace_is_not_opened() {
     let machine = machine().await;
     let dir = machine.workspace();

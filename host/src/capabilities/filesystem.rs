@@ -2,7 +2,8 @@
 //!
 //! | function | wasmtime-wasi's | ours |
 //! | --- | --- | --- |
-//! | `open-at` | opens what is there; of a named pipe that waits for its other end, in a thread that no deadline ends | opens regular files and directories, and never waits |
+//! | `open-at` | opens what is there; of a named pipe that waits for its other end, in a thread that no deadline ends | opens regular files and directories, and never waits; a file that it makes is the workspace's owner's |
+//! | `create-directory-at` | makes a directory of the host's user | makes one of the workspace's owner |
 //! | `set-times-at` | opens the file to set its times | needs no more than its name |
 //! | `read-directory` | holds the names of a whole directory in memory | reads some when they are asked for |
 //!
@@ -19,9 +20,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cap_fs_ext::{OpenOptionsFollowExt as _, OpenOptionsSyncExt as _};
-use cap_primitives::fs::{FollowSymlinks, OpenOptions, OpenOptionsExt as _};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use cap_primitives::fs::{DirOptions, FollowSymlinks, OpenOptions, OpenOptionsExt as _};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, fstat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::OpenMode;
@@ -80,6 +82,7 @@ struct Entries {
 }
 
 const OPEN_AT: &str = "[method]descriptor.open-at";
+const CREATE_DIRECTORY_AT: &str = "[method]descriptor.create-directory-at";
 const SET_TIMES_AT: &str = "[method]descriptor.set-times-at";
 const READ_DIRECTORY: &str = "[method]descriptor.read-directory";
 const ENTRIES: &str = "directory-entry-stream";
@@ -87,7 +90,7 @@ const NEXT_ENTRY: &str = "[method]directory-entry-stream.read-directory-entry";
 
 /// Puts these functions in the place of wasmtime-wasi's, which must be in the linker already.
 pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
-    for name in [OPEN_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
+    for name in [OPEN_AT, CREATE_DIRECTORY_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
         is_there(linker, INTERFACE, name)?;
     }
     linker.allow_shadowing(true);
@@ -97,6 +100,12 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         |mut store: StoreContextMut<'_, T>,
          (dir, at, path, open, flags): (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags)| {
             Box::new(async move { Ok((open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await?,)) })
+        },
+    )?;
+    types.func_wrap_async(
+        CREATE_DIRECTORY_AT,
+        |mut store: StoreContextMut<'_, T>, (dir, path): (Resource<Descriptor>, String)| {
+            Box::new(async move { Ok((create_directory_at(store.data_mut().capabilities(), &dir, path).await?,)) })
         },
     )?;
     types.func_wrap_async(
@@ -169,9 +178,44 @@ fn refused(error: &io::Error) -> ErrorCode {
     }
 }
 
+/// Gives what was just made beneath `dir` to whoever has `dir`. A workspace belongs to its commands' user; what a host makes
+/// there that is root, its commands could not change.
+fn hand_over(dir: &fs::File, made: &fs::File) -> io::Result<()> {
+    let (host, owner, made_by) = (geteuid(), fstat(dir)?.st_uid, fstat(made)?.st_uid);
+    if host.is_root() && made_by == host.as_raw() {
+        // A directory's descriptor may be of its name alone.
+        chownat(made, "", Some(Uid::from_raw(owner)), None, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+async fn create_directory_at(
+    view: View<'_>,
+    dir: &Resource<Descriptor>,
+    path: String,
+) -> wasmtime::Result<Result<(), ErrorCode>> {
+    let dir = match directory(&view, dir)? {
+        Ok(dir) if dir.perms.write_not_permitted() => return Ok(Err(ErrorCode::NotPermitted)),
+        Ok(dir) => dir,
+        Err(error) => return Ok(Err(error)),
+    };
+    blocking(move || {
+        let path = Path::new(&path);
+        cap_primitives::fs::create_dir(&dir.dir, path, &DirOptions::new())?;
+        // Where it is another by now, that is whoever's it is already.
+        if let Ok(made) = cap_primitives::fs::open_dir_nofollow(&dir.dir, path) {
+            hand_over(&dir.dir, &made)?;
+        }
+        Ok(())
+    })
+    .await
+}
+
 /// How a file is asked for.
 struct Asked {
     options: OpenOptions,
+    creates: bool,
+    exclusive: bool,
     mode: OpenMode,
     directory: bool,
 }
@@ -208,12 +252,25 @@ impl Asked {
         let mut mode = OpenMode::empty();
         mode.set(OpenMode::READ, read);
         mode.set(OpenMode::WRITE, write);
-        Ok(Self { options, mode, directory })
+        Ok(Self { options, creates: create, exclusive, mode, directory })
+    }
+
+    fn open_or_make(&self, dir: &fs::File, path: &Path) -> io::Result<fs::File> {
+        let open = |options: &OpenOptions| cap_primitives::fs::open(dir, path, options);
+        if !self.creates || !geteuid().is_root() {
+            return open(&self.options);
+        }
+        // Made by a call of its own, so that what was there already stays whose it is.
+        match open(self.options.clone().create_new(true)) {
+            Ok(made) => hand_over(dir, &made).map(|()| made),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !self.exclusive => open(&self.options),
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens it. Says whether it is a directory.
     fn open(&self, dir: &fs::File, path: &Path) -> Result<(fs::File, bool), ErrorCode> {
-        let file = cap_primitives::fs::open(dir, path, &self.options).map_err(|error| refused(&error))?;
+        let file = self.open_or_make(dir, path).map_err(|error| refused(&error))?;
         let kind = file.metadata()?.file_type();
         match (kind.is_dir(), kind.is_file()) {
             (true, _) => Ok((file, true)),
@@ -382,7 +439,7 @@ mod tests {
         assert!(missing(&mut linker, INTERFACE, OPEN_AT), "before it is defined");
         let mut linker = Linker::<State>::new(&wasmtime::Engine::default());
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).unwrap();
-        for name in [OPEN_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
+        for name in [OPEN_AT, CREATE_DIRECTORY_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
             assert!(!missing(&mut linker, INTERFACE, name), "{name} is not wasmtime-wasi's");
         }
         assert!(missing(&mut linker, "wasi:filesystem/types@0.2.99", OPEN_AT));
