@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use skillhost::error::{ErrorKind, Result};
-use skillhost::sandbox::link::{CloseReason, Ending, ExecEvent, ExecSpec, SessionSpec};
+use skillhost::sandbox::link::{CloseReason, Ending, ExecEvent, ExecSpec, Part, SessionSpec};
 use support::{Sandbox, ending, events, skip, stdout, until, user};
 
 /// How long a supervisor of these tests may say nothing.
@@ -70,7 +70,7 @@ async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
     let mut runs = sandbox.sh("echo up; sleep 1000").await;
     while !matches!(runs.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
     let mut feeds = link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sleep", "1000"], user()) }).await.unwrap();
-    let mut shell = link.session(SessionSpec { cwd: None, env: [].into(), user: user() }).unwrap();
+    let mut shell = link.session(SessionSpec { cwd: None, env: [].into(), home: "/tmp".into(), user: user() }).unwrap();
     assert!(matches!(shell.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let mut watch = link.watch(user(), ".").await.unwrap();
     watch.next().await.unwrap();
@@ -79,7 +79,7 @@ async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
     let mut fresh = sandbox.sh("true").await;
     shell.line("echo late", None).unwrap();
     let reads = async {
-        let mut read = link.read_file(user(), "file", None).await?;
+        let mut read = link.read_file(user(), "file", Part::whole(None)).await?;
         read.next().await
     };
     let list = link.list(user(), ".", 10);

@@ -19,7 +19,7 @@ use crate::api::types::{
 use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Source, Template};
-use crate::units::{hex, quoted};
+use crate::units::quoted;
 
 /// The most characters of a caller's own name for a call.
 const MAX_CALL_ID: usize = 128;

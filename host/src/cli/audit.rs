@@ -62,7 +62,9 @@ impl Audit {
             true => {
                 app.print_json(&serde_json::to_value(&list).map_err(|error| Error::other(error.to_string()))?).await?
             }
-            false => app.print_text(list.records.iter().map(|record| visible::line(&line(record)) + "\n").collect()).await?,
+            false => {
+                app.print_text(list.records.iter().map(|record| visible::line(&line(record)) + "\n").collect()).await?
+            }
         }
         Ok(0)
     }
