@@ -108,6 +108,13 @@ fn other_user() -> Option<u32> {
     std::env::var("SKILLHOST_TEST_UID").ok().map(|uid| uid.parse().expect("SKILLHOST_TEST_UID is a number"))
 }
 
+/// Makes a command run as whom the program does: with that user's group, too, or the host process cannot see who it is.
+pub fn run_as_user(command: &mut Command) {
+    if let Some(uid) = other_user() {
+        command.uid(uid).gid(uid);
+    }
+}
+
 /// Whom the program runs as.
 pub fn runs_as() -> u32 {
     other_user().unwrap_or_else(|| rustix::process::geteuid().as_raw())
@@ -251,8 +258,8 @@ impl User {
                 }
             }
             std::os::unix::fs::lchown(self.home.path(), Some(uid), Some(uid)).unwrap();
-            command.uid(uid).gid(uid);
         }
+        run_as_user(&mut command);
         command.envs(self.env());
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null());

@@ -92,7 +92,7 @@ impl Client {
     }
 
     /// The next message; none when the server has ended.
-    pub fn next(&mut self) -> Option<Value> {
+    pub fn receive(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.from.as_mut().unwrap().read_line(&mut line).unwrap();
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())

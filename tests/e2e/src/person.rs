@@ -1,12 +1,11 @@
 //! The person at the keyboard: a terminal of their own, in which they read what a command asks and answer it.
 
 use std::io::Read as _;
-use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{Done, User, runs_as};
+use crate::{Done, User, run_as_user};
 
 /// Gives a command a controlling terminal beside its three streams, which stay what they are: what is asked, is asked there.
 /// The first argument is what is waited for, the second what is then typed; at the end, a file of descriptor 3 has what was shown.
@@ -60,8 +59,8 @@ impl User {
                 None => command.env_remove(name),
             };
         }
-        // As whom the program is run elsewhere, too.
-        command.uid(runs_as()).stdin(Stdio::from(tell)).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run_as_user(&mut command);
+        command.stdin(Stdio::from(tell)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         // Its own copy of the other end is closed with it.
         drop(command);

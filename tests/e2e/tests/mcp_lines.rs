@@ -47,7 +47,7 @@ fn a_line_that_is_no_message_is_answered_under_its_id() {
         (br#"{"jsonrpc":"2.0","id":908,"method":"skills/get","params":{}}"#.to_vec(), json!(908), -32602),
     ] {
         client.send_bytes(&line);
-        let answer = client.next().unwrap();
+        let answer = client.receive().unwrap();
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&id, &json!(code)), "{answer}");
     }
     let bad_cursor = client.ask("tools/list", json!({"cursor": "100"}));
@@ -72,7 +72,7 @@ fn what_comes_before_the_first_request_ends_nothing() {
     client.send(
         r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}"#,
     );
-    let refused = client.next().unwrap();
+    let refused = client.receive().unwrap();
     assert!(refused["error"]["message"].as_str().unwrap().contains("clientInfo"), "{refused}");
     assert!(client.tools().contains(&"hello__greet".to_owned()));
     // Nor is it an error to say nothing at all.
@@ -88,7 +88,7 @@ fn an_id_that_is_in_use_names_no_second_request() {
     let id = client.begin("tools/call", spins());
     eventually("it runs", || (calls(&user) == 1).then_some(()));
     client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string());
-    let refused = client.next().unwrap();
+    let refused = client.receive().unwrap();
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(id), &json!(-32600)), "{refused}");
     // The first is still what the id names.
     client
@@ -125,10 +125,10 @@ fn what_ran_when_the_input_ended_is_ended() {
     client.ask("tools/call", waits(1_500));
     let last = client.begin("tools/call", waits(4_000));
     client.end_input();
-    let answer = client.next().unwrap();
+    let answer = client.receive().unwrap();
     assert_eq!(answer["id"], last, "{answer}");
     assert_eq!(calls(&user), 0, "the call {spinning} runs on");
-    assert_eq!(client.next(), None);
+    assert_eq!(client.receive(), None);
     assert!(client.child.wait().unwrap().success());
 }
 
@@ -169,7 +169,7 @@ fn a_client_that_never_reads_makes_nothing_grow() {
     // Now it reads, and has every answer.
     let mut answered = std::collections::HashSet::new();
     while answered.len() < FLOOD as usize {
-        let answer = client.next().expect("the server ended");
+        let answer = client.receive().expect("the server ended");
         assert!(answer["result"]["tools"].is_array() && answered.insert(answer["id"].as_u64().unwrap()), "{answer}");
     }
     let grown = peak() - before;
@@ -188,7 +188,7 @@ fn a_call_that_says_nothing_still_shows_that_it_goes_on() {
     client.send(&json!({"jsonrpc": "2.0", "id": 900, "method": "tools/call", "params": params}).to_string());
     let mut before = -1.0;
     for _ in 0..2 {
-        let heard = client.next().unwrap();
+        let heard = client.receive().unwrap();
         assert_eq!(
             (&heard["method"], &heard["params"]["progressToken"]),
             (&json!("notifications/progress"), &json!("t"))

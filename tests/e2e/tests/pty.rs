@@ -1,10 +1,9 @@
 //! A command with a terminal of its own, and the terminal that the program itself runs in.
 
-use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes, runs_as};
+use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes, run_as_user};
 
 /// A person at a terminal: runs a program in one, types when it shows what is waited for, and says at the end what was
 /// shown, how the program ended, and whether the terminal is as it was. The script is a list of `[wait for, then]`, where `then`
@@ -65,8 +64,7 @@ fn person(user: &User, script: &Value, args: &[&str]) -> Value {
             None => command.env_remove(name),
         };
     }
-    // As whom the program is run elsewhere, too.
-    command.uid(runs_as());
+    run_as_user(&mut command);
     let done: Done = command.env("TERM", "vt220").output().unwrap().into();
     done.ok().json()
 }
