@@ -23,7 +23,7 @@ fn long() -> String {
 fn refused() -> Vec<Request> {
     let id = long;
     vec![
-        Request::ReadFile { container_id: id(), path: long() },
+        Request::ReadFile { container_id: id(), path: long(), offset: 0, max_bytes: None },
         Request::ListFiles { container_id: id(), path: long() },
         Request::RemoveFile { container_id: id(), path: long(), recursive: true },
         Request::StopSandbox { container_id: id() },

@@ -109,7 +109,7 @@ impl Client {
     /// The answer to a request, whatever comes before it.
     pub fn answer(&mut self, id: u64) -> Value {
         loop {
-            let message = self.next().expect("the server ended");
+            let message = self.receive().expect("the server ended");
             if message["id"] == id {
                 return message;
             }

@@ -243,7 +243,7 @@ mod docker {
         needs_engine!();
         let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n[policy.agents]\nnetwork = [\"none\"]\n");
         user.add_skill("probe");
-        user.run(["trust"]).ok();
+        user.trust();
         let launch = |network: &str| user.launch(["--network", network]);
         let (closed, open) = (launch("none"), launch("bridge"));
         let attach = |id: &str| json!({"id": id, "line": "true"});

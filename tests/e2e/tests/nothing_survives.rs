@@ -213,7 +213,7 @@ mod docker {
         // Its lease is renewed by the host that finds it, and so ends nothing.
         let (user, mark) = (User::new("[sandbox]\nlease = \"300s\"\n"), mark());
         user.add_skill("probe");
-        user.run(["trust"]).ok();
+        user.trust();
         let args = json!({"line": format!("{} sleep 86399", hostile(&mark)), "then": "wait"}).to_string();
         let mut child = user.spawn(["run", "probe.start", "--json", &args]);
         alive(&mark);

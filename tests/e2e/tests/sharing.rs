@@ -42,26 +42,6 @@ fn ids(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_list_shows_no_sandbox_of_another_session_in_any_scope() {
-    needs_engine!();
-    let user = User::new("");
-    // Of an agent of the same name, and there for all of their own session.
-    let theirs = user.launch(["--shared", "--session", "other"]);
-    let strangers = user.launch(["--shared", "--tenant", "other"]);
-    let mine = user.launch(["--shared"]);
-    for scope in ["own", "used", "session"] {
-        let listed = |who: &[&str]| {
-            user.run([&["sandbox", "list", "--scope", scope, "--output", "json"], who].concat()).ok().json()
-        };
-        assert_eq!(ids(&listed(&[])), [&*mine], "{scope}");
-        assert_eq!(ids(&listed(&["--session", "other"])), [&*theirs], "{scope}");
-        assert_eq!(ids(&listed(&["--tenant", "other"])), [&*strangers], "{scope}");
-        let peer = listed(&["--agent", "peer"]);
-        assert_eq!(ids(&peer), if scope == "session" { vec![&*mine] } else { vec![] }, "{scope}");
-    }
-}
-
-#[test]
 fn a_sandbox_that_is_not_shared_is_its_owners_alone() {
     needs_engine!();
     let user = User::new("");
@@ -85,6 +65,26 @@ fn a_sandbox_that_is_not_shared_is_its_owners_alone() {
 /// What only a container engine gives.
 mod docker {
     use super::*;
+
+    #[test]
+    fn a_list_shows_no_sandbox_of_another_session_in_any_scope() {
+        needs_engine!();
+        let user = User::new("");
+        // Of an agent of the same name, and there for all of their own session.
+        let theirs = user.launch(["--shared", "--session", "other"]);
+        let strangers = user.launch(["--shared", "--tenant", "other"]);
+        let mine = user.launch(["--shared"]);
+        for scope in ["own", "used", "session"] {
+            let listed = |who: &[&str]| {
+                user.run([&["sandbox", "list", "--scope", scope, "--output", "json"], who].concat()).ok().json()
+            };
+            assert_eq!(ids(&listed(&[])), [&*mine], "{scope}");
+            assert_eq!(ids(&listed(&["--session", "other"])), [&*theirs], "{scope}");
+            assert_eq!(ids(&listed(&["--tenant", "other"])), [&*strangers], "{scope}");
+            let peer = listed(&["--agent", "peer"]);
+            assert_eq!(ids(&peer), if scope == "session" { vec![&*mine] } else { vec![] }, "{scope}");
+        }
+    }
 
     fn shared(user: &User) -> String {
         user.launch(["--shared", "--agent", "owner"])

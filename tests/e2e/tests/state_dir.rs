@@ -64,9 +64,8 @@ fn compiled(user: &User) -> PathBuf {
 #[test]
 fn a_state_directory_made_under_any_umask_is_private() {
     for umask in [0, 0o022, 0o077] {
-        let user = User::with_skills(&["hello"]);
-        user.run(["host", "stop"]).ok();
-        fs::remove_dir_all(user.state()).unwrap();
+        let user = User::new("[approvals]\nwithout-terminal = true\n");
+        user.add_skill("hello");
         run(&user, umask, ["trust"]);
         hello(&user, umask);
         assert_eq!(open_to_others(&user.state()), [], "under {umask:o}");

@@ -85,7 +85,7 @@ fn check_for(source: &Path, sockets: &[PathBuf]) -> Result<PathBuf> {
 }
 
 fn real_path(source: &Path) -> Result<PathBuf> {
-    let real = source.canonicalize().map_err(|error| Error::from(error).context(source.display()))?;
+    let real = source.canonicalize().map_err(|error| Error::of_file(error).context(source.display()))?;
     match real.to_str() {
         Some(_) => Ok(real),
         None => Err(Error::invalid_argument(format!(
