@@ -100,7 +100,7 @@ async fn what_is_wrong_with_a_component_is_said() {
     let text = "(component (core module $guest (func (export \"run\") (result i32) (i64.const 0)))
         (core instance $guest (instantiate $guest)) (func (export \"run\") (result u32) (canon lift (core func $guest \"run\"))))";
     machine.add_component("broken", &wat::parse_str(text).unwrap(), "");
-    let says = ["cannot be compiled", "type mismatch"];
+    let says = ["does not take the component", "type mismatch"];
     machine.run("broken", nothing()).await.fails(ErrorKind::InvalidArgument, &says);
     machine.holds_nothing();
 }

@@ -170,8 +170,8 @@ fn what_a_running_host_was_not_started_with_is_not_ignored() {
     succeeded(&state.run(&["list", "--backend", "docker"]));
     succeeded(&state.run(&["list"]));
     succeeded(&state.run(&["list", "--backend", "docker"]));
-    failed(&state.run(&["list", "--backend", "local"]), 2, "--backend docker");
-    failed(&state.command(&["list"]).env("SANDBOX_TYPE", "local").output().unwrap(), 2, "--backend docker");
+    failed(&state.run(&["list", "--backend", "local"]), 2, "backend docker");
+    failed(&state.command(&["list"]).env("SANDBOX_TYPE", "local").output().unwrap(), 2, "backend docker");
     failed(&state.command(&["list"]).env("SANDBOX_TYPE", "dokcer").output().unwrap(), 2, "dokcer");
     failed(&state.run(&["list", "--backend", "dokcer"]), 2, "dokcer");
 }

@@ -206,7 +206,7 @@ impl Source {
             Self::File(path) => path,
         };
         let place = |error: Error| error.context(path.display());
-        let mode = std::fs::metadata(path).map_err(|error| place(error.into()))?.permissions().mode();
+        let mode = std::fs::metadata(path).map_err(|error| place(Error::of_file(error)))?.permissions().mode();
         if mode & 0o077 != 0 {
             return Err(Error::denied(format!(
                 "{}: other users of this machine can use it (mode {:o}): `chmod go-rwx` it, and make a new token if anybody may have read it",

@@ -352,7 +352,7 @@ async fn run(mut command: Command, deadline: Duration, progress: Progress<'_>) -
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child =
-        command.spawn().map_err(|error| Error::from(error).context(format!("`{program}` did not start")))?;
+        command.spawn().map_err(|error| Error::of_file(error).context(format!("`{program}` did not start")))?;
     let stderr = child.stderr.take().ok_or_else(|| Error::other("no pipe to a program that was given one"))?;
 
     let mut tail = std::collections::VecDeque::new();

@@ -110,7 +110,7 @@ fn a_project_that_is_not_there_is_a_mistake_whatever_is_asked() {
         vec!["/no/such".to_owned(), file.display().to_string(), file.join("x").display().to_string(), String::new()];
     if runs_as() != 0 {
         use std::os::unix::fs::PermissionsExt as _;
-        fs::set_permissions(&hidden, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&hidden, fs::Permissions::from_mode(0o0)).unwrap();
         bad.push(hidden.join("project").display().to_string());
     }
     for verb in [
