@@ -33,7 +33,7 @@ const CONTROLS: &[Control] = &[
 ];
 
 pub(super) const HASH: Row = Row {
-    name: "metering/hash",
+    name: "work/hash",
     what: "SHA-256 of 64 KiB, 8 times, by a component with fuel and epochs",
     unit: Unit::Time,
     goal: None,
@@ -42,7 +42,7 @@ pub(super) const HASH: Row = Row {
 };
 
 pub(super) const SORT: Row = Row {
-    name: "metering/sort",
+    name: "work/sort",
     what: "10,000 numbers put in order, 8 times, by a component with fuel and epochs",
     unit: Unit::Time,
     goal: None,
@@ -51,7 +51,7 @@ pub(super) const SORT: Row = Row {
 };
 
 pub(super) const JSON: Row = Row {
-    name: "metering/json",
+    name: "work/json",
     what: "200 records written, read and written again as JSON, 8 times, by a component with fuel and epochs",
     unit: Unit::Time,
     goal: None,
@@ -60,7 +60,7 @@ pub(super) const JSON: Row = Row {
 };
 
 pub(super) const MATRIX: Row = Row {
-    name: "metering/matrix",
+    name: "work/matrix",
     what: "a product of two matrices of 64 by 64, 16 times, by a component with fuel and epochs",
     unit: Unit::Time,
     goal: None,
