@@ -28,7 +28,7 @@ fn a_line_that_is_no_message_is_answered_under_its_id() {
     let mut client = Client::start(&user, []);
     client.tools();
     let call = |id: u32, arguments: &[u8]| {
-        let head = format!(r#"{{"method":"tools/call","params":{{"name":"hello","arguments":"#);
+        let head = r#"{"method":"tools/call","params":{"name":"hello","arguments":"#;
         let tail = format!(r#"}},"jsonrpc":"2.0","id":{id}}}"#);
         [head.as_bytes(), arguments, tail.as_bytes()].concat()
     };
