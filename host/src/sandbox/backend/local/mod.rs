@@ -8,6 +8,7 @@
 //! What cannot be had is refused with the remedy, or said in the sandbox's notes; nothing falls back to less.
 
 mod cgroup;
+mod remedy;
 mod system;
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +33,7 @@ use crate::sandbox::images::Role;
 use crate::sandbox::spec::{Identity, SandboxSpec};
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
+use remedy::remedy;
 
 /// For a sandbox to be made on a machine under load; it takes some milliseconds.
 const MAKE: Duration = Duration::from_secs(15);
@@ -443,40 +445,6 @@ fn understand(line: &str) -> Result<i32> {
         return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
     };
     Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
-}
-
-/// What helps, as far as the place of the failure tells.
-fn remedy(stage: Stage) -> String {
-    let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
-    match stage {
-        Stage::User if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") => {
-            "this kernel lets only root make user namespaces (`sysctl kernel.unprivileged_userns_clone=1` changes that)"
-                .into()
-        }
-        Stage::User if setting("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") => {
-            "user namespaces are switched off (`sysctl user.max_user_namespaces=10000` switches them on)".into()
-        }
-        Stage::User | Stage::Namespaces
-            if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") =>
-        {
-            "AppArmor keeps user namespaces from programs that have no profile (allow them to skillhost's supervisor, or \
-             `sysctl kernel.apparmor_restrict_unprivileged_userns=0`)"
-                .into()
-        }
-        Stage::User | Stage::Namespaces => {
-            "this process may make no namespaces; in a container, its seccomp profile or lacking rights forbid it. Use a \
-             container engine (`--backend docker`), or start skillhost where user namespaces are allowed"
-                .into()
-        }
-        Stage::Proc => "this process itself lives in a container that hides parts of /proc, and the kernel gives no fresh \
-                        one there; run it in one whose /proc is not masked, or use a container engine"
-            .into(),
-        Stage::Files => "the state directory, the workspace and what `[local] read-only` lists must be there and on file \
-                         systems that may be mounted"
-            .into(),
-        Stage::Filter => "this kernel has no seccomp filters, and without them there is no sandbox".into(),
-        Stage::Spec | Stage::Privileges => "which is not expected; please report it".into(),
-    }
 }
 
 /// Checks that no user of the sandbox is root of this machine: the kernel's table has lines of a uid inside, a uid
