@@ -64,13 +64,14 @@ pub const LOCKED_LIMIT: ProcessLimit = ProcessLimit { soft: 8 << 20, hard: 8 << 
 /// A workspace's mode: owner and group, and what is made inside stays with the group.
 pub const WORKSPACE_MODE: u32 = 0o2770;
 
+/// The least that a data frame takes from its exec's window: otherwise a peer could send a window of one-byte frames, each of
+/// which costs its receiver far more memory than a byte.
+pub const LEAST_CREDIT: u32 = 512;
+
 /// What a data frame of `len` bytes takes from its exec's window.
-///
-/// Never less than 512: otherwise a peer could send a window of one-byte frames, each of which costs its receiver far
-/// more memory than a byte.
 #[must_use]
 pub fn credit_cost(len: usize) -> u32 {
-    u32::try_from(len.max(512)).unwrap_or(u32::MAX)
+    u32::try_from(len).unwrap_or(u32::MAX).max(LEAST_CREDIT)
 }
 
 /// The most notes that a copy gives; what it left out beyond is counted.

@@ -23,8 +23,8 @@ pub struct LocalSpec {
     /// What of the host is seen inside in its own place, read-only. A symbolic link stays one; what is not there is
     /// left out.
     pub system: Vec<String>,
-    /// The same for paths that must be there: what a symbolic link leads to is seen in the link's place.
-    pub extra: Vec<String>,
+    /// The same for what must be there: what a symbolic link leads to is seen in the link's place.
+    pub extra: Vec<Shown>,
     /// The bound of `/tmp`.
     pub tmp_bytes: u64,
     /// Which users there are.
@@ -39,6 +39,15 @@ pub struct LocalSpec {
     pub bare: bool,
     /// Nothing is to run: the making is all that is wanted to know.
     pub probe: bool,
+}
+
+/// What of the host is seen inside in the place that it was named by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// How it was named, perhaps by way of symbolic links.
+    pub name: String,
+    /// Where that led when the host looked at it: nothing else is shown.
+    pub real: String,
 }
 
 /// The users of a sandbox and who they are on the host.

@@ -176,8 +176,10 @@ pub enum Program {
     Session,
 }
 
-/// A terminal's size, in characters.
+/// A terminal's size, in characters, 1 to 65,535 each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct TerminalSize {
     /// Lines.
     pub rows: u16,

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::{Descriptors, StreamError};
-use skillhost_protocol::{Ending, FileError, FileErrorKind, Kind, ProtocolError, TerminalSize, ToHost, credit_cost};
+use skillhost_protocol::{
+    Ending, FileError, FileErrorKind, Kind, LEAST_CREDIT, ProtocolError, TerminalSize, ToHost, credit_cost,
+};
 
 use crate::buffers::{Output, Read};
 use crate::driver::{Record, Shell};
@@ -19,8 +21,6 @@ use crate::session::{End, Session, Tree};
 use crate::stdin::Stdin;
 use crate::sys;
 
-/// The least credit that a data frame can be sent against.
-const LEAST: u32 = 512;
 /// For a keeper to report its tree's death, on top of the grace: one that is stopped, by a workload of the same user,
 /// never does.
 const KEEPERS_TIME: Duration = Duration::from_secs(2);
@@ -152,7 +152,7 @@ impl Exec {
         };
         let stdin = self.stdin.waits_for().filter(|_| comes.is_none());
         let session = self.session.as_ref().and_then(|session| session.interest());
-        let readable = room && self.credit >= LEAST && (self.answered || self.is_file);
+        let readable = room && self.credit >= LEAST_CREDIT && (self.answered || self.is_file);
         let [stdout, stderr] = &self.streams;
         [
             (Part::Status, self.status.as_ref(), PollFlags::IN),
@@ -268,8 +268,12 @@ impl Exec {
         }
     }
 
-    /// One read of a stream.
+    /// One read of a stream, as far as there is credit. Both streams may have been ready when there was enough for one: what
+    /// is read into no room looks like a stream's end.
     fn read_stream(&mut self, index: usize, out: &mut Output) -> Read {
+        if self.credit < LEAST_CREDIT {
+            return Read::Nothing;
+        }
         let limit = usize::try_from(self.credit).unwrap_or(0);
         let Some(stream) = self.streams.get_mut(index) else { return Read::End };
         let Some(fd) = &stream.fd else { return Read::End };
@@ -308,7 +312,7 @@ impl Exec {
         for index in 0..2 {
             // Everybody who wrote is dead, so an empty pipe stays so, even if its other end was passed to a stranger.
             while self.streams.get(index).is_some_and(|stream| stream.fd.is_some()) {
-                if self.credit < LEAST || !out.has_room() {
+                if self.credit < LEAST_CREDIT || !out.has_room() {
                     return false;
                 }
                 if self.read_stream(index, out) == Read::Nothing
@@ -502,7 +506,7 @@ impl Exec {
         }
         for index in 0..2 {
             while self.session.as_ref().is_some_and(|session| session.owes(index)) {
-                if self.credit < LEAST || !out.has_room() {
+                if self.credit < LEAST_CREDIT || !out.has_room() {
                     return false;
                 }
                 if !matches!(self.read_stream(index, out), Read::Some(_)) {

@@ -26,6 +26,7 @@ mod supervisor;
 mod sys;
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -125,6 +126,6 @@ fn give(path: &Path, uid: &OsStr, gid: &OsStr) -> ExitCode {
 }
 
 fn refuse(why: &str) -> ExitCode {
-    eprintln!("{why}");
+    let _ = writeln!(std::io::stderr(), "{why}");
     ExitCode::FAILURE
 }

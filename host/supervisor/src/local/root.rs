@@ -10,14 +10,16 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_remount, unmount,
 };
-use skillhost_protocol::local::{LocalSpec, Stage, Users};
+use skillhost_protocol::local::{LocalSpec, Shown, Stage, Users};
 
 use super::Failure;
 
@@ -47,8 +49,10 @@ pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
     for path in &spec.system {
         show(root, Path::new(path)).map_err(|error| files(path, error))?;
     }
-    for path in &spec.extra {
-        bind(Path::new(path), &inside(root, Path::new(path))).map_err(|error| files(path, error))?;
+    for Shown { name, real } in &spec.extra {
+        unchanged(Path::new(real))
+            .and_then(|opened| bind(&by_descriptor(&opened), &inside(root, Path::new(name))))
+            .map_err(|error| files(name, error))?;
     }
     bind(Path::new(&spec.workspace), &root.join("workspace")).map_err(|error| files(&spec.workspace, error))?;
     bind(Path::new(&spec.control), &root.join(".skillhost")).map_err(|error| files(&spec.control, error))?;
@@ -101,6 +105,19 @@ fn show(root: &Path, path: &Path) -> io::Result<()> {
         }
         Ok(_) => bind(path, &to),
     }
+}
+
+/// Opens what is at a path, which has to lead through no link, as it did when the host looked at it.
+fn unchanged(real: &Path) -> io::Result<OwnedFd> {
+    let opened = open(real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    match fs::read_link(by_descriptor(&opened))? == real {
+        true => Ok(opened),
+        false => Err(io::Error::other("it leads elsewhere than when the host looked at it")),
+    }
+}
+
+fn by_descriptor(opened: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", opened.as_raw_fd()).into()
 }
 
 fn bind(from: &Path, to: &Path) -> io::Result<()> {
@@ -243,6 +260,19 @@ mod tests {
         assert_eq!(read[1], (PathBuf::from("/usr"), flags));
         assert_eq!(read[2].0, PathBuf::from("/work space\\\t"));
         assert!(mounts("22 1 0:21 /").is_err());
+    }
+
+    #[test]
+    fn what_leads_elsewhere_by_now_is_not_shown() {
+        let dir = std::env::temp_dir().canonicalize().unwrap().join(format!("sk-unchanged-{}", std::process::id()));
+        let (tools, other) = (dir.join("tools"), dir.join("other"));
+        fs::create_dir_all(tools.join("bin")).unwrap();
+        fs::create_dir_all(other.join("bin")).unwrap();
+        unchanged(&tools.join("bin")).unwrap();
+        fs::rename(&tools, dir.join("moved")).unwrap();
+        symlink(&other, &tools).unwrap();
+        assert!(unchanged(&tools).is_err() && unchanged(&tools.join("bin")).is_err());
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
