@@ -10,8 +10,7 @@ use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
 use rustix::fs::{FileType, OFlags, Stat, fstat};
-
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// Opens a directory, to read beneath it.
 pub(crate) fn open_dir(dir: &Path) -> Result<Dir> {
@@ -77,7 +76,7 @@ fn stat(file: &File) -> std::io::Result<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn nothing_outside_the_directory_is_read() {

@@ -15,16 +15,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::Network;
+use skillhost_api::units;
 
 pub use self::http::{HttpConfig, Token};
-use crate::api::types::Network;
 use crate::blackboard::{self, Eviction};
 use crate::broker::quota::QuotaLimits;
 use crate::db::Durability;
-use crate::error::{Error, Result};
 use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
-use crate::units;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
@@ -39,7 +40,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Config {
     /// `auto`, `docker` or `local`; `--backend`, `SKILLHOST_BACKEND` and `SANDBOX_TYPE` stand above it.
-    pub backend: Option<String>,
+    pub backend: Option<BackendChoice>,
     /// The roles' file, relative to this one; the built-in roles when absent.
     pub images: Option<PathBuf>,
     /// How long an idle host process with no sandbox stays (default 60s).

@@ -1,7 +1,7 @@
 //! Ids: a prefix that says what it is, and random digits.
 
-use crate::error::{Error, Result};
-use crate::units::hex;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::hex;
 
 /// So many random bytes, in hexadecimal.
 pub(crate) fn random_hex(bytes: usize) -> Result<String> {

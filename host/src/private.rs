@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// What nobody else has in a directory of ours.
 const OTHERS: u32 = 0o077;
@@ -181,7 +180,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     fn mode(path: &Path) -> u32 {
         path.symlink_metadata().unwrap().permissions().mode() & 0o7777

@@ -1,9 +1,11 @@
 //! Which directory may be a project: the one whose skills are found, and that is the host root `project`.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use nix::unistd::{Uid, User};
+use skillhost_api::error::{Error, Result};
+
+use crate::paths::{Mounts, check_apart};
 
 /// The project that somebody named, as it is from anywhere. It must be a directory that is there.
 pub(crate) fn named(said: &Path) -> Result<PathBuf> {
@@ -18,23 +20,26 @@ pub(crate) fn named(said: &Path) -> Result<PathBuf> {
     }
 }
 
+/// A project of somebody who is not this host's owner, who would become it in the state directory.
+pub(crate) fn apart(project: PathBuf, state_dir: &Path) -> Result<PathBuf> {
+    check_apart(&project, state_dir).map_err(|error| error.context("the project"))?;
+    Ok(project)
+}
+
 /// Whether a directory is far more than a project: the root of the file system, the home directory, or one that holds it.
 /// Programs are started there by service managers and desktops, which mean no project by it.
 pub(crate) fn is_too_wide(dir: &Path) -> bool {
-    let homes = [std::env::var_os("HOME").map(PathBuf::from), std::env::home_dir()];
+    // What a service manager sets HOME to need not be where the user's files are.
+    let users = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
+    let homes = [std::env::var_os("HOME").map(PathBuf::from), users];
     holds(dir, homes.iter().flatten().map(PathBuf::as_path).chain([Path::new("/")]))
 }
 
 /// Whether `dir` is one of these, or one of these lies in it, by whatever name. What cannot be looked at is taken to be.
 fn holds<'a>(dir: &Path, mut inner: impl Iterator<Item = &'a Path>) -> bool {
-    let Ok(meta) = std::fs::metadata(dir) else { return true };
-    // By its number rather than its name: a bind mount is another name that no path leads back from.
-    let is_dir =
-        |path: &Path| std::fs::metadata(path).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()));
-    inner.any(|inner| {
-        let inner = inner.canonicalize().unwrap_or_else(|_| inner.to_owned());
-        inner.ancestors().any(is_dir)
-    })
+    let mounts = Mounts::now();
+    let tree = mounts.tree(dir);
+    std::fs::metadata(dir).is_err() || inner.any(|inner| tree.holds(inner))
 }
 
 #[cfg(test)]
@@ -49,7 +54,7 @@ mod tests {
         assert_eq!(named(dir.path()).unwrap(), dir.path());
         for bad in [file.clone(), file.join("below"), dir.path().join("none"), PathBuf::new()] {
             let error = named(&bad).unwrap_err();
-            assert_eq!(error.kind, crate::error::ErrorKind::InvalidArgument);
+            assert_eq!(error.kind, skillhost_api::error::ErrorKind::InvalidArgument);
             assert!(error.message.contains(&bad.display().to_string()), "{error}");
         }
     }

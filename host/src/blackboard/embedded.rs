@@ -10,6 +10,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension as _, Transaction, params};
 use serde_json::Value;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::BlackboardEntry;
+use skillhost_api::units::now_ms;
 
 use super::read::{Watching, list, there};
 use super::room::{Refused, Room, Session};
@@ -20,11 +24,7 @@ use super::{
     Events, Eviction, Limits, Listed, MAX_VALUE, MAX_WATCHERS, Selection, Store, Stream, Totals, Write, chunk_key,
     complete_key,
 };
-use crate::api::types::BlackboardEntry;
-use crate::caller::Caller;
 use crate::db::{Db, atomically};
-use crate::error::{Error, Result};
-use crate::units::now_ms;
 
 /// The store.
 pub(crate) struct Embedded {

@@ -1,9 +1,8 @@
 //! What keys, patterns, tags and metadata look like, and the keys that streams have.
 
 use serde_json::{Map, Value};
-
-use crate::error::{Error, Result};
-use crate::units::quoted;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::quoted;
 
 /// The longest key or pattern, in bytes.
 const MAX_KEY: usize = 256;
@@ -104,7 +103,7 @@ pub(crate) fn check_metadata(metadata: &Map<String, Value>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn bad_keys_are_refused() {

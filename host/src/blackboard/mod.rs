@@ -27,16 +27,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::Result;
+use skillhost_api::types::{BlackboardEntry, BlackboardEvent};
 
 pub(crate) use embedded::Embedded;
 pub(crate) use glob::{covers, matches};
 pub(crate) use key::{
     check_key, check_metadata, check_pattern, check_tags, check_unreserved, chunk_key, complete_key, stream_key,
 };
-
-use crate::api::types::{BlackboardEntry, BlackboardEvent};
-use crate::caller::Caller;
-use crate::error::Result;
 
 /// The longest value, in bytes of JSON text.
 pub(crate) const MAX_VALUE: usize = 1024 * 1024;

@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension as _, Transaction, params};
+use skillhost_api::error::Result;
+use skillhost_api::types::{BlackboardChange, BlackboardEvent};
+use skillhost_api::units::now_ms;
 
 use super::row::{ENTRY, Raw};
 use super::watch::Place;
 use super::{Events, MAX_LISTED, MAX_LISTED_BYTES, Selection};
-use crate::api::types::{BlackboardChange, BlackboardEvent};
 use crate::db::Db;
-use crate::error::Result;
-use crate::units::now_ms;
 
 /// How many entries a watcher that asked for what is there already reads at once.
 const PAGE: usize = 64;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 use serde_json::{Map, Value};
+use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 
 use super::watch::Weighed;
 use super::{Eviction, Limits, Totals, Write};
-use crate::api::types::{BlackboardChange, BlackboardEvent};
 
 /// Which room an entry is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use rusqlite::Row;
 use serde_json::Value;
-
-use crate::api::types::BlackboardEntry;
+use skillhost_api::types::BlackboardEntry;
 
 /// What [`Raw`] is read from, in its order.
 pub(super) const ENTRY: &str =

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rusqlite::{Transaction, params};
+use skillhost_api::units::now_ms;
 use tokio::sync::Notify;
 
 use super::Limits;
 use super::room::Session;
 use super::watch::{Hub, Weighed};
 use crate::db::{Db, atomically};
-use crate::units::now_ms;
 
 /// How many entries that have expired are removed at once.
 const SWEEP: usize = 256;

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
+use skillhost_api::error::ErrorKind;
+use skillhost_api::types::BlackboardChange as Change;
 
 use super::*;
-use crate::api::types::BlackboardChange as Change;
 use crate::db::{Db, Durability};
-use crate::error::ErrorKind;
 
 struct Board {
     store: Arc<Embedded>,
@@ -228,7 +228,7 @@ async fn what_expired_while_nobody_looked_is_absent_and_removed_by_the_next_host
     let expires = board.store.publish(&me(), short).await.unwrap().expires_at_ms.unwrap();
     let Board { store, dir } = board;
     drop(store);
-    while crate::units::now_ms() <= expires {
+    while skillhost_api::units::now_ms() <= expires {
         tokio::task::yield_now().await;
     }
     let again = reopened(&dir);

@@ -4,12 +4,13 @@
 //! nothing is waited for: a full queue lets its oldest event go and counts it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
+use skillhost_api::types::BlackboardEvent;
 use tokio::sync::Notify;
 
 use super::{MAX_WATCHERS, Selection};
-use crate::api::types::BlackboardEvent;
 
 /// How many bytes of values may wait for a watcher, however few events they are. Watchers share them.
 const MAX_WAITING: usize = 16 * 1024 * 1024;
@@ -51,9 +52,9 @@ pub(super) struct Place {
     watcher: Arc<Watcher>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
     // Nothing panics while one is held; if it did, a queue would still be a queue.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Hub {
@@ -136,7 +137,7 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
-    use crate::api::types::BlackboardChange;
+    use skillhost_api::types::BlackboardChange;
 
     fn event(id: u64, bytes: usize) -> Weighed {
         let event = BlackboardEvent {

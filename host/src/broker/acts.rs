@@ -3,8 +3,9 @@
 //! Whoever acts has the command already, each in their own way: a guest by its handle, others by an id in the table of background
 //! processes. What is checked and recorded of the act is the same for all, and is here.
 
+use skillhost_api::error::{Error, Result};
+
 use super::{Actor, Broker};
-use crate::error::{Error, Result};
 
 /// The command that is acted on.
 #[derive(Debug, Clone, Copy)]

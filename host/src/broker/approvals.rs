@@ -10,18 +10,19 @@
 //! question, two questions could be made that share one, the harmless to be shown and the other to be approved by it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{Approval, ApprovalKind, ApprovalList};
+use skillhost_api::units::quoted;
 
 use super::accepted::Keeps;
 use super::question::{Injective, What};
-use super::{Actor, Broker};
-use crate::api::types::{Approval, ApprovalKind, ApprovalList};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
+use super::{Actor, Broker, Record};
 use crate::ids;
 use crate::sandbox::spec::SandboxInfo;
-use crate::units::quoted;
 
 /// How long a question stands, and how long the answer to one about an effect holds.
 const STANDS: Duration = Duration::from_secs(10 * 60);
@@ -62,7 +63,7 @@ pub(super) struct Lasting {
 
 impl Approvals {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Asked>> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         asked.retain(|asked| asked.at.elapsed() < STANDS);
         asked
     }
@@ -88,6 +89,26 @@ impl Approvals {
         let advice = "put what is long into a file of the sandbox and name that, or shorten it";
         let shown = shown(actor, ApprovalKind::Effect, actor.skill.clone(), effect, what, advice)?;
         put(&mut asked, &actor.caller, digest, Asking { shown, recorded: recorded(what), keeps: None }).map(Some)
+    }
+
+    /// The question under this id, noted in the record of its answer; and what is kept when it is approved.
+    fn note(&self, record: &mut Record, id: &str) -> Result<(Approval, Option<Box<Keeps>>)> {
+        record.note("approval", id);
+        let asked = self.lock();
+        let asked = asked.iter().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
+        record.note("kind", asked.shown.kind.name());
+        record.note("what", asked.recorded.clone());
+        if let Some(keeps) = &asked.keeps {
+            keeps.note(record);
+        }
+        Ok((asked.shown.clone(), asked.keeps.clone()))
+    }
+
+    /// Lets the effect happen that was asked about.
+    fn allow(&self, id: &str) -> Result<()> {
+        let mut asked = self.lock();
+        asked.iter_mut().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?.shown.approved = true;
+        Ok(())
     }
 
     /// Asks about a skill. Whoever asks, it is the same question.
@@ -124,6 +145,10 @@ fn shown(
     let Caller { tenant, session, agent } = actor.caller.clone();
     let (id, effect, what) = (String::new(), effect.to_owned(), what.shown(advice)?);
     Ok(Approval { id, kind, agent, session, tenant, skill, effect, what, approved: false })
+}
+
+fn nothing_waits(id: &str) -> Error {
+    Error::not_found(format!("nothing waits for approval under {}: `skillhost approve` lists what does", quoted(id)))
 }
 
 fn recorded(what: &What) -> String {
@@ -182,6 +207,11 @@ impl Broker {
         Err(Error::unapproved(asked, message))
     }
 
+    /// Whether a question stands, or an answer that has not been used.
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.approvals.lock().is_empty()
+    }
+
     /// What waits for the owner, and what was approved for good.
     pub(crate) fn list_approvals(&self) -> ApprovalList {
         ApprovalList {
@@ -190,37 +220,34 @@ impl Broker {
         }
     }
 
-    /// The owner's yes.
+    /// The owner's yes. It is on record before it counts.
     pub(crate) async fn approve(&self, actor: &Actor, id: &str) -> Result<Approval> {
         let mut record = self.begin(actor, "approval.give").await?;
-        record.note("approval", id);
-        let found = {
-            let mut asked = self.approvals.lock();
-            let found = asked.iter_mut().find(|asked| asked.shown.id == id);
-            found.map(|asked| {
-                // One that is kept goes through once it is.
-                asked.shown.approved = asked.keeps.is_none();
-                (Approval { approved: true, ..asked.shown.clone() }, asked.recorded.clone(), asked.keeps.clone())
-            })
+        let (approval, keeps) = match self.approvals.note(&mut record, id) {
+            Ok(found) => found,
+            Err(error) => return record.end(Err(error)).await,
         };
-        let Some((approval, recorded, keeps)) = found else {
-            let message =
-                format!("nothing waits for approval under {}: `skillhost approve` lists what does", quoted(id));
-            return record.end(Err(Error::not_found(message))).await;
-        };
-        record.note("kind", approval.kind.name());
-        record.note("what", recorded);
-        let result = match keeps {
-            Some(keeps) => {
-                keeps.note(&mut record);
-                self.skills.keep(*keeps).await
+        let counts = async {
+            match keeps {
+                None => self.approvals.allow(id)?,
+                Some(keeps) => {
+                    self.skills.keep(*keeps).await?;
+                    self.approvals.lock().retain(|asked| asked.shown.id != id);
+                }
             }
-            None => Ok(()),
+            Ok(Approval { approved: true, ..approval })
         };
-        if result.is_ok() && approval.kind.lasts() {
-            self.approvals.lock().retain(|asked| asked.shown.id != id);
-        }
-        record.end(result.map(|()| approval)).await
+        record.before(counts).await
+    }
+
+    /// The record of an effect that is refused before anything is done.
+    pub(crate) fn refused(&self, actor: &Actor, effect: &'static str) -> Record {
+        Record::begin(&self.audit, actor, effect)
+    }
+
+    /// Notes which approval is asked for; of one that does not wait, the id alone.
+    pub(crate) fn note_approval(&self, record: &mut Record, id: &str) {
+        drop(self.approvals.note(record, id));
     }
 }
 

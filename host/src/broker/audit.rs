@@ -1,22 +1,23 @@
 //! The audit log: a record for every brokered effect, denials included.
 //!
 //! A record is written after the effect and before its answer is given: what a caller was told has happened is in the
-//! log. Records hold sizes and digests, never contents.
+//! log. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included; of contents they hold sizes and digests.
 //!
-//! The log is bounded: where a record has no room, the oldest go, and a record of the host's own says how many went.
+//! The log is bounded: where a record has no room, the oldest go, and a record of the host's own says how many went. Counted
+//! are the bytes of each record's texts and [`OVERHEAD`]; the database's file has up to a page more for each large one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use rusqlite::{Row, Transaction, params};
 use serde_json::{Value, json};
+use skillhost_api::error::{ErrorKind, Result};
+use skillhost_api::types::{AuditList, AuditRecord};
+use skillhost_api::units::now_ms;
 use tokio::sync::broadcast;
 
 use super::Actor;
-use crate::api::types::{AuditList, AuditRecord};
-use crate::db::Db;
-use crate::error::{ErrorKind, Result};
-use crate::units::now_ms;
+use crate::db::{Db, atomically};
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;
@@ -24,8 +25,17 @@ const FOLLOW_BUFFER: usize = 1_024;
 const PAGE: u64 = 8 << 20;
 /// How much of a record's facts is read: more than any that this version writes.
 const MAX_READ: u64 = 32 << 10;
-/// What a record takes up besides its facts, about.
+/// What a record takes up besides its texts, about.
 const OVERHEAD: u64 = 128;
+/// The bytes of a record's texts, as the database counts them.
+macro_rules! texts {
+    () => {
+        "octet_length(tenant) + octet_length(session) + octet_length(agent) + coalesce(octet_length(skill), 0)
+         + coalesce(octet_length(invocation_id), 0) + octet_length(effect) + octet_length(outcome) + octet_length(detail)"
+    };
+}
+/// The most that a record which tells of drops counts.
+const MAX_TOLD: u64 = 256;
 /// The fewest free pages of the database that one record is sure to fit into.
 const PAGES: u64 = 32;
 /// How many of the oldest records go at once.
@@ -33,7 +43,7 @@ const DROPPED_AT_ONCE: u64 = 64;
 /// Who makes the records of the log itself.
 const HOST: &str = "host";
 /// Of how many records that went one record tells.
-const DROPS_TOLD: u64 = 10_000;
+const DROPS_TOLD: i64 = 10_000;
 
 /// The audit log.
 #[derive(Debug)]
@@ -49,32 +59,37 @@ pub(crate) struct Audit {
 struct Size {
     max: u64,
     /// What is committed, and what the transaction under way has changed of it.
-    bytes: AtomicU64,
+    bytes: AtomicI64,
     /// Records that went since a record told of it.
-    untold: AtomicU64,
+    untold: AtomicI64,
 }
 
 /// A change of the size, which is taken back unless it is committed.
 struct Change {
     size: Arc<Size>,
-    added: u64,
-    dropped: u64,
+    by: Delta,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Delta {
+    bytes: i64,
+    untold: i64,
 }
 
 impl Change {
-    fn of(size: Arc<Size>, added: u64, dropped: u64) -> Self {
-        size.shift(added, dropped);
-        Self { size, added, dropped }
+    fn of(size: Arc<Size>, by: Delta) -> Self {
+        size.shift(by);
+        Self { size, by }
     }
 
     fn committed(mut self) {
-        (self.added, self.dropped) = (0, 0);
+        self.by = Delta::default();
     }
 }
 
 impl Drop for Change {
     fn drop(&mut self) {
-        self.size.shift(self.dropped, self.added);
+        self.size.shift(Delta { bytes: -self.by.bytes, untold: -self.by.untold });
     }
 }
 
@@ -92,12 +107,12 @@ impl Audit {
     pub(crate) async fn open(db: Db, max: u64) -> Result<Self> {
         let bytes = db
             .run(|transaction| {
-                let count = "SELECT coalesce(sum(octet_length(detail) + ?1), 0) FROM audit";
+                let count = concat!("SELECT coalesce(sum(", texts!(), " + ?1), 0) FROM audit");
                 transaction.query_row(count, [OVERHEAD], |row| row.get(0))
             })
             .await?;
         // The first that goes is told at once.
-        let size = Size { max, bytes: AtomicU64::new(bytes), untold: AtomicU64::new(DROPS_TOLD) };
+        let size = Size { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
         Ok(Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default(), size: Arc::new(size) })
     }
 
@@ -150,9 +165,9 @@ impl Audit {
     async fn write(&self, record: &AuditRecord) -> Result<u64> {
         let (row, size, disk) = (record.clone(), self.size.clone(), self.db.disk().clone());
         let work = move |transaction: &Transaction<'_>| {
-            let dropped = size.make_room(transaction, disk.is_full())?;
-            let (seq, bytes) = insert(transaction, &row)?;
-            Ok((seq, Change::of(size, dropped.added + bytes, dropped.bytes)))
+            // Nothing goes for a record that does not come.
+            let (seq, by) = atomically(transaction, |transaction| size.put(transaction, &row, disk.is_full()))?;
+            Ok((seq, Change::of(size, by)))
         };
         let then = |(seq, change): (u64, Change)| {
             change.committed();
@@ -177,67 +192,88 @@ impl Audit {
     }
 }
 
-/// What went to make room.
-#[derive(Default)]
-struct Dropped {
-    bytes: u64,
-    /// The bytes of the record that tells of it.
-    added: u64,
-}
-
 impl Size {
-    fn shift(&self, added: u64, dropped: u64) {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        self.bytes.store((bytes + added).saturating_sub(dropped), Ordering::Relaxed);
+    fn shift(&self, by: Delta) {
+        self.bytes.fetch_add(by.bytes, Ordering::Relaxed);
+        self.untold.fetch_add(by.untold, Ordering::Relaxed);
     }
 
-    /// Drops the oldest records where there is no room for one more: within the log's bound, or, on a disk that is full,
-    /// within the database.
-    fn make_room(&self, transaction: &Transaction<'_>, disk_is_full: bool) -> rusqlite::Result<Dropped> {
-        let fits = self.bytes.load(Ordering::Relaxed) < self.max;
+    /// Writes a record, and drops the oldest where there is no room for it: within the log's bound, or, on a disk that is
+    /// full, within the database.
+    fn put(&self, transaction: &Transaction<'_>, row: &AuditRecord, is_full: bool) -> rusqlite::Result<(u64, Delta)> {
+        let detail = row.detail.to_string();
+        let mut by = Delta { bytes: length(row, &detail), untold: 0 };
+        let most = i64::try_from(self.max.saturating_sub(MAX_TOLD)).unwrap_or(i64::MAX);
         let has_pages = || {
             let free = "PRAGMA freelist_count";
             transaction.prepare_cached(free)?.query_row([], |row| row.get::<_, u64>(0)).map(|free| free >= PAGES)
         };
-        if fits && (!disk_is_full || has_pages()?) {
-            return Ok(Dropped::default());
+        let mut through = 0;
+        while self.bytes.load(Ordering::Relaxed) + by.bytes > most || is_full && !has_pages()? {
+            let (records, bytes, last) = drop_oldest(transaction)?;
+            if records == 0 {
+                break;
+            }
+            by = Delta { bytes: by.bytes - bytes, untold: by.untold + records };
+            through = last;
         }
-        let (mut last, mut records, mut bytes) = (0u64, 0, 0);
-        let mut statement = transaction.prepare_cached(
-            "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?1)
-             RETURNING seq, octet_length(detail) + ?2",
-        )?;
-        let mut rows = statement.query([DROPPED_AT_ONCE, OVERHEAD])?;
-        while let Some(row) = rows.next()? {
-            last = last.max(row.get(0)?);
-            records += 1;
-            bytes += row.get::<_, u64>(1)?;
+        let untold = self.untold.load(Ordering::Relaxed) + by.untold;
+        if by.untold > 0 && untold >= DROPS_TOLD {
+            by.untold -= untold;
+            by.bytes += tell_dropped(transaction, through, self.max)?;
         }
-        let untold = self.untold.load(Ordering::Relaxed) + records;
-        if records == 0 || untold < DROPS_TOLD {
-            self.untold.store(untold, Ordering::Relaxed);
-            return Ok(Dropped { bytes, added: 0 });
-        }
-        self.untold.store(0, Ordering::Relaxed);
-        let told = AuditRecord {
-            seq: 0,
-            at_ms: now_ms(),
-            tenant: HOST.into(),
-            session: HOST.into(),
-            agent: HOST.into(),
-            skill: None,
-            invocation_id: None,
-            effect: "audit.drop".into(),
-            outcome: "ok".into(),
-            detail: json!({ "through": last, "max_bytes": self.max }),
-        };
-        Ok(Dropped { bytes, added: insert(transaction, &told)?.1 })
+        Ok((insert(transaction, row, &detail)?, by))
     }
 }
 
-/// Writes a record. The answer is its number, and how many bytes it counts.
-fn insert(transaction: &Transaction<'_>, record: &AuditRecord) -> rusqlite::Result<(u64, u64)> {
-    let detail = record.detail.to_string();
+/// Drops some of the oldest: how many, their bytes, and the number of the last.
+fn drop_oldest(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, i64, u64)> {
+    let mut statement = transaction.prepare_cached(concat!(
+        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?1) RETURNING seq, ",
+        texts!(),
+        " + ?2"
+    ))?;
+    let mut rows = statement.query([DROPPED_AT_ONCE, OVERHEAD])?;
+    let (mut records, mut bytes, mut last) = (0, 0, 0);
+    while let Some(row) = rows.next()? {
+        records += 1;
+        bytes += row.get::<_, i64>(1)?;
+        last = last.max(row.get(0)?);
+    }
+    Ok((records, bytes, last))
+}
+
+/// Writes the record that tells of drops; the answer is what it counts.
+fn tell_dropped(transaction: &Transaction<'_>, through: u64, max: u64) -> rusqlite::Result<i64> {
+    let told = AuditRecord {
+        seq: 0,
+        at_ms: now_ms(),
+        tenant: HOST.into(),
+        session: HOST.into(),
+        agent: HOST.into(),
+        skill: None,
+        invocation_id: None,
+        effect: "audit.drop".into(),
+        outcome: "ok".into(),
+        detail: json!({ "through": through, "max_bytes": max }),
+    };
+    let detail = told.detail.to_string();
+    insert(transaction, &told, &detail)?;
+    Ok(length(&told, &detail))
+}
+
+/// What a record counts.
+fn length(record: &AuditRecord, detail: &str) -> i64 {
+    let AuditRecord { seq: _, at_ms: _, tenant, session, agent, skill, invocation_id, effect, outcome, detail: _ } =
+        record;
+    let texts =
+        [Some(tenant), Some(session), Some(agent), skill.as_ref(), invocation_id.as_ref(), Some(effect), Some(outcome)];
+    let length = texts.into_iter().flatten().map(String::len).sum::<usize>() + detail.len();
+    i64::try_from(length as u64 + OVERHEAD).unwrap_or(i64::MAX)
+}
+
+/// Writes a record. The answer is its number.
+fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> rusqlite::Result<u64> {
     transaction
         .prepare_cached(
             "INSERT INTO audit (at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail)
@@ -254,9 +290,8 @@ fn insert(transaction: &Transaction<'_>, record: &AuditRecord) -> rusqlite::Resu
             record.outcome,
             detail,
         ])?;
-    let seq = u64::try_from(transaction.last_insert_rowid())
-        .map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, transaction.last_insert_rowid()))?;
-    Ok((seq, detail.len() as u64 + OVERHEAD))
+    let seq = transaction.last_insert_rowid();
+    u64::try_from(seq).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, seq))
 }
 
 fn tail(transaction: &Transaction<'_>, lines: u32, before: Option<u64>) -> rusqlite::Result<AuditList> {
@@ -305,13 +340,18 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::Caller;
     use crate::db::Durability;
+    use skillhost_api::caller::Caller;
 
     const MIB: u64 = 1 << 20;
 
     async fn log(path: &std::path::Path, max: u64) -> Audit {
         Audit::open(Db::open(path, Durability::Process).unwrap(), max).await.unwrap()
+    }
+
+    /// What all that is there counts.
+    async fn count(audit: &Audit) -> i64 {
+        Audit::open(audit.db.clone(), MIB).await.unwrap().size.bytes.load(Ordering::Relaxed)
     }
 
     fn actor() -> Actor {
@@ -332,22 +372,56 @@ mod tests {
         flood().await;
         let after_one = std::fs::metadata(&path).unwrap().len();
         flood().await;
-        let sum = |db: &Db| {
-            let db = db.clone();
-            async move {
-                db.run(|t| t.query_row("SELECT sum(octet_length(detail)) FROM audit", [], |row| row.get::<_, u64>(0)))
-                    .await
-                    .unwrap()
-            }
-        };
-        assert!((MIB / 2..=MIB).contains(&sum(&audit.db).await), "{}", sum(&audit.db).await);
+        let left = count(&audit).await;
+        assert!((MIB as i64 / 2..=MIB as i64).contains(&left), "{left}");
         assert!(std::fs::metadata(&path).unwrap().len() <= after_one + MIB, "the file does not grow with what came");
         let kept = audit.tail(10_000, None).await.unwrap().records;
         assert_eq!(kept.last().unwrap().seq, 2001, "the newest is there");
-        assert_eq!(
-            audit.size.bytes.load(Ordering::Relaxed),
-            kept.iter().map(|r| r.detail.to_string().len() as u64 + OVERHEAD).sum::<u64>()
-        );
+        assert_eq!(audit.size.bytes.load(Ordering::Relaxed), left);
+    }
+
+    #[tokio::test]
+    async fn whatever_records_are_made_of_they_stay_within_the_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        const MAX: i64 = 40_000;
+        let audit = log(&dir.path().join("state.db"), MAX as u64).await;
+        // Small ones, and then such as need more room than as many of those have; short facts of a long name, too.
+        let long = "n".repeat(2_000);
+        let caller = Caller { agent: long.clone(), session: long.clone(), ..Caller::default() };
+        let named = Actor { skill: Some(long.clone()), ..Actor::owner(caller) };
+        for (by, length) in [(&actor(), 1), (&actor(), 30_000), (&named, 1), (&actor(), 1), (&named, 20_000)] {
+            for _ in 0..150 {
+                audit.record(by, "files.read", Ok(()), json!({ "path": "x".repeat(length) })).await.unwrap();
+                let bytes = count(&audit).await;
+                assert!(bytes <= MAX, "{bytes} after one of {length}");
+                assert_eq!(audit.size.bytes.load(Ordering::Relaxed), bytes);
+            }
+        }
+        // A smaller bound holds from the first record on.
+        let audit = Audit::open(audit.db.clone(), 5_000).await.unwrap();
+        audit.record(&actor(), "files.read", Ok(()), json!({})).await.unwrap();
+        assert!(count(&audit).await <= 5_000);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_dropped_for_a_record_that_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(&dir.path().join("state.db"), 20_000).await;
+        let record =
+            async |length| audit.record(&actor(), "files.read", Ok(()), json!({ "path": "x".repeat(length) })).await;
+        while audit.tail(1000, None).await.unwrap().records.iter().all(|record| record.effect != "audit.drop") {
+            record(1_000).await.unwrap();
+        }
+        let counts = || (audit.size.bytes.load(Ordering::Relaxed), audit.size.untold.load(Ordering::Relaxed));
+        let refuse = "CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'refused'); END";
+        audit.db.run(move |t| t.execute_batch(refuse)).await.unwrap();
+        let (before, left) = (counts(), count(&audit).await);
+        // It would have no room beside what is there.
+        record(19_000).await.unwrap_err();
+        assert_eq!((counts(), count(&audit).await), (before, left));
+        audit.db.run(|t| t.execute_batch("DROP TRIGGER refused")).await.unwrap();
+        record(19_000).await.unwrap();
+        assert_eq!(counts().0, count(&audit).await);
     }
 
     #[tokio::test]

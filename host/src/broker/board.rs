@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest, PublishRequest, WatchRequest, Watched,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Actor, Broker, Record};
-use crate::api::types::{
-    BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest, PublishRequest, WatchRequest, Watched,
-};
 use crate::blackboard::{Events, Selection, Write, check_key, check_metadata, check_pattern, check_tags};
-use crate::error::{Error, Result};
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Error;
+use skillhost_api::error::Error;
 
 /// The effects of one invocation.
 #[derive(Debug)]

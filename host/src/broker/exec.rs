@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::question::What;
 use super::streams::{End, Publishing};
 use super::terminals::{self, Entered};
 use super::{Actor, Broker, Record};
-use crate::api::types::{Command, ExecAnswer, ExecRequest, Outcome};
-use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
 use crate::sandbox::{ExecCommand, SandboxExec};
@@ -125,7 +125,8 @@ impl Kept {
         let mut notes = Vec::new();
         for (name, kept, total) in [("stdout", stdout.len(), stdout_bytes), ("stderr", stderr.len(), stderr_bytes)] {
             if !self.streamed && (kept as u64) < total {
-                notes.push(format!("{name} has {total} bytes, of which the first {kept} are kept"));
+                notes
+                    .push(format!("{name} has {total} bytes, of which the first {kept} are kept and the rest is lost"));
             }
         }
         let truncated = (stdout.len() as u64) < stdout_bytes || (stderr.len() as u64) < stderr_bytes;

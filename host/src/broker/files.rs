@@ -1,12 +1,15 @@
 //! Files, brokered: reading and writing in a sandbox, and copying between it and the host.
 
+use std::os::fd::AsRawFd as _;
+
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use tokio::io::AsyncRead;
 
 use super::grants::Direction;
 use super::question::What;
 use super::{Actor, Broker};
-use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
-use crate::error::{Error, Result};
+use crate::paths;
 use crate::sandbox::link::{FileDone, FileKind, FileRead, FileStat, FileWatch, Found, Part};
 
 /// The most entries of a directory that one listing gives.
@@ -133,7 +136,6 @@ impl Broker {
             let info = self.usable(actor, id)?;
             // Nobody is asked about what is not granted.
             let host = actor.grant.copy(direction, &request.host)?;
-            self.approved(actor, &info, effect, || Ok(What::copy(request, &host.root.join(&host.path), &info)))?;
             let dir =
                 cap_std::fs::Dir::open_ambient_dir(&host.root, cap_std::ambient_authority()).map_err(|error| {
                     let error = match &request.host {
@@ -143,6 +145,14 @@ impl Broker {
                     };
                     error.context(format!("cannot open the host directory {}", host.root.display()))
                 })?;
+            // The one that is open, whatever its path leads to by now.
+            let opened = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
+            let reached = match &request.host {
+                HostPath::Owner(_) => opened.join(&host.path),
+                HostPath::Root { .. } => opened,
+            };
+            paths::check_apart(&reached, self.sandboxes.state_dir())?;
+            self.approved(actor, &info, effect, || Ok(What::copy(request, &host.root.join(&host.path), &info)))?;
             match direction {
                 Direction::In => {
                     self.sandboxes.copy_in(id, &actor.caller.agent, dir, &host.path, &request.sandbox).await

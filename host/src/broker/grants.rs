@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::api::types::{HostPath, LaunchRequest, Network};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{HostPath, LaunchRequest, Network};
+
 use crate::blackboard::{check_unreserved, matches};
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::sandbox::spec::SandboxInfo;
 
 /// What an actor may do.
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn an_agent_names_roots_and_the_hosts_keys_are_nobodys() {
         let grant = agent(1.0, 64);
-        let denied = |result: Result<()>| assert_eq!(result.unwrap_err().kind, crate::error::ErrorKind::Denied);
+        let denied = |result: Result<()>| assert_eq!(result.unwrap_err().kind, skillhost_api::error::ErrorKind::Denied);
         for direction in [Direction::In, Direction::Out] {
             denied(grant.copy(direction, &HostPath::Owner("/etc/passwd".into())).map(drop));
             denied(grant.copy(direction, &HostPath::Root { root: "project".into(), path: ".".into() }).map(drop));

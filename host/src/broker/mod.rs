@@ -4,7 +4,7 @@
 //! **act**, **record** (an audit line, also for a denial and for what was cancelled half way). The faces (guest imports,
 //! the command line, later MCP) turn what arrives into a call here, so there is one check, one quota and one line.
 //!
-//! Reading (a listing, a status) has no effect on the world and is not recorded; reading a file's or a key's *content* is.
+//! Reading has no effect on the world. A status is not recorded; the content of a file or a key is, and listings of both.
 
 mod accepted;
 mod acts;
@@ -31,7 +31,10 @@ mod terminals;
 
 use std::sync::Arc;
 
-pub(crate) use accepted::{Candidate, SKILL_RUN, Skills};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+
+pub(crate) use accepted::{Candidate, SKILL_RUN, Skills, note_revoked, note_trust};
 pub(crate) use acts::{Fed, Target};
 pub(crate) use audit::Audit;
 pub(crate) use board::{SKILL_WATCHES, Watching};
@@ -43,15 +46,13 @@ pub(crate) use sandboxes::Owned;
 pub(crate) use shells::OwnedShell;
 
 use crate::blackboard::{Embedded, Store};
-use crate::caller::Caller;
 use crate::config::Config;
 use crate::db::Db;
-use crate::error::{Error, Result};
 use crate::sandbox::Sandboxes;
 use approvals::Approvals;
 use processes::Processes;
 use quota::Quota;
-use record::Record;
+pub(crate) use record::Record;
 use shells::Shells;
 use streams::Streams;
 use terminals::Terminals;

@@ -10,24 +10,25 @@
 //! Starting, ending, writing and signalling are recorded; reading is not, as an exec's output is not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    ExecAnswer, ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
+    ProcessWriteAnswer,
+};
+use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, watch};
 
 use super::exec::{Asked, Lasts, Running};
 use super::retained::{Piece, Retained};
 use super::{Actor, Broker, Chunk, Fed, Kept, Target};
-use crate::api::types::{
-    ExecAnswer, ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
-    ProcessWriteAnswer,
-};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 use crate::sandbox::State;
 use crate::sandbox::link::{ExecControl, ExecStdin};
-use crate::units::{now_ms, quoted};
 
 /// Ended processes that are kept of each sandbox.
 const KEPT: usize = 16;
@@ -85,7 +86,7 @@ struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         if let Some(count) = running.get_mut(&self.container_id) {
             *count -= 1;
             if *count == 0 {
@@ -95,14 +96,10 @@ impl Drop for Counted {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Processes {
     /// Counts one more in a sandbox, before it is started: those that come side by side never pass together.
     fn count(&self, container_id: &str, limit: usize) -> Result<Counted> {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         let count = running.entry(container_id.to_owned()).or_default();
         if *count >= limit {
             return Err(Error::quota_exceeded(format!(
@@ -115,12 +112,12 @@ impl Processes {
     }
 
     fn of(&self, container_id: &str) -> Vec<Arc<Process>> {
-        lock(&self.table).get(container_id).cloned().unwrap_or_default()
+        self.table.lock().get(container_id).cloned().unwrap_or_default()
     }
 
     /// Enters a process, and lets go of what ended long ago.
     fn enter(&self, process: Arc<Process>, has_ended: impl Fn(&str) -> bool) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         let mut over: Vec<_> = table
             .iter()
             .filter(|(id, _)| has_ended(id))
@@ -143,7 +140,7 @@ impl Processes {
 
 impl Process {
     fn told(&self) -> MutexGuard<'_, Told> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     fn runs(&self) -> bool {
@@ -454,12 +451,12 @@ impl Broker {
 
     /// How many background processes run.
     pub(crate) fn processes_running(&self) -> usize {
-        lock(&self.processes.running).values().sum()
+        self.processes.running.lock().values().sum()
     }
 
     /// Waits until the end of every process is recorded whose sandbox has ended.
     pub(crate) async fn processes_ended(&self) {
-        let all: Vec<_> = lock(&self.processes.table).values().flatten().cloned().collect();
+        let all: Vec<_> = self.processes.table.lock().values().flatten().cloned().collect();
         let ends = all.iter().map(|process| process.end());
         let _ = tokio::time::timeout(GONE, futures_util::future::join_all(ends)).await;
     }

@@ -8,14 +8,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+use skillhost_api::approval::Field;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{Command, CopyRequest, ExecRequest, HostPath, ShellRequest};
+use skillhost_api::units::hex;
+use skillhost_api::visible;
 
-use crate::api::types::{Command, CopyRequest, ExecRequest, HostPath, ShellRequest};
-use crate::approval::Field;
-use crate::error::{Error, Result};
 use crate::sandbox::env::check_env;
 use crate::sandbox::spec::SandboxInfo;
-use crate::units::hex;
-use crate::visible;
 
 /// The most characters that a person is asked to read.
 const MAX_SHOWN: usize = 8 * 1024;
@@ -241,7 +241,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::types::TerminalSize;
+    use skillhost_api::types::TerminalSize;
 
     fn info(env: &[(&str, &str)]) -> SandboxInfo {
         let env: BTreeMap<_, _> = env.iter().copied().collect();
@@ -346,7 +346,7 @@ mod tests {
         let what = |line: &str| What::exec(&exec(line), "/w", &info(&[]), What::default()).unwrap();
         assert!(what(&"x".repeat(MAX_SHOWN / 2)).shown("").is_ok());
         let refused = what(&format!("{}; payload", " ".repeat(MAX_SHOWN))).shown("shorten it").unwrap_err();
-        assert_eq!(refused.kind, crate::error::ErrorKind::TooLarge);
+        assert_eq!(refused.kind, skillhost_api::error::ErrorKind::TooLarge);
         assert!(refused.message.contains("`shell line`") && refused.message.ends_with("shorten it"), "{refused}");
         // What counts is what has to be read.
         assert!(what(&"\u{202e}".repeat(MAX_SHOWN / 4)).shown("").is_err());

@@ -8,13 +8,13 @@
 //! for those that are leaving, and for no others: what is refused is what the agent would have to give up.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::Deserialize;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
 use tokio::sync::Notify;
-
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 
 /// What one agent may hold at once.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -68,7 +68,7 @@ pub(crate) struct Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let mut counts = self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.leaving.counts.lock();
         if let Some(count) = counts.get_mut(&self.caller) {
             *count -= 1;
             if *count == 0 {
@@ -95,13 +95,13 @@ impl Quota {
 
     /// Says that one of the agent's sandboxes is being stopped, for as long as the answer lives.
     pub(crate) fn leave(&self, caller: &Caller) -> Leave {
-        let mut counts = self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.leaving.counts.lock();
         *counts.entry(caller.clone()).or_default() += 1;
         Leave { leaving: self.leaving.clone(), caller: caller.clone() }
     }
 
     fn some_leave(&self, caller: &Caller) -> bool {
-        self.leaving.counts.lock().unwrap_or_else(PoisonError::into_inner).contains_key(caller)
+        self.leaving.counts.lock().contains_key(caller)
     }
 
     /// [`Self::reserve`], and when that is refused, again after each of the agent's sandboxes that are leaving.
@@ -122,7 +122,7 @@ impl Quota {
     /// Takes one sandbox of this size, or says which limit stands in the way.
     pub(crate) fn reserve(&self, caller: &Caller, cpus: f64, memory_mib: u64) -> Result<Reservation> {
         let share = share(cpus, memory_mib);
-        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.used.lock();
         let used = all.get(caller).copied().unwrap_or_default();
         let remedy = "stop one that is no longer needed, or raise [quota] in skillhost.toml";
         if used.sandboxes >= self.limits.sandboxes {
@@ -154,13 +154,13 @@ impl Quota {
 
     /// Counts a sandbox that is there already, whatever the limits say: one that outlived the host that launched it.
     pub(crate) fn adopt(&self, caller: &Caller, cpus: f64, memory_mib: u64) -> Reservation {
-        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.used.lock();
         self.take(&mut all, caller, share(cpus, memory_mib))
     }
 
     /// How many sandboxes are taken, by all agents together.
     pub(crate) fn taken(&self) -> usize {
-        let all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.used.lock();
         all.values().map(|used| used.sandboxes as usize).sum()
     }
 
@@ -181,7 +181,7 @@ impl Quota {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.used.lock();
         if let Some(used) = all.get_mut(&self.caller) {
             used.sandboxes -= self.share.sandboxes;
             used.cpus -= self.share.cpus;
@@ -210,7 +210,7 @@ fn cores(milli: MilliCpus) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn each_limit_bites_and_what_is_dropped_comes_back() {

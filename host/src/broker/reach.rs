@@ -10,8 +10,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skillhost_api::types::Network;
 
-use crate::api::types::Network;
 use crate::blackboard::covers;
 use crate::skills::manifest::Workspace;
 

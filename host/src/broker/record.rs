@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use skillhost_api::error::{ErrorKind, Result};
 
 use super::Actor;
 use super::audit::{Audit, UnderWay};
 use super::facts::Facts;
-use crate::error::{ErrorKind, Result};
 
 /// An effect that has begun. Every one ends in one audit record: by [`Record::end`], or as `cancelled` when its
 /// caller leaves and it is dropped.
@@ -58,6 +58,20 @@ impl Record {
         });
         self.end(Ok(())).await?;
         Ok(Self { open: next })
+    }
+
+    /// Writes the record, and only then lets `change` be: what more may happen from then on is never without a record. When
+    /// the change fails, or its caller leaves, another record says so.
+    pub(super) async fn before<T>(self, change: impl Future<Output = Result<T>>) -> Result<T> {
+        let effect = self.effect();
+        let mut failed = self.begun(effect).await?;
+        match change.await {
+            Ok(value) => {
+                failed.open = None;
+                Ok(value)
+            }
+            error => failed.end(error).await,
+        }
     }
 
     /// Writes the record and gives the result back, so that the caller answers only after it is written.

@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Actor, Broker};
-use crate::api::types::{
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
     AttachAnswer, DetachAnswer, LaunchAnswer, LaunchRequest, RestartAnswer, SandboxList, SandboxStatus, Scope,
     StopAnswer,
 };
-use crate::error::{Error, Result};
+use skillhost_api::units::quoted;
+
+use super::{Actor, Broker};
 use crate::sandbox::State;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
-use crate::units::quoted;
 
 /// A sandbox that is stopped when this is dropped: a skill's own.
 pub(crate) struct Owned {

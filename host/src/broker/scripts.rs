@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    Command, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList, RunScriptRequest, ScriptAnswer,
+    ScriptList, ScriptSummary, TemplateDetail, TemplateList, TemplateSummary,
+};
+use skillhost_api::units::quoted;
 
 use super::exec::Asked;
 use super::question::{Value, What, sha256};
 use super::{Actor, Broker, Kept, Record, Running};
-use crate::api::types::{
-    Command, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList, RunScriptRequest, ScriptAnswer,
-    ScriptList, ScriptSummary, TemplateDetail, TemplateList, TemplateSummary,
-};
-use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Source, Template};
-use crate::units::quoted;
 
 /// The most characters of a caller's own name for a call.
 const MAX_CALL_ID: usize = 128;

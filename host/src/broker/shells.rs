@@ -9,26 +9,27 @@
 //! Every line is an effect with a record of its own.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    Command, ExecAnswer, Outcome, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, ShellSummary,
+};
+use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exec::{audited, outcome, outcome_in_words};
 use super::question::What;
 use super::{Actor, Broker, Chunk, Kept};
-use crate::api::types::{
-    Command, ExecAnswer, Outcome, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, ShellSummary,
-};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 use crate::ids;
 use crate::sandbox::link::{ExecControl, ExecEvent};
 use crate::sandbox::spec::SandboxInfo;
 use crate::sandbox::{SandboxSession, State};
-use crate::units::{now_ms, quoted};
 
 /// What a shell is called that was given no name.
 const DEFAULT_NAME: &str = "default";
@@ -126,14 +127,10 @@ impl Gathered {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shells {
     /// The slot of a name; refused when the sandbox has as many shells as it may.
     fn slot(&self, key: &Key, limit: usize, runs: impl Fn(&str) -> bool) -> Result<Arc<Slot>> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         // A sandbox that is gone took its shells along.
         slots.retain(|key, _| runs(&key.container_id));
         if let Some(slot) = slots.get(key).filter(|slot| slot.is_live()) {
@@ -155,14 +152,14 @@ impl Shells {
 
     /// How many run.
     pub(super) fn live(&self) -> usize {
-        lock(&self.slots).values().filter(|slot| slot.is_live()).count()
+        self.slots.lock().values().filter(|slot| slot.is_live()).count()
     }
 }
 
 impl Slot {
     fn is_live(&self) -> bool {
         // One that is being started is.
-        lock(&self.seen).as_ref().map_or_else(|| self.shell.try_lock().is_err(), |shell| shell.is_live())
+        self.seen.lock().as_ref().map_or_else(|| self.shell.try_lock().is_err(), |shell| shell.is_live())
     }
 }
 
@@ -294,13 +291,13 @@ impl Broker {
         let control = session.control();
         let shell = Arc::new(Shell { kind, started_at_ms: now_ms(), asks, control, look, ended });
         *held = Some(shell.clone());
-        *lock(&slot.seen) = Some(shell.clone());
+        *slot.seen.lock() = Some(shell.clone());
         // Not the shell itself: its end is when nobody can give it lines any more, too.
         let look = Arc::downgrade(&shell);
         self.runtime.spawn(async move {
             let tell = |change: &mut dyn FnMut(&mut Look)| {
                 if let Some(shell) = look.upgrade() {
-                    change(&mut lock(&shell.look));
+                    change(&mut shell.look.lock());
                 }
             };
             serve(session, queue, tell).await;
@@ -312,13 +309,13 @@ impl Broker {
     /// The shells of a sandbox.
     pub(crate) fn shell_list(&self, actor: &Actor, container_id: &str) -> Result<ShellList> {
         self.usable(actor, container_id)?;
-        let slots = lock(&self.shells.slots);
+        let slots = self.shells.slots.lock();
         let of_sandbox = slots.iter().filter(|(key, _)| key.container_id == container_id);
         let mut shells: Vec<_> = of_sandbox
             .filter_map(|(key, slot)| {
-                let seen = lock(&slot.seen);
+                let seen = slot.seen.lock();
                 let shell = seen.as_ref().filter(|shell| shell.is_live())?;
-                let look = lock(&shell.look);
+                let look = shell.look.lock();
                 Some(ShellSummary {
                     name: key.name.clone(),
                     shell: shell.kind.clone(),
@@ -351,7 +348,7 @@ impl Broker {
             self.usable(actor, container_id)?;
             let key = Key { container_id: container_id.to_owned(), owner: actor.caller.clone(), name: checked(&name)? };
             // The next shell of the name is a new one and no restarted one.
-            let slot = lock(&self.shells.slots).remove(&key);
+            let slot = self.shells.slots.lock().remove(&key);
             let shell = match slot {
                 Some(slot) => slot.shell.lock().await.take(),
                 None => None,
@@ -417,7 +414,7 @@ impl Drop for OwnedShell {
         let (broker, actor) = (self.broker.clone(), Actor { effects: None, ..self.actor.clone() });
         let (container_id, name) = (std::mem::take(&mut self.container_id), std::mem::take(&mut self.name));
         let key = Key { container_id, owner: actor.caller.clone(), name };
-        if !lock(&broker.shells.slots).contains_key(&key) {
+        if !broker.shells.slots.lock().contains_key(&key) {
             return;
         }
         self.broker.runtime.spawn(async move {

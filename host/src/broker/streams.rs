@@ -7,21 +7,22 @@
 //! The task outlives whoever runs the command, and publishes the end in every case: as it is told, or as `cancelled` when
 //! its other half is dropped. What dies with the host process is ended by the next one ([`Broker::end_streams_of_the_dead`]).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Outcome;
+use skillhost_api::units::now_ms;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::cutter::{Cutter, Tag};
 use super::{Actor, Broker, Chunk, Record};
-use crate::api::types::Outcome;
 use crate::blackboard::{Store, Stream, Totals, chunk_key, complete_key, stream_key};
-use crate::error::{Error, Result};
-use crate::units::now_ms;
 
 /// Pieces of output that wait for the batch before them.
 const QUEUE: usize = 16;
@@ -138,7 +139,7 @@ impl Broker {
         let (publishing, opened, task) =
             start(self.blackboard.clone(), stream, self.config.blackboard.stream_chunk.bytes(), started);
         {
-            let mut tasks = self.streams.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = self.streams.tasks.lock();
             while tasks.try_join_next().is_some() {}
             tasks.spawn_on(task, &self.runtime);
         }
@@ -165,7 +166,7 @@ impl Broker {
 
     /// Waits until the streams of commands that have ended have their ends.
     pub(crate) async fn settle_streams(&self) {
-        let mut tasks = std::mem::take(&mut *self.streams.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut tasks = std::mem::take(&mut *self.streams.tasks.lock());
         let all = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(LEAVING, all).await.is_err() {
             tracing::warn!("the ends of some streams are left to the next host process");
@@ -320,9 +321,9 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use super::*;
-    use crate::api::types::BlackboardEntry;
     use crate::blackboard::{Events, Listed, Selection, Write};
-    use crate::caller::Caller;
+    use skillhost_api::caller::Caller;
+    use skillhost_api::types::BlackboardEntry;
 
     fn out(bytes: &'static [u8]) -> Chunk {
         Chunk::Stdout(Bytes::from_static(bytes))
@@ -369,7 +370,7 @@ mod tests {
             if self.fails_to_open.load(Ordering::Relaxed) { Self::broken() } else { std::future::ready(Ok(())).boxed() }
         }
         fn append(&self, _: &Stream, _: Totals, chunks: Vec<Value>, _: Totals) -> BoxFuture<'_, Result<()>> {
-            let mut taken = self.taken.lock().unwrap();
+            let mut taken = self.taken.lock();
             if taken.len() >= self.room {
                 return Self::broken();
             }
@@ -377,7 +378,7 @@ mod tests {
             std::future::ready(Ok(())).boxed()
         }
         fn end_stream(&self, _: &Stream, end: Value) -> BoxFuture<'_, Result<()>> {
-            *self.end.lock().unwrap() = Some(end);
+            *self.end.lock() = Some(end);
             std::future::ready(Ok(())).boxed()
         }
         fn unended(&self) -> BoxFuture<'_, Result<Vec<(Stream, Totals)>>> {
@@ -407,10 +408,9 @@ mod tests {
             }
         };
         assert!(error.message.contains("disk is full"), "{error}");
-        let end = store.end.lock().unwrap().take().unwrap();
+        let end = store.end.lock().take().unwrap();
         assert_eq!((&end["outcome"], &end["exit_code"]), (&json!("other"), &Value::Null), "{end}");
-        let published: usize =
-            store.taken.lock().unwrap().iter().map(|value| value["chunk"].as_str().unwrap().len()).sum();
+        let published: usize = store.taken.lock().iter().map(|value| value["chunk"].as_str().unwrap().len()).sum();
         assert_eq!(end["stdout_bytes"], published, "what is said to be there is there");
     }
 
@@ -426,7 +426,7 @@ mod tests {
         let Publishing { pieces, end, ended, .. } = publishing;
         drop((pieces, end));
         ended.await.unwrap().unwrap();
-        let end = store.end.lock().unwrap().take().unwrap();
+        let end = store.end.lock().take().unwrap();
         assert_eq!((&end["outcome"], &end["stdout_bytes"]), (&json!("cancelled"), &json!(QUEUE)), "{end}");
     }
 }

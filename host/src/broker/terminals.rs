@@ -3,14 +3,16 @@
 //! A change of size is told to who runs in the terminal and changes nothing else, so it is not recorded.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{ResizeAnswer, TerminalSize};
+use skillhost_api::units::quoted;
 
 use super::{Actor, Broker};
-use crate::api::types::{ResizeAnswer, TerminalSize};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 use crate::sandbox::link::ExecControl;
-use crate::units::quoted;
 
 /// They.
 #[derive(Default)]
@@ -34,14 +36,14 @@ pub(super) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.exec_id);
+        self.table.lock().remove(&self.exec_id);
     }
 }
 
 impl Terminals {
     pub(super) fn enter(&self, actor: &Actor, container_id: &str, exec_id: &str, control: ExecControl) -> Entered {
         let terminal = Terminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).insert(exec_id.to_owned(), terminal);
+        self.table.lock().insert(exec_id.to_owned(), terminal);
         Entered { table: self.table.clone(), exec_id: exec_id.to_owned() }
     }
 }
@@ -65,7 +67,7 @@ impl Broker {
     ) -> Result<ResizeAnswer> {
         self.usable(actor, &container_id)?;
         check(size)?;
-        let table = self.terminals.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.terminals.table.lock();
         let found = table.get(&exec_id).filter(|one| one.container_id == container_id && one.owner == actor.caller);
         let Some(terminal) = found else {
             return Err(Error::not_found(format!(
@@ -74,7 +76,7 @@ impl Broker {
                 quoted(&exec_id)
             )));
         };
-        terminal.control.resize(size.into());
+        terminal.control.resize(size);
         Ok(ResizeAnswer { container_id, exec_id, size, message: String::new() })
     }
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    BlackboardChange, BlackboardEntry, BlackboardEvent, DeleteRequest, ListRequest, PublishRequest, WatchRequest,
+};
 use tokio::sync::Mutex;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::blackboard as wit;
 use super::{View, WitError};
-use crate::api::types::{
-    BlackboardChange, BlackboardEntry, BlackboardEvent, DeleteRequest, ListRequest, PublishRequest, WatchRequest,
-};
 use crate::broker::Watching;
-use crate::error::{Error, Result};
 
 /// A guest's handle on a watch.
 pub struct Subscription {

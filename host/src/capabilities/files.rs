@@ -1,10 +1,10 @@
 //! `skillhost:skill/files`.
 
+use skillhost_api::types::{CopyAnswer, CopyRequest, HostPath};
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::files::{Copied, Host};
 use super::{Container, View, WitError};
-use crate::api::types::{CopyAnswer, CopyRequest, HostPath};
 
 impl From<CopyAnswer> for Copied {
     fn from(copied: CopyAnswer) -> Self {

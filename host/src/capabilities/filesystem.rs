@@ -17,10 +17,11 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use cap_fs_ext::{OpenOptionsFollowExt as _, OpenOptionsSyncExt as _};
 use cap_primitives::fs::{DirOptions, FollowSymlinks, OpenOptions, OpenOptionsExt as _};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -390,7 +391,7 @@ async fn next_entry(
     if entries.ready.is_empty() && !entries.ended {
         let dir = entries.dir.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let mut dir = dir.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut dir = dir.lock();
             // `.` and `..` are no entries.
             let some = dir.by_ref().filter_map(|read| entry(read).transpose()).take(BATCH);
             some.collect::<VecDeque<_>>()

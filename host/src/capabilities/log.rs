@@ -5,18 +5,19 @@
 //! end. Sending never blocks the guest: what is in flight is bounded by the same budget.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{self, Poll};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
+use skillhost_api::types::Event;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use super::View;
 use super::bindings::skillhost::skill::log::{Host, Level};
-use crate::api::types::Event;
 
 /// Takes events as they come; must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -69,7 +70,7 @@ impl Log {
 
     /// The end of what the guest wrote to its standard error: what a panic said.
     pub fn last_words(&self) -> String {
-        let kept = self.shared.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.shared.last_words.lock();
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
@@ -90,12 +91,12 @@ pub struct Output {
 impl Output {
     fn take(&self, bytes: &[u8]) {
         if self.name == "stderr" {
-            let mut kept = self.log.shared.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.log.shared.last_words.lock();
             kept.extend_from_slice(bytes);
             let surplus = kept.len().saturating_sub(LAST_WORDS);
             kept.drain(..surplus);
         }
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.line.lock();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             line.extend_from_slice(piece);
             if line.len() >= MAX_LINE || line.ends_with(b"\n") {
@@ -114,7 +115,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.line.lock();
         if !line.is_empty() {
             self.emit(&mut line);
         }
@@ -199,12 +200,11 @@ mod tests {
     fn what_is_over_the_budget_is_dropped_and_counted() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
-        let log = Log::new(Arc::new(move |event| sink.lock().unwrap().push(event)), 2 * (OVERHEAD + 4));
+        let log = Log::new(Arc::new(move |event| sink.lock().push(event)), 2 * (OVERHEAD + 4));
         log.stream("stdout").take(b"four\nfour\nlost");
         log.finish();
         let lines: Vec<String> = seen
             .lock()
-            .unwrap()
             .iter()
             .map(|event| match event {
                 Event::Log { level, message } => format!("{level}: {message}"),

@@ -15,10 +15,10 @@ mod shell;
 use std::sync::Arc;
 use std::time::Instant;
 
+use skillhost_api::error::{Error, ErrorKind, Result};
 use wasmtime::component::{HasData, Linker, ResourceTable};
 
 use crate::broker::{Actor, Broker};
-use crate::error::{Error, ErrorKind, Result};
 use bindings::skillhost::skill::types::{Conflict, Error as WitError};
 pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;

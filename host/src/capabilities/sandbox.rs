@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use skillhost_api::error::Error;
+use skillhost_api::types::{
+    Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize,
+};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
 use super::{Shell, View, WitError};
-use crate::api::types::{Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize};
 use crate::broker::{Actor, Broker, Chunk, Fed, Kept, Owned, Running, Target};
-use crate::error::Error;
 use crate::sandbox::link::{ExecStdin, Part};
 
 /// The most bytes that `read-file` gives when the guest does not say.

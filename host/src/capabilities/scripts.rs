@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use skillhost_api::types::{
+    ExecuteScriptRequest, ImageFilter, ImageSummary, ParamSummary, RunScriptRequest, ScriptSummary, TemplateSummary,
+};
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox::ExecResult;
 use super::bindings::skillhost::skill::scripts::{self as wit, Host};
 use super::{Container, View, WitError};
-use crate::api::types::{
-    ExecuteScriptRequest, ImageFilter, ImageSummary, ParamSummary, RunScriptRequest, ScriptSummary, TemplateSummary,
-};
 
 fn params(params: BTreeMap<String, ParamSummary>) -> Vec<wit::Param> {
     let param = |(name, param): (String, ParamSummary)| wit::Param {

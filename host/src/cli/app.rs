@@ -3,8 +3,14 @@
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
+use skillhost_api::answer;
+use skillhost_api::client::Client;
+use skillhost_api::error::Result;
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::operation::Operation;
+use skillhost_api::types::{Authority, Call, Event};
+use skillhost_api::visible;
 use tokio::sync::{Mutex, mpsc};
 
 use super::failure::Failure;
@@ -12,19 +18,14 @@ use super::feed::Feed;
 use super::global::Global;
 use super::person::{self, Confirmed};
 use super::print::{self, Printer};
-use crate::api::client::Client;
-use crate::api::types::{Authority, Call, Event, Request};
-use crate::error::{Error, Result};
-use crate::host::{CallIo, Output};
 use crate::process;
-use crate::visible;
 
 /// Pieces of output between the socket and the printer.
 const QUEUE: usize = 16;
 
 /// An answer: as the host gave it, which JSON output prints, and as its type, which text output is made of.
 pub(super) struct Answer<T> {
-    pub(super) json: Value,
+    given: Bytes,
     pub(super) typed: T,
 }
 
@@ -45,40 +46,42 @@ impl App {
     }
 
     /// A call whose output is shown as it comes.
-    pub(super) async fn call<T: DeserializeOwned>(&self, request: Request) -> Result<Answer<T>, Failure> {
+    pub(super) async fn call<O: Operation>(&self, request: O) -> Result<Answer<O::Answer>, Failure> {
         self.call_with(request, None, &mut shown).await
     }
 
     /// A call with input; `show` says what is to be printed of each piece of its output.
-    pub(super) async fn call_with<T: DeserializeOwned>(
+    pub(super) async fn call_with<O: Operation>(
         &self,
-        request: Request,
+        request: O,
         feed: Option<Feed>,
         show: &mut dyn FnMut(Output) -> Option<Output>,
-    ) -> Result<Answer<T>, Failure> {
+    ) -> Result<Answer<O::Answer>, Failure> {
         self.make(self.global.call(request)?, feed, show).await
     }
 
-    /// A call that its owner was shown and said yes to; without a terminal to show it in, the host says what becomes of it.
-    pub(super) async fn call_confirmed<T: DeserializeOwned>(
+    /// A call that its owner was shown, with what they said to it; without a terminal to show it in, the host says what
+    /// becomes of it.
+    pub(super) async fn call_confirmed<O: Operation>(
         &self,
-        request: Request,
+        request: O,
         question: &str,
-    ) -> Result<Answer<T>, Failure> {
+    ) -> Result<Answer<O::Answer>, Failure> {
         let authority = match person::confirms(question).await? {
             Confirmed::Yes => Authority::Person,
-            Confirmed::No => return Err(Error::denied("you did not say yes, so nothing was done").into()),
+            Confirmed::No => Authority::Declined,
             Confirmed::NobodyThere => Authority::Owner,
         };
         self.make(Call { authority, ..self.global.call(request)? }, None, &mut shown).await
     }
 
-    async fn make<T: DeserializeOwned>(
+    async fn make<O: Operation>(
         &self,
-        call: Call,
+        call: Call<O>,
         feed: Option<Feed>,
         show: &mut dyn FnMut(Output) -> Option<Output>,
-    ) -> Result<Answer<T>, Failure> {
+    ) -> Result<Answer<O::Answer>, Failure> {
+        let call = call.asking(Into::into);
         let mut slot = self.client.lock().await;
         let client = match slot.as_mut() {
             Some(client) => client,
@@ -89,7 +92,7 @@ impl App {
             Some(feed) => (Some(feed.input), Some(feed.broken)),
             None => (None, None),
         };
-        let mut calling = std::pin::pin!(client.call(&call, CallIo { output, input }));
+        let mut calling = std::pin::pin!(client.answer(&call, CallIo { output, input }));
         let mut printing = std::pin::pin!(async {
             while let Some(piece) = pieces.recv().await {
                 if let Some(piece) = show(piece) {
@@ -99,7 +102,7 @@ impl App {
             Ok::<(), Failure>(())
         });
         let mut broken = std::pin::pin!(Feed::broke(broken));
-        let json = tokio::select! {
+        let answer = tokio::select! {
             answer = &mut calling => {
                 // What came before it is shown before it, also when it is an error. The sender went with the call.
                 printing.await?;
@@ -111,17 +114,16 @@ impl App {
             }
             error = &mut broken => return Err(error.into()),
         };
-        let typed = serde_json::from_value(json.clone())
-            .map_err(|error| Error::other(format!("the host's answer cannot be read: {error}")))?;
-        Ok(Answer { json, typed })
+        let given = answer.json()?;
+        Ok(Answer { typed: answer::read(&given)?, given })
     }
 
     /// A call beside the one that is under way, over a connection of its own.
-    pub(super) async fn call_beside(&self, request: Request) -> Result<(), Failure> {
+    pub(super) async fn call_beside(&self, request: impl Operation) -> Result<(), Failure> {
         let call = self.global.call(request)?;
         let mut client = process::connect_or_start(&self.global.host_process()?).await?;
         let (output, _unread) = mpsc::channel(QUEUE);
-        client.call(&call, CallIo { output, input: None }).await?;
+        client.call(call, CallIo { output, input: None }).await?;
         Ok(())
     }
 
@@ -140,9 +142,14 @@ impl App {
     /// Prints an answer: its JSON, or the text that is made of it.
     pub(super) async fn answer<T>(&self, answer: &Answer<T>, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         match self.json() {
-            true => self.print_json(&answer.json).await,
+            true => self.print_given(answer).await,
             false => self.print_text(text(&answer.typed)).await,
         }
+    }
+
+    /// Prints an answer's JSON.
+    pub(super) async fn print_given<T>(&self, answer: &Answer<T>) -> Result<(), Failure> {
+        self.print_json(&answer::read(&answer.given)?).await
     }
 
     pub(super) async fn print_json(&self, json: &Value) -> Result<(), Failure> {

@@ -1,15 +1,17 @@
 //! `approve`: the owner's yes to what waits for it.
 
+use std::path::Path;
+
 use clap::Args;
+use skillhost_api::error::Error;
+use skillhost_api::types::{self, Approval, ApprovalList, KeptSkill, ListApprovals, RevokeApproval};
+use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::Ended;
 use super::global::absolute;
 use super::print::table;
-use super::skills::done;
-use crate::api::types::{Approval, ApprovalList, KeptSkill, Request};
-use crate::error::Error;
-use crate::visible;
+use super::sandbox::told;
 
 /// Lets something happen that waits for your word, or lists what does and what you approved for good
 ///
@@ -35,18 +37,35 @@ pub(super) struct Approve {
 impl Approve {
     pub(super) async fn run(self, app: &App) -> Ended {
         if let Some(skill) = self.revoke {
-            let directory = Some(absolute(&skill)?);
+            let named = absolute(&skill)?;
+            // One that is gone is known by what it was called.
+            let named = std::fs::canonicalize(&named).unwrap_or(named);
+            let mut kept = app.call(ListApprovals).await?.typed.kept;
+            kept.retain(|kept| kept.skill == skill || Path::new(&kept.directory) == named);
+            if kept.is_empty() {
+                let message = format!(
+                    "nothing is kept of a skill {skill:?}, nor of one in such a directory: `skillhost approve` lists what was \
+                     approved"
+                );
+                return Err(Error::not_found(message).into());
+            }
+            let forgets = |kept: &KeptSkill| {
+                format!("forgets: {} in {}\n", visible::line(&kept.skill), visible::line(&kept.directory))
+            };
             let question = format!(
-                "effect: approval.revoke\nskill or directory: {}\nwhere its root is trusted: what the skill may the next time is \
+                "effect: approval.revoke\nskill or directory: {}\n{}where its root is trusted: what a skill may the next time is \
                  its new baseline\n",
-                visible::line(&skill)
+                visible::line(&skill),
+                kept.iter().map(forgets).collect::<String>()
             );
-            let request = Request::RevokeApproval { skill, directory };
-            return done(app, app.call_confirmed(request, &question).await?).await;
+            let directories = kept.into_iter().map(|kept| kept.directory).collect();
+            let request = RevokeApproval { skill, directories };
+            let answer = app.call_confirmed(request, &question).await?;
+            return told(app, &answer, &answer.typed.message).await;
         }
         match self.id {
             Some(id) => {
-                let waiting = app.call::<ApprovalList>(Request::ListApprovals).await?.typed.approvals;
+                let waiting = app.call(ListApprovals).await?.typed.approvals;
                 let question = waiting.iter().find(|approval| approval.id == id).map(Approval::question);
                 // Of what does not wait, nobody has to be shown anything; the host says that it does not.
                 let question = question.ok_or_else(|| {
@@ -54,11 +73,11 @@ impl Approve {
                         "nothing waits for approval under {id:?}: `skillhost approve` lists what does"
                     ))
                 })?;
-                let answer = app.call_confirmed::<Approval>(Request::Approve { id }, &question).await?;
+                let answer = app.call_confirmed(types::Approve { id }, &question).await?;
                 app.answer(&answer, |approval| format!("approved:\n{}", indented(approval))).await?;
             }
             None => {
-                let answer = app.call::<ApprovalList>(Request::ListApprovals).await?;
+                let answer = app.call(ListApprovals).await?;
                 app.answer(&answer, listed).await?;
             }
         }

@@ -1,15 +1,16 @@
 //! `audit`: what was done, and what was denied.
 
 use clap::{Args, Subcommand};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::Error;
+use skillhost_api::io::Output;
+use skillhost_api::types::{AuditList, AuditRecord, Event, TailAudit};
+use skillhost_api::units::show_time;
+use skillhost_api::visible;
 
 use super::app::{App, shown};
 use super::failure::Ended;
 use super::print;
-use crate::api::types::{AuditList, AuditRecord, Event, Request};
-use crate::error::Error;
-use crate::host::Output;
-use crate::units::show_time;
-use crate::visible;
 
 /// Shows what was done, and what was denied
 #[derive(Debug, Args)]
@@ -51,8 +52,8 @@ impl Audit {
         loop {
             let left = lines.saturating_sub(u32::try_from(list.records.len()).unwrap_or(u32::MAX));
             let before = list.records.first().map(|first| first.seq);
-            let request = Request::AuditTail { lines: left, before, follow };
-            let page = app.call_with::<AuditList>(request, None, &mut show).await?.typed;
+            let request = TailAudit { lines: left, before, follow };
+            let page = app.call_with(request, None, &mut show).await?.typed;
             list.records.splice(0..0, page.records);
             if !page.more {
                 break;
@@ -71,9 +72,12 @@ impl Audit {
 }
 
 fn line(record: &AuditRecord) -> String {
-    let by = match &record.skill {
-        Some(skill) => format!("{} ({skill})", record.agent),
-        None => record.agent.clone(),
-    };
-    format!("{} {} {by} {} {} {}", record.seq, show_time(record.at_ms), record.effect, record.outcome, record.detail)
+    let AuditRecord { seq, at_ms, tenant, session, agent, skill, effect, outcome, detail, .. } = record;
+    let caller = Caller { tenant: tenant.clone(), session: session.clone(), agent: agent.clone() };
+    // Where nobody is named there is one caller alone, of whom there is nothing to tell apart.
+    let mut by = if caller == Caller::default() { agent.clone() } else { caller.to_string() };
+    if let Some(skill) = skill {
+        by += &format!(" ({skill})");
+    }
+    format!("{seq} {} {by} {effect} {outcome} {detail}", show_time(*at_ms))
 }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
+use skillhost_api::error::Error;
+use skillhost_api::io::Output;
+use skillhost_api::types::{
+    BlackboardChange, BlackboardEvent, BlackboardList, DeleteRequest, Event, GetRequest, ListRequest, PublishRequest,
+    WatchRequest,
+};
+use skillhost_api::units::{parse_duration, show_time};
+use skillhost_api::visible;
 
 use super::app::{App, shown};
 use super::failure::Ended;
 use super::feed;
 use super::print::{self, table};
 use super::skills::{millis, plain};
-use crate::api::types::{
-    BlackboardChange, BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, Event,
-    ListRequest, PublishRequest, Request, WatchRequest, Watched,
-};
-use crate::error::Error;
-use crate::host::Output;
-use crate::units::{parse_duration, show_time};
-use crate::visible;
 
 /// Reads, writes and watches the values that the agents of a session share
 #[derive(Debug, Args)]
@@ -122,12 +122,12 @@ impl Blackboard {
     pub(super) async fn run(self, app: &App) -> Ended {
         match self.verb {
             Verb::Get { key } => {
-                let answer = app.call::<BlackboardEntry>(Request::BlackboardGet { key }).await?;
+                let answer = app.call(GetRequest { key }).await?;
                 app.answer(&answer, |entry| plain(&entry.value)).await?;
             }
             Verb::List { pattern, tag, after } => {
                 let request = ListRequest { pattern, tags: tag, after };
-                let answer = app.call::<BlackboardList>(Request::BlackboardList(request)).await?;
+                let answer = app.call(request).await?;
                 app.answer(&answer, list).await?;
                 if let Some(last) = answer.typed.entries.last().filter(|_| answer.typed.truncated) {
                     app.note(&format!("there are more: --after {:?} goes on", last.key)).await?;
@@ -136,7 +136,7 @@ impl Blackboard {
             Verb::Publish(publish) => publish.run(app).await?,
             Verb::Delete { key, if_version } => {
                 let request = DeleteRequest { key, if_version };
-                let answer = app.call::<BlackboardDeleted>(Request::BlackboardDelete(request)).await?;
+                let answer = app.call(request).await?;
                 app.answer(&answer, |gone| format!("{} is deleted; it had version {}", gone.key, gone.version)).await?;
             }
             Verb::Watch { pattern, existing, count } => {
@@ -145,8 +145,8 @@ impl Blackboard {
                     Output::Event(Event::Blackboard(event)) => Some(line(&event, json)),
                     other => shown(other),
                 };
-                let request = Request::BlackboardWatch(WatchRequest { pattern, existing, count });
-                app.call_with::<Watched>(request, None, &mut show).await?;
+                let request = WatchRequest { pattern, existing, count };
+                app.call_with(request, None, &mut show).await?;
             }
         }
         Ok(0)
@@ -171,12 +171,12 @@ impl Publish {
             tags: self.tag,
             metadata,
         };
-        let answer = app.call::<BlackboardEntry>(Request::BlackboardPublish(request)).await?;
+        let answer = app.call(request).await?;
         app.answer(&answer, |entry| format!("{} version {}", entry.key, entry.version)).await
     }
 }
 
-async fn json(argument: String, what: &str) -> crate::error::Result<Value> {
+async fn json(argument: String, what: &str) -> skillhost_api::error::Result<Value> {
     let text = feed::text(argument).await?;
     serde_json::from_str(&text).map_err(|error| {
         Error::invalid_argument(format!("the {what} is not JSON ({error}); a text needs its quotes: '\"text\"'"))

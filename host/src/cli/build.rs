@@ -5,10 +5,10 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use skillhost_api::error::{Error, Result};
 
 use super::app::App;
 use super::failure::Ended;
-use crate::error::{Error, Result};
 use crate::skills::docs::Docs;
 use crate::skills::{MAX_COMPONENT, describe};
 

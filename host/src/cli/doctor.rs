@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use skillhost_api::types::{self, DoctorReport};
 
 use super::app::App;
 use super::failure::{Ended, UNAVAILABLE};
-use crate::api::types::{DoctorReport, Request};
 
 /// Says what is on, what is missing, and how to get it
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub(super) struct Doctor {}
 
 impl Doctor {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call::<DoctorReport>(Request::Doctor).await?;
+        let answer = app.call(types::Doctor).await?;
         app.answer(&answer, show).await?;
         Ok(if answer.typed.can_sandbox { 0 } else { UNAVAILABLE })
     }

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::Output;
+use skillhost_api::types::{Command, Event, ExecAnswer, ExecRequest, Outcome, TerminalSize};
+use skillhost_api::units::{parse_duration, parse_size};
 use tokio::sync::watch;
 
 use super::app::{App, shown};
@@ -13,10 +17,6 @@ use super::global::variable;
 use super::processes;
 use super::skills::{millis, pair};
 use super::terminal::{self, Lent};
-use crate::api::types::{Command, Event, ExecAnswer, ExecRequest, Outcome, Request, TerminalSize};
-use crate::error::{Error, Result};
-use crate::host::Output;
-use crate::units::{parse_duration, parse_size};
 
 /// Runs a command in a sandbox
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ pub(super) struct Exec {
     #[arg(long, conflicts_with_all = ["stream", "max_output"])]
     pty: bool,
     /// With --pty: rows and columns [default: your terminal's, else 24x80]
-    #[arg(long, value_name = "ROWSxCOLUMNS", requires = "pty")]
+    #[arg(long, value_name = "ROWSxCOLUMNS", value_parser = terminal::parse_size, requires = "pty")]
     size: Option<TerminalSize>,
     /// A line for the sandbox's shell
     #[arg(long, value_name = "LINE", group = "command")]
@@ -124,12 +124,12 @@ impl Exec {
         let follows = lent.is_some() && self.size.is_none();
         let container_id = request.container_id.clone();
         let answer = tokio::select! {
-            answer = app.call_with::<ExecAnswer>(Request::Exec(request), feed, &mut show) => answer?,
+            answer = app.call_with(request, feed, &mut show) => answer?,
             () = terminal::follow_size(app, container_id, exec_id), if follows => return Ok(FAILED),
         };
         drop(lent);
         match app.json() {
-            true => app.print_json(&answer.json).await?,
+            true => app.print_given(&answer).await?,
             false => show_text(app, &answer.typed, stream).await?,
         }
         Ok(exit_code(&answer.typed.outcome))

@@ -1,11 +1,13 @@
 //! How the program ends: exit codes, and errors as people and programs read them.
 
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 
+use clap::error::{ContextKind, ContextValue};
+use clap::{Command, CommandFactory as _};
 use serde_json::json;
-
-use crate::error::{Error, ErrorKind};
-use crate::visible;
+use skillhost_api::error::{Error, ErrorKind};
+use skillhost_api::visible;
 
 /// The exit codes, as `--help` shows them.
 pub(super) const HELP: &str = "\
@@ -72,7 +74,7 @@ pub(super) fn report(failure: &Failure, json: bool) -> i32 {
         // With nobody to read it, the exit code says it alone.
         let _ = writeln!(std::io::stdout(), "{}", visible::json(&error.to_string()));
     } else {
-        let _ = writeln!(std::io::stderr(), "error: {}", visible::text(&error.message));
+        let _ = writeln!(std::io::stderr(), "error: {}", visible::message(&error.message));
         if let Some(approval) = &error.approval {
             let _ = writeln!(std::io::stderr(), "\n{}\nskillhost approve {}", approval.question(), approval.id);
         }
@@ -87,12 +89,34 @@ pub(super) fn usage(error: &clap::Error) -> i32 {
     let asked = args.iter().any(|arg| arg == "--output=json")
         || args.windows(2).any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"))
         || std::env::var("SKILLHOST_OUTPUT").is_ok_and(|value| value == "json");
+    let from = variable(error, &args);
+    let from =
+        from.map(|name| format!("\n\nThat is what the variable {name} of the environment says.")).unwrap_or_default();
     if asked && error.use_stderr() {
         let message = error.render().to_string();
-        return report(&Error::invalid_argument(message.trim_start_matches("error: ").trim_end()).into(), true);
+        let message = message.trim_start_matches("error: ").trim_end().to_owned() + &from;
+        return report(&Error::invalid_argument(message).into(), true);
     }
     let _ = error.print();
+    if !from.is_empty() {
+        let _ = writeln!(std::io::stderr(), "{}", from.trim_start_matches('\n'));
+    }
     error.exit_code()
+}
+
+/// The variable of the environment that what cannot be read was taken from; clap names the argument alone, also where
+/// nobody has written it.
+fn variable(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    fn find(command: &Command, flag: &str) -> Option<OsString> {
+        let mut own = command.get_arguments().filter(|argument| argument.get_long() == flag.strip_prefix("--"));
+        let own = own.find_map(|argument| argument.get_env()).map(OsStr::to_owned);
+        own.or_else(|| command.get_subcommands().find_map(|verb| find(verb, flag)))
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = argument.split(' ').next()?;
+    let is_written = |arg: &OsString| arg.to_string_lossy().split('=').next() == Some(flag);
+    let name = find(&super::Cli::command(), flag).filter(|name| std::env::var_os(name).is_some())?;
+    (!args.iter().any(is_written)).then(|| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

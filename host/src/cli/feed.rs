@@ -6,9 +6,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
+use skillhost_api::error::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
-
-use crate::error::{Error, Result};
 
 const PIECE: usize = 256 << 10;
 const QUEUE: usize = 4;

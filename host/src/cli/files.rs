@@ -1,11 +1,12 @@
 //! Files of a sandbox, listed and watched.
 
+use skillhost_api::io::Output;
+use skillhost_api::types::{Event, FileChange, FileList, WatchFiles};
+use skillhost_api::units::show_time;
+
 use super::app::{App, shown};
 use super::failure::Ended;
 use super::print::{self, table};
-use crate::api::types::{Event, FileAnswer, FileChange, FileList, Request};
-use crate::host::Output;
-use crate::units::show_time;
 
 pub(super) fn list(list: &FileList) -> String {
     table(
@@ -36,8 +37,8 @@ pub(super) async fn watch(app: &App, id: String, path: String) -> Ended {
         }),
         other => shown(other),
     };
-    let request = Request::WatchFiles { container_id: id, path };
-    let answer = app.call_with::<FileAnswer>(request, None, &mut show).await?;
+    let request = WatchFiles { container_id: id, path };
+    let answer = app.call_with(request, None, &mut show).await?;
     app.note(&answer.typed.message).await?;
     Ok(0)
 }

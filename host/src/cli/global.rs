@@ -4,11 +4,11 @@ use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{Authority, Call};
 
-use crate::api::types::{Authority, Call, Request};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
-use crate::host::BackendChoice;
 use crate::process::{HostProcess, StateDir};
 use crate::project;
 
@@ -67,7 +67,7 @@ impl Global {
     }
 
     /// A call of the owner's, whose program this is.
-    pub(super) fn call(&self, request: Request) -> Result<Call> {
+    pub(super) fn call<O>(&self, request: O) -> Result<Call<O>> {
         let (caller, project) = (self.caller(), Some(self.project()?));
         Ok(Call { caller, authority: Authority::Owner, project, request })
     }

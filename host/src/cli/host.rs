@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{GetHostStatus, HostStatus};
+use skillhost_api::units::{parse_duration, show_time};
 
 use super::app::App;
 use super::failure::Ended;
-use crate::api::types::{HostStatus, Request};
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::host::HostOptions;
 use crate::mcp::Identity;
 use crate::process::{self, LOG_FILE, ServeMode};
-use crate::units::{parse_duration, show_time};
 use crate::web::{DEFAULT_ADDRESS, Door};
 
 /// Is the host process, in the foreground
@@ -76,7 +76,7 @@ impl Serve {
         // Only the one that was named: where a service is started says nothing of what strangers may read.
         let anybody =
             Identity { caller: app.global.caller(), project: app.global.named_project()?, may_approve: false };
-        Door::new(config, Arc::new(mcp), listen, anybody).map(Some)
+        Door::new(config, Arc::new(mcp), listen, anybody, &app.global.state_dir()?).map(Some)
     }
 }
 
@@ -144,7 +144,7 @@ async fn status(app: &App) -> Ended {
     })?;
     process::same_version(&client)?;
     app.use_client(client).await;
-    let answer = app.call::<HostStatus>(Request::HostStatus).await?;
+    let answer = app.call(GetHostStatus).await?;
     app.answer(&answer, |status| {
         format!(
             "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\nhttp       {}\n",

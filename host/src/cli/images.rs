@@ -2,14 +2,14 @@
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use skillhost_api::error::Result;
+use skillhost_api::types::ImageFilter;
 use tokio::sync::mpsc;
 
 use super::app::App;
 use super::failure::{Ended, Failure};
 use super::print::{self, table};
-use crate::api::types::{ImageFilter, ImageList, Request};
 use crate::config::Config;
-use crate::error::Result;
 use crate::sandbox::backend::Backend as _;
 use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::image_build::{self, Provided};
@@ -66,7 +66,7 @@ impl Images {
 
 async fn list(app: &App, tags: Vec<String>, roles: Vec<String>) -> Result<(), Failure> {
     let filter = ImageFilter { role_allowlist: (!roles.is_empty()).then_some(roles), tags };
-    let answer = app.call::<ImageList>(Request::ListImages(filter)).await?;
+    let answer = app.call(filter).await?;
     if !app.json() {
         let list = &answer.typed;
         for problem in list.problems.iter().chain(list.images.iter().filter_map(|image| image.problem.as_ref())) {

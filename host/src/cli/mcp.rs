@@ -4,17 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use rmcp::ServiceExt as _;
-use rmcp::service::ServerInitializeError;
 use serde_json::json;
+use skillhost_api::error::{Error, Result};
 
 use super::app::App;
 use super::failure::Ended;
 use crate::config::{Config, Group};
-use crate::error::{Error, Result};
 use crate::mcp::{Identity, Server, Stdio, Whose};
 use crate::process::Remote;
-use crate::project::is_too_wide;
+use crate::project::{self, is_too_wide};
 
 /// Serves agents over standard input and output, with the Model Context Protocol
 #[derive(Debug, Args)]
@@ -78,15 +76,9 @@ impl Mcp {
         let identity = Identity { caller, project, may_approve: self.approvals == Approvals::Ask };
         let host = Remote::new(app.global.host_process()?);
         let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
-        let serving = match server.serve(Stdio::new()).await {
-            Ok(serving) => serving,
-            Err(ServerInitializeError::ConnectionClosed(_)) => {
-                app.note("standard input has ended before the client began the protocol").await?;
-                return Ok(0);
-            }
-            Err(error) => return Err(Error::other(format!("the protocol could not begin: {error}")).into()),
-        };
-        serving.waiting().await.map_err(|error| Error::other(format!("serving ended: {error}")))?;
+        if !server.serve_stdio(Stdio::new()).await? {
+            app.note("standard input has ended before the client began the protocol").await?;
+        }
         Ok(0)
     }
 }
@@ -94,9 +86,12 @@ impl Mcp {
 /// The project: the one that was named, or the working directory. A client that starts its servers in the root or in a home
 /// directory means no project by it, and the whole of it must not become one.
 fn project(app: &App) -> Result<Option<PathBuf>> {
+    let state_dir = app.global.state_dir()?;
     match app.global.named_project()? {
-        Some(named) => Ok(Some(named)),
-        None => Ok(Some(app.global.project()?).filter(|dir| !is_too_wide(dir))),
+        Some(named) => project::apart(named, &state_dir).map(Some),
+        None => Ok(Some(app.global.project()?)
+            .filter(|dir| !is_too_wide(dir))
+            .and_then(|dir| project::apart(dir, &state_dir).ok())),
     }
 }
 

@@ -39,6 +39,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use skillhost_api::error::Result;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -46,7 +47,7 @@ use self::app::App;
 use self::failure::Ended;
 use self::global::Global;
 use crate::engine::compile;
-use crate::error::Result;
+use crate::process;
 use crate::skills::apart;
 
 /// Runs skills: small WebAssembly components whose effects on the world go through sandboxes, grants, quotas and an audit log.
@@ -91,15 +92,15 @@ pub fn main() -> i32 {
         Err(error) => return failure::usage(&error),
     };
     // Clients do one thing at a time; a runtime of several threads costs them more than their call.
-    let mut builder = match cli.verb {
-        Verb::Serve(_) => Builder::new_multi_thread(),
-        _ => Builder::new_current_thread(),
-    };
     let json = cli.global.json();
     let serves = matches!(cli.verb, Verb::Serve(_));
-    let runtime = match builder.enable_all().build() {
+    let runtime = match serves {
+        true => process::runtime(),
+        false => Builder::new_current_thread().enable_all().build(),
+    };
+    let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return failure::report(&crate::error::Error::from(error).into(), json),
+        Err(error) => return failure::report(&skillhost_api::error::Error::from(error).into(), json),
     };
     let code = runtime.block_on(ended(cli)).unwrap_or_else(|failure| failure::report(&failure, json));
     leave(runtime, serves);

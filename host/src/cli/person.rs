@@ -8,8 +8,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 
 use rustix::process::getpgrp;
 use rustix::termios::{QueueSelector, tcflush, tcgetpgrp};
-
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 1024;

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::Output;
+use skillhost_api::visible;
 use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
-use crate::error::{Error, Result};
-use crate::host::Output;
-use crate::visible;
 
 /// Pieces that wait to be written.
 const QUEUE: usize = 16;
@@ -86,9 +86,9 @@ fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A line on standard error.
+/// A message on standard error.
 pub(super) fn note(text: &str) -> Output {
-    Output::Stderr((visible::text(text.trim_end()) + "\n").into())
+    Output::Stderr((visible::message(text) + "\n").into())
 }
 
 pub(super) fn stderr_is_terminal() -> bool {

@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use skillhost_api::types::{
+    ExecRequest, ListProcesses, Outcome, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
+    ResizeTerminal, SignalProcess, StartProcess, TerminalSize, WaitProcess, WriteProcess,
+};
+use skillhost_api::units::{parse_duration, show_time};
 
 use super::app::{App, shown};
 use super::exec::{exit_code, in_words};
@@ -11,18 +16,13 @@ use super::feed::Feed;
 use super::print::table;
 use super::sandbox::{told, with_more};
 use super::skills::millis;
-use crate::api::types::{
-    ExecRequest, Outcome, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessSummary,
-    ProcessWriteAnswer, Request, ResizeAnswer, TerminalSize,
-};
-use crate::units::{parse_duration, show_time};
 
 /// How long one call of `--follow` waits for news.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// `sandbox exec --detach`.
 pub(super) async fn start(app: &App, request: ExecRequest) -> Ended {
-    let answer = app.call::<ProcessAnswer>(Request::ProcessStart(request)).await?;
+    let answer = app.call(StartProcess(request)).await?;
     app.note(&answer.typed.message).await?;
     app.answer(&answer, |answer| answer.process.exec_id.clone()).await?;
     let not_started = matches!(answer.typed.process.outcome, Some(Outcome::NotStarted(_)));
@@ -39,7 +39,7 @@ pub(super) struct Ps {
 
 impl Ps {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call::<ProcessList>(Request::ProcessList { container_id: self.id }).await?;
+        let answer = app.call(ListProcesses { container_id: self.id }).await?;
         app.answer(&answer, list).await?;
         Ok(0)
     }
@@ -73,7 +73,7 @@ pub(super) struct Output {
     #[arg(long, value_name = "N", default_value_t = 0)]
     stderr_from: u64,
     /// At most this much of each stream at a time: 64KiB, 1MiB [default: all that is kept]
-    #[arg(long, value_name = "SIZE", value_parser = crate::units::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = skillhost_api::units::parse_size)]
     max_bytes: Option<u64>,
 }
 
@@ -88,10 +88,10 @@ impl Output {
             wait_ms: self.wait.map_or(0, millis),
         };
         loop {
-            let answer = app.call::<ProcessOutput>(Request::ProcessRead(request.clone())).await?;
+            let answer = app.call(request.clone()).await?;
             let piece = &answer.typed;
             match app.json() {
-                true => app.print_json(&answer.json).await?,
+                true => app.print_given(&answer).await?,
                 false => show(app, piece).await?,
             }
             let all = piece.stdout_next >= piece.stdout_bytes && piece.stderr_next >= piece.stderr_bytes;
@@ -136,8 +136,8 @@ pub(super) struct Input {
 impl Input {
     pub(super) async fn run(self, app: &App) -> Ended {
         let feed = Feed::open(&self.from)?;
-        let request = Request::ProcessWrite { container_id: self.id, exec_id: self.exec, close: self.close };
-        let answer = app.call_with::<ProcessWriteAnswer>(request, Some(feed), &mut shown).await?;
+        let request = WriteProcess { container_id: self.id, exec_id: self.exec, close: self.close };
+        let answer = app.call_with(request, Some(feed), &mut shown).await?;
         let message = with_more(format!("wrote {} bytes", answer.typed.bytes), &answer.typed.message);
         told(app, &answer, &message).await
     }
@@ -163,8 +163,8 @@ pub(super) struct Wait {
 impl Wait {
     pub(super) async fn run(self, app: &App) -> Ended {
         let timeout_ms = self.timeout.map(millis);
-        let request = Request::ProcessWait { container_id: self.id, exec_id: self.exec, timeout_ms };
-        let answer = app.call::<ProcessAnswer>(request).await?;
+        let request = WaitProcess { container_id: self.id, exec_id: self.exec, timeout_ms };
+        let answer = app.call(request).await?;
         let message = with_more(in_a_line(&answer.typed.process), &answer.typed.message);
         told(app, &answer, &message).await?;
         Ok(ended(&answer.typed.process))
@@ -180,14 +180,14 @@ pub(super) struct Resize {
     /// The command, started with --pty
     exec: String,
     /// Rows and columns
-    #[arg(value_name = "ROWSxCOLUMNS")]
+    #[arg(value_name = "ROWSxCOLUMNS", value_parser = super::terminal::parse_size)]
     size: TerminalSize,
 }
 
 impl Resize {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let request = Request::ResizeTerminal { container_id: self.id, exec_id: self.exec, size: self.size };
-        let answer = app.call::<ResizeAnswer>(request).await?;
+        let request = ResizeTerminal { container_id: self.id, exec_id: self.exec, size: self.size };
+        let answer = app.call(request).await?;
         let TerminalSize { rows, columns } = answer.typed.size;
         told(app, &answer, &format!("the terminal of {} has {rows} rows and {columns} columns", answer.typed.exec_id))
             .await
@@ -214,8 +214,8 @@ pub(super) struct Kill {
 
 impl Kill {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let request = Request::ProcessSignal { container_id: self.id, exec_id: self.exec, signal: self.signal };
-        let answer = app.call::<ProcessAnswer>(request).await?;
+        let request = SignalProcess { container_id: self.id, exec_id: self.exec, signal: self.signal };
+        let answer = app.call(request).await?;
         told(app, &answer, &with_more(in_a_line(&answer.typed.process), &answer.typed.message)).await
     }
 }

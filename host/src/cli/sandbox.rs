@@ -5,6 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use skillhost_api::error::Error;
+use skillhost_api::io::Output;
+use skillhost_api::types::{
+    AttachSandbox, CopyAnswer, CopyIn, CopyOut, CopyRequest, DetachSandbox, FileContent, GetSandbox, HostPath,
+    LaunchRequest, ListFiles, ListSandboxes, Network, Operation, ReadFile, RemoveFile, RestartSandbox, SandboxList,
+    SandboxStatus, SandboxSummary, Scope, StopSandbox, WriteFile,
+};
+use skillhost_api::units::{parse_duration, show_time};
+use skillhost_api::wire::MAX_JSON;
 
 use super::app::{Answer, App, shown};
 use super::exec::Exec;
@@ -17,15 +26,6 @@ use super::processes;
 use super::scripts::{RunScript, Script, Scripts, Templates};
 use super::shells;
 use super::skills::{millis, pair};
-use crate::api::types::{
-    AttachAnswer, CopyAnswer, CopyRequest, DetachAnswer, FileAnswer, FileContent, FileList, FileReadAnswer, HostPath,
-    LaunchAnswer, LaunchRequest, Network, Request, RestartAnswer, SandboxList, SandboxStatus, SandboxSummary, Scope,
-    StopAnswer,
-};
-use crate::api::wire::MAX_JSON;
-use crate::error::Error;
-use crate::host::Output;
-use crate::units::{parse_duration, show_time};
 
 /// Launches, uses and ends sandboxes
 #[derive(Debug, Args)]
@@ -213,17 +213,17 @@ impl Sandbox {
             Verb::Templates(templates) => templates.run(app).await,
             Verb::RunScript(script) => script.run(app).await,
             Verb::List { scope } => {
-                let answer = app.call::<SandboxList>(Request::ListSandboxes { scope: scope.into() }).await?;
+                let answer = app.call(ListSandboxes { scope: scope.into() }).await?;
                 app.answer(&answer, list).await?;
                 Ok(0)
             }
             Verb::Status { id } => {
-                let answer = app.call::<SandboxStatus>(Request::SandboxStatus { container_id: id }).await?;
+                let answer = app.call(GetSandbox { container_id: id }).await?;
                 app.answer(&answer, status).await?;
                 Ok(0)
             }
             Verb::Stop { id } => {
-                let answer = app.call::<StopAnswer>(Request::StopSandbox { container_id: id }).await?;
+                let answer = app.call(StopSandbox { container_id: id }).await?;
                 let message = match answer.typed.message.as_str() {
                     "" => format!("{} is stopped", answer.typed.container_id),
                     message => message.to_owned(),
@@ -231,47 +231,47 @@ impl Sandbox {
                 told(app, &answer, &message).await
             }
             Verb::Restart { id } => {
-                let answer = app.call::<RestartAnswer>(Request::RestartSandbox { container_id: id }).await?;
+                let answer = app.call(RestartSandbox { container_id: id }).await?;
                 let message = format!("{} is started again", answer.typed.container_id);
                 told(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Attach { id } => {
-                let answer = app.call::<AttachAnswer>(Request::AttachSandbox { container_id: id }).await?;
+                let answer = app.call(AttachSandbox { container_id: id }).await?;
                 let message = format!("attached to {}", answer.typed.container_id);
                 told(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Detach { id } => {
-                let answer = app.call::<DetachAnswer>(Request::DetachSandbox { container_id: id }).await?;
+                let answer = app.call(DetachSandbox { container_id: id }).await?;
                 let message = format!("detached from {}", answer.typed.container_id);
                 told(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Read { id, path, offset, max_bytes } => read(app, id, path, offset, max_bytes).await,
             Verb::Write { id, path, from } => {
                 let feed = Feed::open(&from)?;
-                let request = Request::WriteFile { container_id: id, path };
-                let answer = app.call_with::<FileAnswer>(request, Some(feed), &mut shown).await?;
+                let request = WriteFile { container_id: id, path };
+                let answer = app.call_with(request, Some(feed), &mut shown).await?;
                 let file = &answer.typed;
                 let message = format!("wrote {} bytes to {}", file.bytes, file.path);
                 told(app, &answer, &with_more(message, &file.message)).await
             }
             Verb::Files { id, path } => {
-                let answer = app.call::<FileList>(Request::ListFiles { container_id: id, path }).await?;
+                let answer = app.call(ListFiles { container_id: id, path }).await?;
                 app.answer(&answer, files::list).await?;
                 app.note(&answer.typed.message).await?;
                 Ok(0)
             }
             Verb::Remove { id, path, recursive } => {
-                let answer = app.call::<FileAnswer>(Request::RemoveFile { container_id: id, path, recursive }).await?;
+                let answer = app.call(RemoveFile { container_id: id, path, recursive }).await?;
                 told(app, &answer, &format!("removed {}", answer.typed.path)).await
             }
             Verb::Watch { id, path } => files::watch(app, id, path).await,
             Verb::CopyIn { id, host, sandbox } => {
                 let request = CopyRequest { container_id: id, host: HostPath::Owner(absolute(host)?), sandbox };
-                copied(app, Request::CopyIn(request)).await
+                copied(app, CopyIn(request)).await
             }
             Verb::CopyOut { id, sandbox, host } => {
                 let request = CopyRequest { container_id: id, host: HostPath::Owner(absolute(host)?), sandbox };
-                copied(app, Request::CopyOut(request)).await
+                copied(app, CopyOut(request)).await
             }
         }
     }
@@ -350,7 +350,7 @@ impl Launch {
             shared: self.shared,
             env: self.env.into_iter().collect::<BTreeMap<_, _>>(),
         };
-        let answer = app.call::<LaunchAnswer>(Request::Launch(request)).await?;
+        let answer = app.call(request).await?;
         if !app.json() {
             let launched = &answer.typed;
             let message = format!(
@@ -379,18 +379,11 @@ fn list(list: &SandboxList) -> String {
                 if sandbox.shared { "yes" } else { "no" }.into(),
                 sandbox.cpus.to_string(),
                 format!("{} MiB", sandbox.memory_mib),
-                network(sandbox.network).into(),
+                sandbox.network.name().into(),
                 show_time(sandbox.launched_at_ms),
             ]
         }),
     )
-}
-
-fn network(network: Network) -> &'static str {
-    match network {
-        Network::None => "none",
-        Network::Bridge => "bridge",
-    }
 }
 
 fn status(status: &SandboxStatus) -> String {
@@ -417,7 +410,7 @@ fn summary(sandbox: &SandboxSummary) -> String {
         shared(sandbox),
         sandbox.cpus,
         sandbox.memory_mib,
-        network(sandbox.network),
+        sandbox.network.name(),
         show_time(sandbox.launched_at_ms),
         workspace(sandbox.workspace_path.as_deref(), sandbox.workspace_volume.as_deref())
     )
@@ -441,8 +434,8 @@ fn workspace(path: Option<&Path>, volume: Option<&str>) -> String {
 
 async fn read(app: &App, container_id: String, path: String, offset: u64, max_bytes: Option<u64>) -> Ended {
     if !app.json() {
-        let request = Request::ReadFile { container_id, path, offset, max_bytes };
-        let answer = app.call::<FileReadAnswer>(request).await?;
+        let request = ReadFile { container_id, path, offset, max_bytes };
+        let answer = app.call(request).await?;
         app.note(&answer.typed.message).await?;
         return Ok(0);
     }
@@ -464,8 +457,8 @@ async fn read(app: &App, container_id: String, path: String, offset: u64, max_by
         other => shown(other),
     };
     let bound = Some(max_bytes.unwrap_or(MAX_JSON as u64));
-    let request = Request::ReadFile { container_id, path, offset, max_bytes: bound };
-    let read = app.call_with::<FileReadAnswer>(request, None, &mut kept).await?.typed;
+    let request = ReadFile { container_id, path, offset, max_bytes: bound };
+    let read = app.call_with(request, None, &mut kept).await?.typed;
     if max_bytes.is_none() && read.truncated {
         return Err(too_large(read.size - read.offset).into());
     }
@@ -474,8 +467,8 @@ async fn read(app: &App, container_id: String, path: String, offset: u64, max_by
     Ok(0)
 }
 
-async fn copied(app: &App, request: Request) -> Ended {
-    let answer = app.call::<CopyAnswer>(request).await?;
+async fn copied(app: &App, request: impl Operation<Answer = CopyAnswer>) -> Ended {
+    let answer = app.call(request).await?;
     let copy = &answer.typed;
     let message = format!("copied {} files, {} bytes", copy.files, copy.bytes);
     told(app, &answer, &with_more(message, &copy.message)).await
@@ -488,7 +481,7 @@ pub(super) fn with_more(message: String, more: &str) -> String {
 /// The end of a verb whose result is that it was done.
 pub(super) async fn told<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
     match app.json() {
-        true => app.print_json(&answer.json).await?,
+        true => app.print_given(answer).await?,
         false => app.note(message).await?,
     }
     Ok(0)

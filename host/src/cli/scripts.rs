@@ -1,10 +1,14 @@
 //! `sandbox scripts`, `script`, `templates`, `run-script`: what the operator wrote down for a role.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use skillhost_api::types::{
+    ExecuteScriptRequest, GetScriptTemplate, ListScriptTemplates, ListScripts, Operation, ParamSummary,
+    RunScriptRequest, ScriptAnswer, TemplateDetail,
+};
+use skillhost_api::units::{parse_duration, parse_size};
 
 use super::app::App;
 use super::exec::{exit_code, show_text, streamed};
@@ -12,11 +16,6 @@ use super::failure::{Ended, Failure};
 use super::feed;
 use super::print::table;
 use super::skills::{millis, pair, plain};
-use crate::api::types::{
-    ExecuteScriptRequest, ParamSummary, Request, RunScriptRequest, ScriptAnswer, ScriptList, TemplateDetail,
-    TemplateList,
-};
-use crate::units::{parse_duration, parse_size};
 
 /// Lists the scripts that a sandbox of a role can run
 #[derive(Debug, Args)]
@@ -34,7 +33,7 @@ pub(super) struct Scripts {
 
 impl Scripts {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call::<ScriptList>(Request::ListScripts { image_role: self.role }).await?;
+        let answer = app.call(ListScripts { image_role: self.role }).await?;
         hinted(app, &answer.typed.message).await?;
         app.answer(&answer, |list| {
             rows(
@@ -130,14 +129,14 @@ impl Script {
             stream_to_blackboard: self.how.stream_to_blackboard,
             ..ExecuteScriptRequest::default()
         };
-        show(app, Request::ExecuteScript(request), stream).await
+        show(app, request, stream).await
     }
 }
 
-async fn show(app: &App, request: Request, stream: bool) -> Ended {
-    let answer = app.call_with::<ScriptAnswer>(request, None, &mut streamed(app.json())).await?;
+async fn show(app: &App, request: impl Operation<Answer = ScriptAnswer>, stream: bool) -> Ended {
+    let answer = app.call_with(request, None, &mut streamed(app.json())).await?;
     match app.json() {
-        true => app.print_json(&answer.json).await?,
+        true => app.print_given(&answer).await?,
         false => show_text(app, &answer.typed.exec, stream).await?,
     }
     Ok(exit_code(&answer.typed.exec.outcome))
@@ -161,7 +160,7 @@ pub(super) struct Templates {
 impl Templates {
     pub(super) async fn run(self, app: &App) -> Ended {
         let Some(name) = self.name else {
-            let answer = app.call::<TemplateList>(Request::ListScriptTemplates { image_role: self.role }).await?;
+            let answer = app.call(ListScriptTemplates { image_role: self.role }).await?;
             hinted(app, &answer.typed.message).await?;
             app.answer(&answer, |list| {
                 rows(list.templates.iter().map(|one| (&*one.image_role, &*one.name, &one.params, &*one.description)))
@@ -169,23 +168,23 @@ impl Templates {
             .await?;
             return Ok(0);
         };
-        let answer = app.call::<TemplateDetail>(Request::GetScriptTemplate { image_role: self.role, name }).await?;
+        let answer = app.call(GetScriptTemplate { image_role: self.role, name }).await?;
         if !app.json() {
-            app.note(&described(&answer.typed)).await?;
+            for line in described(&answer.typed) {
+                app.note(&line).await?;
+            }
         }
         app.answer(&answer, |template| template.source.clone()).await?;
         Ok(0)
     }
 }
 
-fn described(template: &TemplateDetail) -> String {
+fn described(template: &TemplateDetail) -> Vec<String> {
     let template = &template.template;
-    let mut text = format!("{} of role {}: {}", template.name, template.image_role, template.description);
-    for (name, param) in &template.params {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "\n  {}  {}", short(name, param), param.description);
-    }
-    text
+    let mut lines = vec![format!("{} of role {}: {}", template.name, template.image_role, template.description)];
+    lines
+        .extend(template.params.iter().map(|(name, param)| format!("  {}  {}", short(name, param), param.description)));
+    lines
 }
 
 /// Runs Python source in a sandbox: a template of its role, or a file of yours
@@ -242,6 +241,6 @@ impl RunScript {
             tool_call_id: self.tool_call_id,
             ..RunScriptRequest::default()
         };
-        show(app, Request::RunScript(request), stream).await
+        show(app, request, stream).await
     }
 }

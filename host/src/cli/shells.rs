@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use skillhost_api::types::{ListShells, ShellList, ShellRequest, StopShell};
+use skillhost_api::units::{parse_duration, parse_size, show_time};
 
 use super::app::App;
 use super::exec::{exit_code, show_text, timeout_ms};
@@ -10,8 +12,6 @@ use super::failure::Ended;
 use super::feed;
 use super::print::table;
 use super::sandbox::{told, with_more};
-use crate::api::types::{Request, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer};
-use crate::units::{parse_duration, parse_size, show_time};
 
 /// Runs a line in a persistent shell: directory, variables, functions and jobs are there for the next line
 #[derive(Debug, Args)]
@@ -50,9 +50,9 @@ impl Shell {
             line: feed::text(self.line).await?,
             max_output: self.max_output,
         };
-        let answer = app.call::<ShellAnswer>(Request::Shell(request)).await?;
+        let answer = app.call(request).await?;
         match app.json() {
-            true => app.print_json(&answer.json).await?,
+            true => app.print_given(&answer).await?,
             false => {
                 show_text(app, &answer.typed.exec, false).await?;
                 app.note(&format!("in {}", answer.typed.exec.cwd)).await?;
@@ -72,7 +72,7 @@ pub(super) struct Shells {
 
 impl Shells {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call::<ShellList>(Request::ShellList { container_id: self.id }).await?;
+        let answer = app.call(ListShells { container_id: self.id }).await?;
         app.answer(&answer, list).await?;
         Ok(0)
     }
@@ -91,8 +91,8 @@ pub(super) struct ShellStop {
 
 impl ShellStop {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let request = Request::ShellStop { container_id: self.id, name: self.name };
-        let answer = app.call::<ShellStopAnswer>(request).await?;
+        let request = StopShell { container_id: self.id, name: self.name };
+        let answer = app.call(request).await?;
         let message = format!("the shell {} is stopped", answer.typed.name);
         told(app, &answer, &with_more(message, &answer.typed.message)).await
     }

@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    self, Distrust, InspectSkill, ListSkills, Operation, ReloadSkills, RunRequest, SearchSkills, SkillDetail,
+    SkillList, SkillState,
+};
+use skillhost_api::units::parse_duration;
+use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::{Ended, FAILED};
 use super::feed;
 use super::global::absolute;
 use super::print::table;
-use crate::api::types::{Done, Request, RunAnswer, RunRequest, SkillDetail, SkillList, SkillState};
-use crate::error::{Error, Result};
-use crate::units::parse_duration;
-use crate::visible;
+use super::sandbox::told;
+use crate::paths;
 
 /// Calls an action of a skill and prints its result
 #[derive(Debug, Args)]
@@ -52,7 +57,7 @@ impl Run {
             text_args: self.args,
             deadline_ms: self.deadline.map(millis),
         };
-        let answer = app.call::<RunAnswer>(Request::Run(request)).await?;
+        let answer = app.call(request).await?;
         let failure = answer.typed.failed.then(|| answer.typed.failure.clone().unwrap_or_default());
         match failure {
             Some(failure) if !app.json() => {
@@ -110,8 +115,11 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let request = if self.reload { Request::ReloadSkills } else { Request::ListSkills };
-        listing(app, request, "there are no skills here; `skillhost list --project DIR` looks elsewhere").await
+        let none = "there are no skills here; `skillhost list --project DIR` looks elsewhere";
+        match self.reload {
+            true => listing(app, ReloadSkills, none).await,
+            false => listing(app, ListSkills, none).await,
+        }
     }
 }
 
@@ -127,15 +135,17 @@ pub(super) struct Search {
 impl Search {
     pub(super) async fn run(self, app: &App) -> Ended {
         let query = self.words.join(" ");
-        listing(app, Request::SearchSkills { query }, "no skill has all of these words; `skillhost list` shows all")
-            .await
+        listing(app, SearchSkills { query }, "no skill has all of these words; `skillhost list` shows all").await
     }
 }
 
-async fn listing(app: &App, request: Request, none: &str) -> Ended {
-    let answer = app.call::<SkillList>(request).await?;
+async fn listing(app: &App, request: impl Operation<Answer = SkillList>, none: &str) -> Ended {
+    let answer = app.call(request).await?;
     let list = &answer.typed;
     if !app.json() {
+        for problem in &list.problems {
+            app.note(problem).await?;
+        }
         for collision in &list.collisions {
             app.note(&format!("collision: {collision}")).await?;
         }
@@ -167,6 +177,7 @@ fn state(state: SkillState) -> &'static str {
     match state {
         SkillState::Ready => "ready",
         SkillState::Untrusted => "untrusted",
+        SkillState::Unapproved => "unapproved",
         SkillState::Disabled => "disabled",
         SkillState::Broken => "broken",
     }
@@ -190,12 +201,13 @@ pub(super) struct Inspect {
 
 impl Inspect {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call::<SkillDetail>(Request::InspectSkill { skill: self.skill }).await?;
+        let answer = app.call(InspectSkill { skill: self.skill }).await?;
         app.answer(&answer, describe).await?;
         Ok(0)
     }
 }
 
+/// The host's own words, then its author's: those are led by a mark, so that they cannot pass for a field of ours.
 fn describe(skill: &SkillDetail) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
@@ -204,14 +216,13 @@ fn describe(skill: &SkillDetail) -> String {
     };
     let summary = &skill.summary;
     line(format!("{} {} ({})", summary.name, summary.version, state(summary.state)));
-    line(format!("  {}", indented(&summary.description, 2)));
     if let Some(problem) = &summary.problem {
-        line(format!("  problem    {}", indented(problem, 13)));
+        line(format!("  problem    {}", visible::message(problem)));
     }
-    line(format!("  from       {} ({})", summary.directory.display(), summary.source));
+    line(format!("  from       {} ({})", visible::line(&summary.directory.to_string_lossy()), summary.source));
     line(format!("  component  {}", skill.digest));
     if let Some(left_out) = &skill.left_out {
-        line(format!("  files      {}", indented(left_out, 13)));
+        line(format!("  files      {}", visible::message(left_out)));
     }
 
     line("\nIt may:".into());
@@ -228,24 +239,9 @@ fn describe(skill: &SkillDetail) -> String {
         }
     }
     for (lets, granted, imports) in shown {
-        line(format!("  {}", indented(lets, 2)));
+        line(format!("  {lets}"));
         line(format!("      imports  {}", imports.join(", ")));
-        line(format!("      granted  {}", indented(granted, 15)));
-    }
-
-    line("\nActions:".into());
-    for action in &skill.actions_detail {
-        line(format!("  {}", indented(&action.signature, 2)));
-        if !action.description.is_empty() {
-            line(format!("      {}", indented(&action.description, 6)));
-        }
-        line(format!("      arguments  {}", indented(&format!("{:#}", action.input_schema), 6)));
-        if let Some(output) = &action.output_schema {
-            line(format!("      result     {}", indented(&format!("{output:#}"), 6)));
-        }
-    }
-    for (name, reason) in &skill.unavailable {
-        line(format!("  {name}: not available, {reason}"));
+        line(format!("      granted  {}", visible::message(granted)));
     }
 
     line("\nLimits:".into());
@@ -253,11 +249,27 @@ fn describe(skill: &SkillDetail) -> String {
     for (name, limit) in &skill.limits {
         line(format!("  {name:width$}  {limit}"));
     }
+
+    line(format!("\nIts author says:\n{}", visible::quoted(&summary.description)));
+    line("Actions, with what its author says of them:".into());
+    for action in &skill.actions_detail {
+        line(format!("  {}", action.signature));
+        if !action.description.is_empty() {
+            line(visible::quoted(&action.description).trim_end().into());
+        }
+        line(format!("      arguments  {}", indented(&action.input_schema)));
+        if let Some(output) = &action.output_schema {
+            line(format!("      result     {}", indented(output)));
+        }
+    }
+    for (name, reason) in &skill.unavailable {
+        line(format!("  {name}: not available, {}", visible::message(reason)));
+    }
     text
 }
 
-fn indented(text: &str, by: usize) -> String {
-    text.trim().replace('\n', &format!("\n{}", " ".repeat(by)))
+fn indented(json: &Value) -> String {
+    format!("{json:#}").replace('\n', "\n      ")
 }
 
 /// Lets the skills of a project directory run, or no longer
@@ -282,25 +294,17 @@ impl Trust {
     pub(super) async fn run(self, app: &App) -> Ended {
         let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
         // What is trusted is the directory, not a link that may lead elsewhere tomorrow.
-        let project =
-            std::fs::canonicalize(&project).map_err(|error| Error::of_file(error).context(project.display()))?;
+        let project = paths::real(&project)?;
         if self.revoke {
-            return done(app, app.call(Request::Trust { project, trusted: false }).await?).await;
+            let answer = app.call(Distrust { project }).await?;
+            return told(app, &answer, &answer.typed.message).await;
         }
         let question = format!(
             "effect: trust.set\nproject: {}\nlets it happen: until it is revoked\nskills: all of it, those that come later too, \
              with what each asks for and your policy allows\n",
             visible::line(&project.to_string_lossy())
         );
-        done(app, app.call_confirmed(Request::Trust { project, trusted: true }, &question).await?).await
+        let answer = app.call_confirmed(types::Trust { project }, &question).await?;
+        told(app, &answer, &answer.typed.message).await
     }
-}
-
-/// Prints an answer that says just that it is done.
-pub(super) async fn done(app: &App, answer: super::app::Answer<Done>) -> Ended {
-    match app.json() {
-        true => app.print_json(&answer.json).await?,
-        false => app.note(&answer.typed.message).await?,
-    }
-    Ok(0)
 }

@@ -6,15 +6,14 @@
 use std::cell::RefCell;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
-use std::str::FromStr;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use skillhost_api::error::Result;
+use skillhost_api::types::{ResizeTerminal, TerminalSize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::app::App;
-use crate::api::types::{Request, TerminalSize};
-use crate::error::Result;
 
 /// What a terminal has that nobody says more of.
 const USUAL: TerminalSize = TerminalSize { rows: 24, columns: 80 };
@@ -64,7 +63,7 @@ pub(super) async fn follow_size(app: &App, container_id: String, mut exec_id: wa
             if told.replace(Some(size)) != Some(size) {
                 let (container_id, exec_id) = (container_id.clone(), exec_id.clone());
                 // Once the command has ended, nobody misses it.
-                let _ = app.call_beside(Request::ResizeTerminal { container_id, exec_id, size }).await;
+                let _ = app.call_beside(ResizeTerminal { container_id, exec_id, size }).await;
             }
             changes.recv().await?;
         }
@@ -73,15 +72,12 @@ pub(super) async fn follow_size(app: &App, container_id: String, mut exec_id: wa
     std::future::pending().await
 }
 
-impl FromStr for TerminalSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let size = text
-            .split_once('x')
-            .and_then(|(rows, columns)| Some(Self { rows: rows.parse().ok()?, columns: columns.parse().ok()? }));
-        size.ok_or_else(|| format!("`{text}` is no size of a terminal: write rows and columns, as in 24x80"))
-    }
+/// Reads rows and columns, as in `24x80`.
+pub(super) fn parse_size(text: &str) -> Result<TerminalSize, String> {
+    let size = text
+        .split_once('x')
+        .and_then(|(rows, columns)| Some(TerminalSize { rows: rows.parse().ok()?, columns: columns.parse().ok()? }));
+    size.ok_or_else(|| format!("`{text}` is no size of a terminal: write rows and columns, as in 24x80"))
 }
 
 #[cfg(test)]
@@ -90,9 +86,9 @@ mod tests {
 
     #[test]
     fn a_size_is_rows_by_columns() {
-        assert_eq!("40x120".parse(), Ok(TerminalSize { rows: 40, columns: 120 }));
+        assert_eq!(parse_size("40x120"), Ok(TerminalSize { rows: 40, columns: 120 }));
         for wrong in ["", "40", "x80", "40x", "-1x80", "40x70000", "40x80x1"] {
-            assert!(wrong.parse::<TerminalSize>().is_err(), "{wrong}");
+            assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -3,10 +3,10 @@
 //! Skills that an agent calls have grants of their own; this is for the sandbox actions that it is given as tools.
 
 use serde::Deserialize;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Network;
 
-use crate::api::types::Network;
 use crate::blackboard::check_pattern;
-use crate::error::{Error, Result};
 
 /// What agents may do; what is absent is as for skills.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

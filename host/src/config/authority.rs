@@ -4,8 +4,7 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// The host that a request is meant for: a name or an address, in small letters, and perhaps a port.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -13,12 +13,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use sha2::{Digest as _, Sha256};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
 
 use super::authority::{HostName, Origin};
 use super::{Size, Span};
 use crate::beneath::read_named;
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 
 /// The fewest bytes of a token: 16 random ones cannot be guessed.
 pub(crate) const MIN_TOKEN: usize = 16;
@@ -229,7 +229,7 @@ impl Source {
 mod tests {
     use super::super::Config;
     use super::*;
-    use crate::units::hex;
+    use skillhost_api::units::hex;
 
     const WHO: &str = "tenant = 'acme'\nsession = 's1'\n";
 
@@ -293,7 +293,7 @@ mod tests {
             assert!(error.message.contains(said) && error.message.contains("number 1"), "{content:?}: {error}");
         }
         let config = load(dir.path(), &format!("[[http.token]]\nfile = 'none'\n{WHO}")).unwrap();
-        assert_eq!(config.tokens().unwrap_err().kind, crate::error::ErrorKind::NotFound);
+        assert_eq!(config.tokens().unwrap_err().kind, skillhost_api::error::ErrorKind::NotFound);
     }
 
     #[test]

@@ -19,7 +19,8 @@ impl Default for McpConfig {
 }
 
 /// Tools that are there together or not at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
     /// A tool for each action of each skill.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use skillhost_api::error::{Error, Result};
 
 use crate::beneath::read_named;
-use crate::error::{Error, Result};
 use crate::sandbox::images::is_variable;
 
 /// The most bytes of a value.
@@ -99,6 +99,11 @@ impl EnvProvider {
     /// Whether it gives `name` to scripts of `role`.
     pub(crate) fn gives(&self, name: &str, role: &str) -> bool {
         self.name == name && self.roles.as_ref().is_none_or(|roles| roles.iter().any(|named| named == role))
+    }
+
+    /// The roles that it is for; `None` is every role.
+    pub(crate) fn roles(&self) -> Option<&Vec<String>> {
+        self.roles.as_ref()
     }
 
     /// What it is, without what it gives.

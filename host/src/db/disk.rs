@@ -9,9 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
-
-use crate::error::{Error, Result};
-use crate::units::show_bytes;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::show_bytes;
 
 /// Under so much room what makes more of anything is refused; on a small file system under a sixteenth of it.
 const LEAST: u64 = 32 << 20;

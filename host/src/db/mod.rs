@@ -26,8 +26,7 @@ use tokio::sync::oneshot;
 pub(crate) use disk::Disk;
 use ground::is_full;
 use serve::{Failed, Job, Ran};
-
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// Its name in the state directory.
 pub(crate) const FILE: &str = "state.db";
@@ -52,10 +51,16 @@ pub(crate) struct Db {
 
 impl Db {
     pub(crate) fn open(path: &Path, durability: Durability) -> Result<Self> {
+        Ok(Self::start(path, durability)?.0)
+    }
+
+    /// Opens it; its thread ends, and with it the connection is closed, some time after the last handle is gone.
+    fn start(path: &Path, durability: Durability) -> Result<(Self, thread::JoinHandle<()>)> {
         let (connection, ground, disk) = open::open(path, durability)?;
         let (jobs, queue) = mpsc::channel();
-        thread::Builder::new().name("database".into()).spawn(move || serve::serve(connection, ground, &queue))?;
-        Ok(Self { jobs, disk })
+        let thread =
+            thread::Builder::new().name("database".into()).spawn(move || serve::serve(connection, ground, &queue))?;
+        Ok((Self { jobs, disk }, thread))
     }
 
     /// Puts a damaged database aside, so that the next one that is opened is new; the answer is where. Refuses when it is

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::{now_ms, show_time};
 
 use super::Durability;
 use super::disk::Disk;
 use super::ground::{Ground, is_full};
 use super::schema::{FROM_VERSION_1, SCHEMA, VERSION};
-use crate::error::{Error, Result};
-use crate::units::{now_ms, show_time};
 
 /// How long the check at the start may take: some 1 GiB of what the kernel has in memory.
 const CHECK: Duration = Duration::from_secs(2);

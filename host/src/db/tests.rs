@@ -150,7 +150,9 @@ async fn put(db: &Db, project: String) -> Result<usize> {
 
 /// Works until the database has looked at its disk again, and found it so.
 async fn until_full_is(db: &Db, full: bool) {
+    let since = std::time::Instant::now();
     while db.disk().is_full() != full {
+        assert!(since.elapsed() < std::time::Duration::from_secs(60), "the disk is not found full = {full}");
         db.run(|t| t.execute("DELETE FROM trust WHERE project = 'none'", [])).await.unwrap();
     }
 }
@@ -177,7 +179,7 @@ fn on_a_full_disk_small_writes_and_deletes_go_on_and_large_ones_fail_by_name() {
             assert!(db.disk().has_room().is_err());
             until_full_is(&db, true).await;
             let error = put(&db, "x".repeat(3 << 20)).await.unwrap_err();
-            assert_eq!(error.kind, crate::error::ErrorKind::Unavailable, "{error}");
+            assert_eq!(error.kind, skillhost_api::error::ErrorKind::Unavailable, "{error}");
             assert!(error.message.contains("full"), "{error}");
             // It is no worse for that.
             put(&db, format!("after-{round}")).await.unwrap();
@@ -194,15 +196,20 @@ fn on_a_full_disk_small_writes_and_deletes_go_on_and_large_ones_fail_by_name() {
 #[test]
 fn a_host_that_was_stopped_opens_its_database_on_a_full_disk() {
     on_a_small_disk(12, async |disk| {
-        drop(Db::open(&disk.path(), Durability::Process).unwrap());
+        // A host that has stopped has let go of its files.
+        let stop = |(db, thread): (Db, thread::JoinHandle<()>)| {
+            stop((db, thread));
+            thread.join().unwrap();
+        };
+        stop(Db::start(&disk.path(), Durability::Process).unwrap());
         for round in 0..3 {
             disk.fill();
-            let db = Db::open(&disk.path(), Durability::Process).unwrap();
+            let (db, thread) = Db::start(&disk.path(), Durability::Process).unwrap();
             for number in 0..200 {
                 put(&db, format!("{round}-{number}")).await.unwrap_or_else(|error| panic!("{number}: {error}"));
             }
             assert_eq!(count(&db).await, 200 * (round + 1));
-            drop(db);
+            stop((db, thread));
             disk.free();
         }
         // Where there was never any, it says what is full and never that something is to be moved away.

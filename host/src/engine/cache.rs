@@ -13,11 +13,11 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use skillhost_api::error::{Error, Result};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::compile::{self, Compiler};
-use crate::error::{Error, Result};
 use crate::private::Private;
 
 /// Bytes that the directory may hold; the longest unused files go first.

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
+
 use super::config;
 use crate::apart::{self, Bounds};
-use crate::error::{Error, Result};
 use crate::skills::MAX_COMPONENT;
 
 /// The first argument that makes `skillhost` do this: its bounds follow (memory in MiB, processor time in seconds), a component is on

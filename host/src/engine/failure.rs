@@ -1,12 +1,13 @@
 //! What is said when a guest does not come to its end.
 
+use skillhost_api::error::Error;
 use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
+use super::config::MAX_LIVE;
 use super::limiter::Hit;
 use super::limits::Limits;
 use crate::capabilities::Log;
-use crate::error::Error;
 
 /// How much of a guest's own text goes into a message.
 const MAX_TEXT: usize = 2_000;
@@ -18,6 +19,15 @@ pub(super) fn deadline(limits: &Limits) -> Error {
     Error::timed_out(format!(
         "the action ran longer than its deadline of {} ms and was ended: have it do less, or raise `deadline` under [limits] \
          in its skill.toml",
+        limits.deadline.as_millis()
+    ))
+}
+
+/// What an action is told that did not begin before its deadline.
+pub(super) fn no_place(limits: &Limits) -> Error {
+    Error::timed_out(format!(
+        "{MAX_LIVE} actions run, as many as may at once, and none of them ended within the {} ms that this one had: call it again \
+         later",
         limits.deadline.as_millis()
     ))
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Instant;
 
+use skillhost_api::error::{Error, Result};
 use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
@@ -16,7 +17,6 @@ use super::limiter::{Hit, Limiter, size};
 use super::limits::Limits;
 use super::{Engine, Prepared, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
-use crate::error::{Error, Result};
 
 /// What a store holds.
 pub(super) struct Store {
@@ -124,7 +124,7 @@ impl Engine {
         let overrun = || failure::deadline(&limits);
         let _slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
             .await
-            .map_err(|_| overrun())?
+            .map_err(|_| failure::no_place(&limits))?
             .map_err(|_| ended())?;
         let mut store = self.store(&limits, workspace, context)?;
         // Epochs pass only while something runs.

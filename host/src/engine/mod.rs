@@ -17,16 +17,17 @@ mod ticker;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
 use tokio::sync::{OnceCell, Semaphore};
 use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::apart::Bounds;
 use crate::capabilities;
-use crate::error::{Error, Result};
 use crate::private::Private;
 use cache::Cache;
 use compile::Compiler;
@@ -123,7 +124,7 @@ impl Engine {
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
-        let cell = self.ready.lock().unwrap_or_else(PoisonError::into_inner).cell(digest);
+        let cell = self.ready.lock().cell(digest);
         let prepared = cell.get_or_try_init(async || {
             let bytes = bytes().await?;
             let _turn = self.compiling.acquire().await.map_err(|_| ended())?;

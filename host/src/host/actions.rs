@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::CallIo;
+use skillhost_api::types::{ActionEntry, ActionList, Authority, SkillState};
+use skillhost_api::units::hex;
 
 use super::fit::{MAX_LISTING, fitting};
 use super::skills::{blocking, described};
-use super::{CallIo, Host, switched_off};
-use crate::api::types::{ActionEntry, ActionList, Authority, SkillState};
-use crate::error::{Error, Result};
+use super::{Host, switched_off};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Catalog, Descriptor, Entry, Loaded, Places, Roots};
-use crate::units::hex;
 
 /// The most bytes of JSON that the actions of one skill are listed with.
 const MAX_SKILL: usize = 4 << 20;

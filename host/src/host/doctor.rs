@@ -1,20 +1,28 @@
 //! What is on, what is missing, and how to get it.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::Host;
-use crate::api::types::{Check, DoctorReport, ImageFilter};
+use skillhost_api::types::{Check, DoctorReport, ImageFilter};
+use skillhost_api::units::show_bytes;
+
+use super::skills::blocking;
+use super::{Host, names};
+use crate::db::Disk;
 use crate::engine::Allocation;
-use crate::units::show_bytes;
+use crate::skills::{Catalog, Roots};
 
 /// How many files are looked at to say what takes up the room.
 const MAX_SEEN: usize = 100_000;
 
 impl Host {
-    pub(super) async fn doctor(&self) -> DoctorReport {
+    pub(super) async fn doctor(&self, project: Option<PathBuf>) -> DoctorReport {
         let sandboxes = self.broker.sandboxes();
-        let mut checks = vec![self.state_check(), self.engine_check()];
+        let state = state_check(self.options.state_dir.clone(), self.db.disk().clone()).await;
+        // Without room there nothing is launched, whatever could make a sandbox.
+        let has_room = state.ok;
+        let mut checks = vec![state, self.engine_check()];
         checks.extend(self.config.readable_secrets().into_iter().map(|(path, mode)| Check {
             name: "secrets".into(),
             ok: false,
@@ -24,6 +32,12 @@ impl Host {
                 path.display()
             )),
         }));
+        let (config, roles, shelf) = (self.config.clone(), sandboxes.roles(), self.shelf.clone());
+        let looking = blocking(move || {
+            let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &shelf);
+            Ok(names::missing(&config, &roles, &catalog))
+        });
+        checks.extend(looking.await.unwrap_or_default());
         let mut can_sandbox = false;
         let mut working = Vec::new();
         for (backend, probed) in sandboxes.probe().await {
@@ -38,14 +52,8 @@ impl Host {
                     }
                     checks.push(Check { name, ok: true, detail, remedy: None });
                 }
-                Err(error) => {
-                    let remedy = (backend == "docker").then(|| {
-                        "install Docker where there is none (in Debian: `apt-get install docker.io`), and let this user \
-                         reach its socket"
-                            .into()
-                    });
-                    checks.push(Check { name, ok: false, detail: error.message, remedy });
-                }
+                // What to do depends on why, so the error says it.
+                Err(error) => checks.push(Check { name, ok: false, detail: error.message, remedy: None }),
             }
         }
         if let Ok(list) = sandboxes.images(&ImageFilter::default()).await {
@@ -76,23 +84,7 @@ impl Host {
                 ),
             }));
         }
-        DoctorReport { checks, can_sandbox }
-    }
-
-    fn state_check(&self) -> Check {
-        let dir = &self.options.state_dir;
-        let (ok, detail, remedy) = match self.db.disk().space() {
-            Err(error) => (false, error.to_string(), None),
-            Ok(space) if !space.is_short() => (true, space.to_string(), None),
-            Ok(space) => {
-                let remedy = "make room on its file system: what sandboxes wrote is in `workspaces`, and what they no longer need \
-                              there can be removed; until then nothing is launched or written, while reading, deleting and \
-                              stopping go on";
-                let detail = format!("its file system is full: {space}; {}", held(dir));
-                (false, detail, Some(remedy.to_owned()))
-            }
-        };
-        Check { name: "state directory".into(), ok, detail: format!("{}: {detail}", dir.display()), remedy }
+        DoctorReport { checks, can_sandbox: can_sandbox && has_room }
     }
 
     fn engine_check(&self) -> Check {
@@ -106,6 +98,25 @@ impl Host {
         };
         Check { name: "WebAssembly engine".into(), ok, detail: detail.into(), remedy }
     }
+}
+
+/// The state directory, looked at where nobody waits: its file system may be slow, and what is on a full one many files.
+async fn state_check(dir: PathBuf, disk: Arc<Disk>) -> Check {
+    let shown = dir.display().to_string();
+    let looking = tokio::task::spawn_blocking(move || match disk.space() {
+        Err(error) => (false, error.to_string(), None),
+        Ok(space) if !space.is_short() => (true, space.to_string(), None),
+        Ok(space) => {
+            let remedy = "make room on its file system: what sandboxes wrote is in `workspaces`, and what they no longer need \
+                          there can be removed; until then nothing is launched or written, while reading, deleting and \
+                          stopping go on";
+            let detail = format!("its file system is full: {space}; {}", held(&dir));
+            (false, detail, Some(remedy.to_owned()))
+        }
+    });
+    let failed = |error| (false, format!("it could not be looked at: {error}"), None);
+    let (ok, detail, remedy) = looking.await.unwrap_or_else(failed);
+    Check { name: "state directory".into(), ok, detail: format!("{shown}: {detail}"), remedy }
 }
 
 /// What takes up the room in a directory, the largest first.
@@ -131,4 +142,29 @@ fn size(path: &Path, seen: &mut usize) -> u64 {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::db::{Db, Durability};
+
+    #[test]
+    fn looking_at_the_state_directory_holds_up_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
+            // The only thread that may wait has something to wait for.
+            let (release, held) = mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || held.recv());
+            let mut check = std::pin::pin!(state_check(dir.path().to_owned(), db.disk().clone()));
+            assert!(futures_util::poll!(&mut check).is_pending(), "it looks in the thread of the host's own work");
+            release.send(()).unwrap();
+            assert!(check.await.detail.contains(" free of "));
+            busy.await.unwrap().unwrap();
+        });
+    }
 }

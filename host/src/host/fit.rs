@@ -4,10 +4,6 @@
 //! that is too long is cut by a rule with which nobody's skill pushes out another's: the user's and the system's are in
 //! before a project's, and of those the short before the long.
 
-use std::io::Write;
-
-use serde::Serialize;
-
 use crate::skills::Source;
 
 /// The most bytes of JSON that a listing of skills has; half of what the socket carries.
@@ -28,23 +24,6 @@ pub(super) fn fitting(lengths: &[(Source, usize)], max: usize) -> Vec<bool> {
     fits
 }
 
-/// How many bytes this is as JSON.
-pub(super) fn length(value: &impl Serialize) -> usize {
-    struct Count(usize);
-    impl Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // What cannot be written has no place in an answer.
-    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,11 +41,5 @@ mod tests {
         assert_eq!(fitting(&lengths, 100), [true, false, true, true, true, false]);
         assert_eq!(fitting(&lengths, 0), [false; 6]);
         assert_eq!(fitting(&lengths, 1_000), [true; 6]);
-    }
-
-    #[test]
-    fn the_length_is_that_of_the_json() {
-        let value = serde_json::json!({"a": ["\n", 1.5, null]});
-        assert_eq!(length(&value), serde_json::to_string(&value).unwrap().len());
     }
 }

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::api::types::Network;
+use skillhost_api::types::Network;
+
 use crate::broker::{Limited, Place, Reach, SandboxGrant};
 use crate::config::{Config, SkillPolicy};
+use crate::sandbox::images::Roles;
 use crate::skills::imports::Known;
-use crate::skills::manifest::{Capabilities, Files, Workspace};
+use crate::skills::manifest::{Capabilities, Files, Sandbox, Workspace};
 
 /// The host root that is the directory its caller works in.
 pub(super) const PROJECT_ROOT: &str = "project";
@@ -131,41 +133,70 @@ fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
 /// What is granted where nothing is.
 pub(super) const NOTHING: &str = "nothing";
 
-/// The grant in words, by what it is about.
-pub(super) fn in_words(grant: &Limited, asked: &Capabilities, import: Known) -> String {
-    let names = |names: Vec<&String>| {
-        if names.is_empty() { "none".to_owned() } else { names.into_iter().cloned().collect::<Vec<_>>().join(", ") }
-    };
-    match (import, &grant.sandbox) {
-        (Known::Sandbox | Known::Scripts, None) => NOTHING.into(),
-        (Known::Sandbox, Some(sandbox)) => format!(
-            "roles {}; network {}; up to {} cores and {} MiB each",
-            names(sandbox.roles.iter().flatten().collect()),
-            match sandbox.network {
-                Network::None => "none",
-                Network::Bridge => "bridge",
-            },
-            sandbox.cpus,
-            sandbox.memory_mib
-        ),
-        (Known::Scripts, Some(sandbox)) => format!("of roles {}", names(sandbox.roles.iter().flatten().collect())),
-        (Known::Files, _) => format!(
-            "copy in from {}; copy out to {}",
-            names(grant.copy_in.keys().collect()),
-            names(grant.copy_out.keys().collect())
-        ),
-        (Known::Blackboard, _) => {
-            format!("publish {}; read {}", names(grant.publish.iter().collect()), names(grant.read.iter().collect()))
+/// The grant in words, by what it is about, with what of it was asked for in vain.
+pub(super) fn in_words(grant: &Limited, asked: &Capabilities, import: Known, roles: &Roles) -> String {
+    let empty = Files::default();
+    let files = asked.files.as_ref().unwrap_or(&empty);
+    match (import, &grant.sandbox, &asked.sandbox) {
+        (Known::Sandbox, Some(sandbox), Some(asked)) => {
+            let network = (asked.network != sandbox.network).then(|| asked.network.name().to_owned());
+            format!(
+                "roles {}; network {}{}; up to {} cores{} and {} MiB{} each",
+                role_names(sandbox, asked, roles),
+                sandbox.network.name(),
+                in_vain(network),
+                sandbox.cpus,
+                in_vain((asked.cpus > sandbox.cpus).then(|| asked.cpus.to_string())),
+                sandbox.memory_mib,
+                in_vain((asked.memory_mib > sandbox.memory_mib).then(|| asked.memory_mib.to_string())),
+            )
         }
-        (Known::WasiFiles, _) => match asked.files.as_ref().map(|files| files.workspace).unwrap_or_default() {
+        (Known::Scripts, Some(sandbox), Some(asked)) => format!("of roles {}", role_names(sandbox, asked, roles)),
+        (Known::Sandbox | Known::Scripts, _, _) => NOTHING.into(),
+        (Known::Files, _, _) => format!(
+            "copy in from {}; copy out to {}",
+            names(grant.copy_in.keys(), &files.copy_in, String::clone),
+            names(grant.copy_out.keys(), &files.copy_out, String::clone)
+        ),
+        (Known::Blackboard, _, _) => format!(
+            "publish {}; read {}",
+            names(&grant.publish, &[], String::clone),
+            names(&grant.read, &[], String::clone)
+        ),
+        (Known::WasiFiles, _, _) => match files.workspace {
             Workspace::None => NOTHING,
             Workspace::ReadOnly => "read the session's workspace",
             Workspace::ReadWrite => "read and write the session's workspace",
         }
         .into(),
-        (Known::WasiSockets, _) => NOTHING.into(),
-        (Known::Types | Known::Log | Known::Wasi, _) => "yes".into(),
+        (Known::WasiSockets, _, _) => NOTHING.into(),
+        (Known::Types | Known::Log | Known::Wasi, _, _) => "yes".into(),
     }
+}
+
+fn role_names(granted: &SandboxGrant, asked: &Sandbox, roles: &Roles) -> String {
+    names(granted.roles.iter().flatten(), &asked.roles, |role| match roles.get(role) {
+        Some(_) => role.clone(),
+        None => format!("{role} (there is no such role)"),
+    })
+}
+
+fn names<'a>(
+    granted: impl IntoIterator<Item = &'a String>,
+    asked: &[String],
+    show: impl Fn(&String) -> String,
+) -> String {
+    let granted: Vec<_> = granted.into_iter().collect();
+    let shown = match granted.as_slice() {
+        [] => "none".to_owned(),
+        granted => granted.iter().map(|name| show(name)).collect::<Vec<_>>().join(", "),
+    };
+    shown + &in_vain(asked.iter().filter(|name| !granted.contains(name)).cloned())
+}
+
+fn in_vain(names: impl IntoIterator<Item = String>) -> String {
+    let names: Vec<_> = names.into_iter().collect();
+    if names.is_empty() { String::new() } else { format!(" (asked for and not granted: {})", names.join(", ")) }
 }
 
 #[cfg(test)]
@@ -176,7 +207,7 @@ mod tests {
     #[test]
     fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {
         let asked = Capabilities::default();
-        let granted = |import: &str| in_words(&Limited::default(), &asked, known(import).unwrap().0);
+        let granted = |import: &str| in_words(&Limited::default(), &asked, known(import).unwrap().0, &Roles::default());
         for interface in ["sandbox", "scripts"] {
             assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), NOTHING, "{interface}");
         }
@@ -193,7 +224,8 @@ mod tests {
         assert_eq!(granted("wasi:clocks/wall-clock@0.2.6"), "yes");
         let files = Files { workspace: Workspace::ReadOnly, ..Files::default() };
         let asked = Capabilities { files: Some(files), ..Capabilities::default() };
-        let words = in_words(&Limited::default(), &asked, known("wasi:filesystem/types@0.2.6").unwrap().0);
+        let words =
+            in_words(&Limited::default(), &asked, known("wasi:filesystem/types@0.2.6").unwrap().0, &Roles::default());
         assert_eq!(words, "read the session's workspace");
     }
 }

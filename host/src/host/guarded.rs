@@ -3,9 +3,10 @@
 //! A value is worth keeping when somebody comes again and finds all as it was; what that takes is done beside the calls, and
 //! files that change all the time never pay for it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::skills::Guard;
@@ -90,7 +91,7 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
     }
 
     fn lock(&self) -> MutexGuard<'_, Known<K, V>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -5,11 +5,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use skillhost_api::error::Result;
+
 use super::Host;
 use super::actions::Look;
 use super::guarded::GuardedCache;
 use super::trust;
-use crate::error::Result;
 use crate::skills::{Catalog, ChangeQueue, Entry, Guard, Roots, SkillName, Source, WatchSet, manifest};
 
 /// The most projects whose catalogues are kept.

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::{Authority, RunAnswer, RunRequest};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{CallIo, Host, Output, grant, switched_off};
-use crate::api::types::{Authority, RunAnswer, RunRequest};
+use super::{Host, grant, switched_off};
 use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_RUN, SKILL_WATCHES, with_background};
-use crate::caller::Caller;
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
-use crate::error::{Error, Result};
 use crate::ids;
 use crate::skills::manifest::Workspace;
 use crate::skills::{Component, Source, Target};

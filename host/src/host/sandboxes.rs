@@ -4,16 +4,17 @@ use std::pin::Pin;
 use std::task::{self, Poll};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::sync::mpsc;
-
-use super::{CallIo, Host, Output};
-use crate::api::types::{
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::{
     Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, FileReadAnswer, RunScriptRequest,
     ScriptAnswer,
 };
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::mpsc;
+
+use super::Host;
 use crate::broker::{Actor, Chunk, Kept, Running, with_background};
-use crate::error::{Error, Result};
 use crate::sandbox::link::{Change, Changed, Part};
 
 impl Host {

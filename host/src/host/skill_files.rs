@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde_json::Value;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::CallIo;
+use skillhost_api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 
-use super::fit::{MAX_LISTING, fitting, length};
+use super::fit::{MAX_LISTING, fitting};
 use super::skills::blocking;
-use super::{CallIo, Host, switched_off};
-use crate::api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
-use crate::error::{Error, Result};
+use super::{Host, switched_off};
+use crate::json::length;
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Entry, FileDigests, Frontmatter, Roots, SkillName, files};
 

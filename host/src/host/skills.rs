@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 
 use super::{Host, grant, skill_files, switched_off};
-use crate::api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
-use crate::broker::Broker;
+use crate::broker::{Broker, Candidate};
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
 
@@ -98,10 +98,10 @@ impl Host {
         let (of, digests) = (entry.clone(), self.digests.clone());
         let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
         let granted = grant::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
-        let asked = &loaded.manifest.capabilities;
+        let (asked, roles) = (&loaded.manifest.capabilities, self.broker.sandboxes().roles());
         let permissions = descriptor.imports.iter().map(|import| {
             let (lets, granted) = match imports::known(import) {
-                Some((known, lets)) => (lets, grant::in_words(&granted, asked, known)),
+                Some((known, lets)) => (lets, grant::in_words(&granted, asked, known, &roles)),
                 None => ("unknown", grant::NOTHING.into()),
             };
             Permission { lets: lets.into(), granted, import: import.clone() }
@@ -169,6 +169,30 @@ impl Trusts<'_> {
             _ => (SkillState::Ready, None),
         }
     }
+
+    /// The same, also of one that has come to reach further, which takes a look at where that leads.
+    fn state_and_reach(self, entry: &Entry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
+        let state = self.state(entry, descriptor);
+        let (SkillState::Ready, Ok(loaded)) = (state.0, &entry.loaded) else { return state };
+        let candidate = Candidate {
+            name: &entry.name,
+            dir: &entry.dir,
+            component: &descriptor.digest,
+            manifest: &loaded.manifest_digest,
+            project: self.untrusted,
+            trusted: self.lets(entry),
+        };
+        let reach = || grant::reach(self.config, &entry.name, &loaded.manifest.capabilities);
+        match self.broker.would_ask(&candidate, loaded, reach) {
+            Some(why) => {
+                let why = format!(
+                    "{why}. Run it, then see what waits, and approve it, with `skillhost approve` in a terminal"
+                );
+                (SkillState::Unapproved, Some(why))
+            }
+            None => state,
+        }
+    }
 }
 
 /// Each with its descriptor.
@@ -187,7 +211,7 @@ pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Re
 fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
-        Ok(descriptor) => trust.state(entry, descriptor),
+        Ok(descriptor) => trust.state_and_reach(entry, descriptor),
     };
     let loaded = entry.loaded.as_ref().ok();
     let actions = descriptor.iter().flat_map(|descriptor| &descriptor.actions);

@@ -1,8 +1,9 @@
 //! Skills that are there and switched off: by the operator for everybody, by their author for agents.
 
-use crate::api::types::Authority;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Authority;
+
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::skills::Entry;
 
 /// Why nobody may run the skill, when the operator has switched it off.

@@ -5,15 +5,14 @@
 //! each after [`FOR`].
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{KeptText, ReadTextRequest, TextPiece};
 use tokio::sync::mpsc;
-
-use crate::api::types::{KeptText, ReadTextRequest, TextPiece};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 
 const OF_ONE: usize = 16 << 20;
 const OF_ALL: usize = 128 << 20;
@@ -37,9 +36,13 @@ struct Kept {
 
 impl Texts {
     fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.retain(|text| text.since.elapsed() < FOR);
         kept
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept().is_empty()
     }
 
     /// Takes a text as it comes.

@@ -3,27 +3,43 @@
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+
+use parking_lot::RwLock;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Done;
+use skillhost_api::units::now_ms;
+use skillhost_api::visible;
 
 use super::Host;
-use crate::api::types::Done;
 use crate::broker::Actor;
 use crate::db::Db;
-use crate::error::{Error, Result};
-use crate::units::now_ms;
+use crate::paths;
 
 impl Host {
     /// Gives trust or takes it. What is taken back is all of it: also what single skills of the project were let run with.
     pub(super) async fn set_trust(&self, actor: &Actor, project: &Path, trusted: bool) -> Result<Done> {
         let _changing = self.changing();
-        let change = async {
-            let done = self.trust.set(project, trusted).await?;
-            if !trusted {
-                self.broker.forget_project(&real(project)?).await?;
+        // Once: a link may lead elsewhere the next time.
+        let found = real(project);
+        // What leads nowhere is recorded as it was named.
+        let noted = found.as_deref().unwrap_or(project).to_owned();
+        let change = found.and_then(|real| {
+            if trusted && real != project {
+                return Err(Error::denied(format!(
+                    "{} leads to {}, and trust is given to what was asked about alone: trust that directory by its own path",
+                    project.display(),
+                    real.display()
+                )));
             }
-            Ok(done)
-        };
-        self.broker.trust(actor, project, trusted, change).await
+            Ok(async move {
+                let done = self.trust.set(&real, trusted).await?;
+                if !trusted {
+                    self.broker.forget_project(&real).await?;
+                }
+                Ok(done)
+            })
+        });
+        self.broker.trust(actor, &noted, trusted, change).await
     }
 }
 
@@ -48,14 +64,13 @@ impl Trust {
         Ok(Self { db, trusted: RwLock::new(trusted), changes: tokio::sync::Mutex::default() })
     }
 
-    /// Gives or takes it.
+    /// Gives or takes it, of a project's own path.
     pub(super) async fn set(&self, project: &Path, trusted: bool) -> Result<Done> {
-        let project = real(project)?;
-        let key = text(&project)?;
+        let (project, key) = (project.to_owned(), text(project)?);
         let _change = self.changes.lock().await;
         if !trusted {
             // At once, whatever becomes of the database.
-            self.trusted.write().unwrap_or_else(PoisonError::into_inner).remove(&project);
+            self.trusted.write().remove(&project);
         }
         self.db
             .run(move |transaction| match trusted {
@@ -65,9 +80,9 @@ impl Trust {
             })
             .await?;
         if trusted {
-            self.trusted.write().unwrap_or_else(PoisonError::into_inner).insert(project.clone());
+            self.trusted.write().insert(project.clone());
         }
-        let project = project.display();
+        let project = visible::line(&project.to_string_lossy());
         let message = if trusted {
             format!("the skills of {project} may run; `skillhost trust --revoke {project}` takes that back")
         } else {
@@ -83,7 +98,7 @@ impl Trust {
 
     /// The same, of a project's own path.
     pub(super) fn has_real(&self, project: &Path) -> bool {
-        self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(project)
+        self.trusted.read().contains(project)
     }
 }
 
@@ -98,7 +113,7 @@ pub(super) fn real(project: &Path) -> Result<PathBuf> {
         // One spelling for each: the database compares texts.
         return Ok(project.components().collect());
     }
-    let real = std::fs::canonicalize(project).map_err(|error| Error::of_file(error).context(project.display()))?;
+    let real = paths::real(project)?;
     if real.is_dir() {
         Ok(real)
     } else {
@@ -134,7 +149,7 @@ mod tests {
         let state = temp.path().join("state.db");
         for spelled in odd {
             let trust = Trust::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
-            trust.set(Path::new(&spelled), true).await.unwrap();
+            trust.set(&real(Path::new(&spelled)).unwrap(), true).await.unwrap();
             assert!(trust.has(&project).unwrap(), "{spelled}");
             trust.set(&project, false).await.unwrap();
             assert!(!trust.has(Path::new(&spelled)).unwrap(), "{spelled}");

@@ -7,15 +7,17 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::Event;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
+use super::Host;
 use super::actions::Look;
-use super::{CallIo, Host, Output};
-use crate::api::types::Event;
-use crate::error::{Error, Result};
 use crate::skills::Watcher;
 
 /// How often what there is may be found to have changed while it was being watched, before one waits for the next event.
@@ -52,7 +54,7 @@ impl Drop for Shared {
 
 impl Watches {
     fn join(&self, host: &Arc<Host>, project: Option<PathBuf>) -> Arc<Shared> {
-        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.shared.lock();
         if let Some(shared) = all.get(&project).and_then(Weak::upgrade) {
             return shared;
         }
@@ -69,7 +71,7 @@ impl Watches {
 
     /// Has every watch look again, for something has changed that is not on disk.
     pub(super) fn look_again(&self) {
-        let all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.shared.lock();
         for shared in all.values().filter_map(Weak::upgrade) {
             shared.woken.notify_one();
         }

@@ -10,8 +10,7 @@ use rmcp::model::{
     InputRequests, InputRequiredResult, InputResponses,
 };
 use serde_json::Value;
-
-use crate::api::types::Approval;
+use skillhost_api::types::Approval;
 
 /// The name of the one question.
 const QUESTION: &str = "approval";

@@ -5,9 +5,10 @@
 //! answer says how to read it.
 
 use serde_json::{Map, Value};
+use skillhost_api::error::Result;
 
-use crate::error::Result;
 use crate::ids;
+use crate::json::{is_longer, length};
 
 /// The most bytes of JSON that one answer has. It is in a result twice, as structure and as text.
 pub(super) const ROOM: usize = 16_000;
@@ -66,27 +67,9 @@ enum Text {
     Base64,
 }
 
-/// The bytes of a value's JSON.
-fn length(value: &Value) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // Nothing fails there.
-    let _ = serde_json::to_writer(&mut count, value);
-    count.0
-}
-
 impl Cuts {
     fn fit(&mut self, value: &mut Value, room: usize, place: &str, holds: Text) -> Result<()> {
-        if length(value) <= room {
+        if !is_longer(value, room) {
             return Ok(());
         }
         match value {

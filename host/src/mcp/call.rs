@@ -3,6 +3,10 @@
 use bytes::Bytes;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use serde_json::{Value, json};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::service::Service;
+use skillhost_api::types::{Call, Event, FileContent};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -10,13 +14,12 @@ use super::bounded::{self, Whole};
 use super::progress::Progress;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
-use crate::api::server::Service;
-use crate::api::types::{Call, Event, FileContent, Request};
-use crate::error::{Error, Result};
-use crate::host::{CallIo, Output};
+use crate::json::{LONG, aside, is_longer};
 
 /// Pieces of output that wait to be looked at.
 pub(super) const QUEUE: usize = 16;
+/// The fields in which an answer says what to do.
+const ADVICE: [&str; 2] = ["message", "problem"];
 /// The longest piece of input.
 const PIECE: usize = 64 * 1024;
 
@@ -48,7 +51,7 @@ pub(super) async fn call<S: Service>(
     let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
-            let (answer, ()) = tokio::join!(service.call(call, CallIo { output, input }), feeding(feed));
+            let (answer, ()) = tokio::join!(service.answer(call, CallIo { output, input }), feeding(feed));
             answer
         });
         let mut listening = std::pin::pin!(async {
@@ -81,10 +84,10 @@ pub(super) async fn call<S: Service>(
             enough = &mut listening => match enough {
                 // The call's end is not waited for: it would tell the rest.
                 true => None,
-                false => Some(calling.await?),
+                false => Some(calling.await?.value()?),
             },
             answer = &mut calling => {
-                let answer = answer?;
+                let answer = answer?.value()?;
                 // What came before the answer belongs to it.
                 listening.await;
                 Some(answer)
@@ -176,8 +179,27 @@ fn no_answer() -> Error {
 fn fitting(mut answer: Value, gives: Option<&JsonObject>) -> Given {
     if let Some(schema) = gives {
         fitted(&mut answer, schema);
+        advising(&mut answer);
     }
     Given::Answer(answer)
+}
+
+/// What an answer of ours says in words, with tools for commands: of the whole, and of each item of its list.
+fn advising(answer: &mut Value) {
+    let Some(fields) = answer.as_object_mut() else { return };
+    for (name, value) in fields {
+        match value {
+            Value::String(text) if ADVICE.contains(&name.as_str()) => *text = as_tools(text),
+            Value::Array(items) => {
+                for (name, text) in items.iter_mut().filter_map(Value::as_object_mut).flatten() {
+                    if let (true, Some(said)) = (ADVICE.contains(&name.as_str()), text.as_str()) {
+                        *text = as_tools(said).into();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A skill's own result or failure.
@@ -195,6 +217,18 @@ fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> Given 
 }
 
 impl Given {
+    /// [`Self::cut`], where it holds up nobody.
+    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+        let long = match &self {
+            Self::Answer(answer) => is_longer(answer, LONG),
+            Self::Failure(text) => text.len() > LONG,
+        };
+        match long {
+            false => self.cut(room),
+            true => aside(move || self.cut(room)).await,
+        }
+    }
+
     /// As the client is given it, and the texts that it was cut by.
     pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
         match self {
@@ -222,11 +256,6 @@ pub(super) fn failed(error: &Error) -> CallToolResult {
 
 /// What an ask becomes when its output is to be told as it comes.
 pub(super) fn streamed(mut ask: Ask) -> Ask {
-    match &mut ask.request {
-        Request::Exec(request) => request.stream = true,
-        Request::ExecuteScript(request) => request.stream = true,
-        Request::RunScript(request) => request.stream = true,
-        _ => {}
-    }
+    ask.request.stream();
     ask
 }

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{ActionEntry, ActionList, RunRequest, SkillState};
 
 use super::names::{self, Spellings};
 use super::tools::{self, Ask, Shape, Tell};
-use crate::api::types::{ActionEntry, ActionList, Request, RunRequest, SkillState};
 use crate::config::{Group, McpConfig};
-use crate::error::{Error, Result};
 
 /// How much of what an author wrote a model is shown of each.
 const MAX_DESCRIPTION: usize = 4_000;
@@ -77,7 +78,7 @@ impl Offer {
             return Ok(None);
         };
         let request = RunRequest { skill: action.clone(), args: arguments.clone(), ..RunRequest::default() };
-        Ok(Some(Ask { tell: Tell::Action(*shape), ..Request::Run(request).into() }))
+        Ok(Some(Ask { tell: Tell::Action(*shape), ..Ask::from(request) }.any()))
     }
 }
 
@@ -205,7 +206,7 @@ const MAX_KEPT: usize = 64;
 impl Offers {
     /// The last one that was made for a project.
     pub(super) fn kept(&self, project: Option<&PathBuf>) -> Option<Arc<Offer>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(&project.cloned()).cloned()
+        self.kept.lock().get(&project.cloned()).cloned()
     }
 
     /// The one that fits what the host says now.
@@ -226,7 +227,7 @@ impl Offers {
             tracing::warn!("{problem}");
         }
         let offer = Arc::new(Offer::new(config, listed.revision, entries));
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
@@ -253,6 +254,8 @@ pub(super) fn ask(
 mod tests {
     use std::borrow::Cow;
     use std::path::Path;
+
+    use skillhost_api::types::Request;
 
     use super::*;
 

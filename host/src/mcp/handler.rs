@@ -15,6 +15,10 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::service::{Service, bug};
+use skillhost_api::types::{Approval, Event, WatchSkills};
 use tokio::sync::mpsc;
 
 use super::approvals::{self, Said};
@@ -22,10 +26,6 @@ use super::incoming::misfit;
 use super::progress::Progress;
 use super::tools::Ask;
 use super::{Identity, Server, Shared, Whose, call, resources};
-use crate::api::server::{Service, bug};
-use crate::api::types::{Approval, Event, Request};
-use crate::error::{Error, ErrorKind, Result};
-use crate::host::{CallIo, Output};
 
 /// What a model is told of this server first.
 const INSTRUCTIONS: &str = "\
@@ -67,30 +67,9 @@ impl<S: Service> ServerHandler for Server<S> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let identity = self.shared.identity(&context.extensions)?;
-        let arguments = request.arguments.clone().unwrap_or_default();
-        let ask = match self.shared.asked(&identity, &request.name, &arguments).await {
-            Ok(Some(ask)) => ask,
-            Ok(None) => {
-                return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
-            }
-            Err(error) => return Ok(call::failed(&error).into()),
-        };
-        let under_way = self.shared.under_way.begin(&identity.caller, &context.id);
-        let doing = Doing { shared: self.shared.clone(), identity, ask };
-        let cancelled = async {
-            tokio::select! {
-                () = context.ct.cancelled() => {}
-                () = under_way.cancelled() => {}
-            }
-        };
-        tokio::select! {
-            // A panic would end the task that this runs in, and the client would wait for ever.
-            response = AssertUnwindSafe(doing.respond(&request, &context)).catch_unwind() => {
-                response.unwrap_or_else(|panic| Ok(call::failed(&bug(&*panic)).into()))
-            }
-            () = cancelled => Ok(call::failed(&Error::cancelled("the client cancelled the call")).into()),
-        }
+        // A panic would end the task that this runs in, and the client would wait for ever; or its whole session would end.
+        let calling = AssertUnwindSafe(self.called(&request, &context)).catch_unwind();
+        calling.await.unwrap_or_else(|panic| Ok(call::failed(&bug(&*panic)).into()))
     }
 
     async fn on_custom_request(
@@ -214,6 +193,29 @@ impl<S: Service> ServerHandler for Server<S> {
 }
 
 impl<S: Service> Server<S> {
+    async fn called(
+        &self,
+        request: &CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let identity = self.shared.identity(&context.extensions)?;
+        let arguments = request.arguments.clone().unwrap_or_default();
+        let ask = match self.shared.asked(&identity, &request.name, &arguments).await {
+            Ok(Some(ask)) => ask,
+            Ok(None) => {
+                return Err(ErrorData::invalid_params(format!("there is no tool {:?}", request.name), None));
+            }
+            Err(error) => return Ok(call::failed(&error).into()),
+        };
+        let under_way = self.shared.under_way.begin(&identity.caller, &context.id);
+        let doing = Doing { shared: self.shared.clone(), identity, ask };
+        tokio::select! {
+            response = doing.respond(request, context) => response,
+            () = context.ct.cancelled() => Ok(cancelled()),
+            () = under_way.cancelled() => Ok(cancelled()),
+        }
+    }
+
     async fn skills(&self, context: &RequestContext<RoleServer>) -> Result<Vec<rmcp::model::Skill>, ErrorData> {
         let identity = self.shared.identity(&context.extensions)?;
         let all = self.shared.skill_files(&identity).await.map_err(unserved)?;
@@ -225,7 +227,7 @@ impl<S: Service> Shared<S> {
     /// Tells of each change of the catalogue, until nobody listens.
     async fn watching(&self, identity: &Identity, listener: &Listener) {
         let (output, mut pieces) = mpsc::channel(call::QUEUE);
-        let call = self.service.call(self.call(identity, Request::WatchSkills), CallIo { output, input: None });
+        let call = self.service.answer(self.call(identity, WatchSkills), CallIo { output, input: None });
         let telling = async {
             while let Some(piece) = pieces.recv().await {
                 let matters = match piece {
@@ -273,6 +275,10 @@ impl Listener {
     }
 }
 
+fn cancelled() -> CallToolResponse {
+    call::failed(&Error::cancelled("the client cancelled the call")).into()
+}
+
 /// One call of a tool.
 struct Doing<S> {
     shared: Arc<Shared<S>>,
@@ -303,11 +309,7 @@ impl<S: Service> Doing<S> {
                 Asked::Later(required) => return Ok(required),
                 Asked::Nobody => return Ok(call::failed(&error).into()),
             };
-            if said == Said::No {
-                let refused = Error::denied(format!("the user did not approve it: {}", error.message));
-                return Ok(call::failed(&refused).into());
-            }
-            if let Err(error) = self.shared.approve(&self.identity, &approval.id).await {
+            if let Err(error) = self.shared.answer(&self.identity, &approval.id, said).await {
                 return Ok(call::failed(&error).into());
             }
         }

@@ -14,6 +14,7 @@ mod approvals;
 mod bounded;
 mod call;
 mod catalog;
+mod fast_path;
 mod handler;
 mod id;
 mod incoming;
@@ -32,23 +33,26 @@ use std::sync::atomic::AtomicBool;
 
 use rmcp::ErrorData;
 use rmcp::model::{Extensions, JsonObject};
-use serde_json::Value;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::service::Service;
+use skillhost_api::types::{
+    Approve, Authority, Call, KeepText, ListActions, ListSkillFiles, Operation, ReadSkillFile, Request, SkillFiles,
+};
 use tokio::sync::mpsc;
 
+use self::approvals::Said;
 use self::bounded::Whole;
 use self::catalog::{Offer, Offers};
+pub(crate) use self::fast_path::{Stateless, ToolCall};
 pub(crate) use self::incoming::{Incoming, mended, read};
 use self::progress::Progress;
 pub(crate) use self::stdio::Stdio;
 use self::tasks::Tasks;
 use self::tools::Ask;
 use self::under_way::UnderWay;
-use crate::api::server::Service;
-use crate::api::types::{ActionList, Authority, Call, Request, SkillFiles};
-use crate::caller::Caller;
 use crate::config::McpConfig;
-use crate::error::{Error, Result};
-use crate::host::{CallIo, Output};
 
 /// Who calls, as the transport knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,8 +122,8 @@ impl<S: Service> Shared<S> {
         match &self.whose {
             Whose::Fixed(identity) => Ok(identity.clone()),
             Whose::OfRequest => extensions
-                .get::<http::request::Parts>()
-                .and_then(|parts| parts.extensions.get::<Identity>())
+                .get::<Identity>()
+                .or_else(|| extensions.get::<http::request::Parts>()?.extensions.get())
                 .cloned()
                 // The server that let the request in has said nothing of it: a bug, and no reason to let it pass.
                 .ok_or_else(|| ErrorData::internal_error("nobody said who calls", None)),
@@ -127,20 +131,20 @@ impl<S: Service> Shared<S> {
     }
 
     /// A call on an agent's behalf.
-    fn call(&self, identity: &Identity, request: Request) -> Call {
+    fn call(&self, identity: &Identity, request: impl Into<Request>) -> Call {
         Call {
             caller: identity.caller.clone(),
             project: identity.project.clone(),
             authority: Authority::Agent,
-            request,
+            request: request.into(),
         }
     }
 
     /// The answer of a call, and the bytes that came before it.
-    async fn ask(&self, identity: &Identity, request: Request) -> Result<(Value, Vec<u8>)> {
+    async fn ask<O: Operation>(&self, identity: &Identity, request: O) -> Result<(O::Answer, Vec<u8>)> {
         let (output, mut pieces) = mpsc::channel(call::QUEUE);
         let mut bytes = Vec::new();
-        let call = self.service.call(self.call(identity, request), CallIo { output, input: None });
+        let call = self.service.answer(self.call(identity, request), CallIo { output, input: None });
         let (answer, ()) = tokio::join!(call, async {
             while let Some(piece) = pieces.recv().await {
                 if let Output::Stdout(piece) = piece {
@@ -148,7 +152,7 @@ impl<S: Service> Shared<S> {
                 }
             }
         });
-        Ok((answer?, bytes))
+        Ok((answer?.read()?, bytes))
     }
 
     /// The tools as they are now.
@@ -156,8 +160,7 @@ impl<S: Service> Shared<S> {
         let project = identity.project.as_ref();
         let kept = self.offers.kept(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
-        let (listed, entries) = self.ask(identity, Request::ListActions { unless }).await?;
-        let listed: ActionList = serde_json::from_value(listed).map_err(unreadable)?;
+        let (listed, entries) = self.ask(identity, ListActions { unless }).await?;
         match (listed.actions, kept) {
             (None, Some(kept)) => Ok(kept),
             _ => self.offers.renewed(&self.config, project, listed, &entries),
@@ -185,7 +188,7 @@ impl<S: Service> Shared<S> {
         let ask = if progress.is_some() { call::streamed(ask) } else { ask };
         let request = self.call(identity, ask.request);
         let given = call::call(&*self.service, request, ask.input, ask.tell, ask.gives.as_deref(), progress).await?;
-        let (result, wholes) = given.cut(ask.room)?;
+        let (result, wholes) = given.cut_aside(ask.room).await?;
         for whole in wholes {
             self.keep(identity, whole).await;
         }
@@ -196,29 +199,33 @@ impl<S: Service> Shared<S> {
     async fn keep(&self, identity: &Identity, whole: Whole) {
         let (output, _unread) = mpsc::channel(1);
         let (to, from) = mpsc::channel(1);
-        let call = self.call(identity, Request::KeepText { output_id: whole.id });
-        let keeping = self.service.call(call, CallIo { output, input: Some(from) });
+        let call = self.call(identity, KeepText { output_id: whole.id });
+        let keeping = self.service.answer(call, CallIo { output, input: Some(from) });
         let (kept, ()) = tokio::join!(keeping, call::feeding(Some((to, whole.text.into()))));
         if let Err(error) = kept {
             tracing::warn!("what an answer was cut by is not kept: {error}");
         }
     }
 
-    /// Passes on the yes of the client's user.
-    async fn approve(&self, identity: &Identity, id: &str) -> Result<()> {
-        let call = Call { authority: Authority::Person, ..self.call(identity, Request::Approve { id: id.to_owned() }) };
+    /// Passes on what the client's user said; a no comes back as the refusal that it is.
+    async fn answer(&self, identity: &Identity, id: &str, said: Said) -> Result<()> {
+        let authority = match said {
+            Said::Yes => Authority::Person,
+            Said::No => Authority::Declined,
+        };
+        let call = Call { authority, ..self.call(identity, Approve { id: id.to_owned() }) };
         let (output, _unread) = mpsc::channel(1);
-        self.service.call(call, CallIo { output, input: None }).await.map(drop)
+        self.service.answer(call, CallIo { output, input: None }).await.map(drop)
     }
 
     /// The files of all skills.
     async fn skill_files(&self, identity: &Identity) -> Result<Vec<SkillFiles>> {
-        resources::listed(self.ask(identity, Request::SkillFiles { skill: None }).await?.0)
+        Ok(resources::one_at_each_uri(self.ask(identity, ListSkillFiles { skill: None }).await?.0.skills))
     }
 
     /// The bytes of a skill's file.
     async fn skill_file(&self, identity: &Identity, skill: &str, path: &str) -> Result<Vec<u8>> {
-        let request = Request::ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
+        let request = ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
         Ok(self.ask(identity, request).await?.1)
     }
 }

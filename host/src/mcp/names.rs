@@ -10,10 +10,10 @@
 use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::hex;
 
 use super::tools;
-use crate::error::{Error, Result};
-use crate::units::hex;
 
 /// The longest name: what providers take, 64, less the `mcp__skillhost__` of some clients.
 const MAX_NAME: usize = 48;
@@ -21,8 +21,8 @@ const MAX_NAME: usize = 48;
 const JOINT: &str = "__";
 /// What stands before a digest, and in no name without one.
 const BEFORE_DIGEST: &str = "___";
-/// The digest's hexadecimal digits.
-const DIGITS: usize = 12;
+/// The digest's hexadecimal digits: too many for an author to look for a name that ends as another's does.
+const DIGITS: usize = 20;
 
 /// The name of an action's tool: `skill__action`, `plugin__skill__action`, with `_` for `-`. What that would not tell apart
 /// from every other, or what is too long, ends in a part of its digest.

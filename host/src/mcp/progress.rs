@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
+use skillhost_api::io::Output;
+use skillhost_api::types::Event;
 use tokio::time::sleep;
-
-use crate::api::types::Event;
-use crate::host::Output;
 
 /// The least time between two notifications: more of them tell nobody more, and a skill can make thousands.
 const BETWEEN: Duration = Duration::from_millis(50);

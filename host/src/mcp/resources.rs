@@ -2,7 +2,7 @@
 //!
 //! A resource's URI is `skill://` and the skill's name, then the file's path with what a URI takes no part of escaped. A URI
 //! that is asked for is compared with those that are listed and never taken apart, so that there is no path in it to play
-//! tricks with.
+//! tricks with. Nor is a URI two files': what has a plugin's skill's address is that skill's.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,10 +13,9 @@ use rmcp::model::{
     DIRECTORY_MIME_TYPE, MetaObject, Resource, ResourceContents, SKILL_MD, Skill, SkillFrontmatter, SkillResource,
     SkillResources,
 };
-use serde_json::{Map, Value};
-
-use crate::api::types::SkillFiles;
-use crate::error::{Error, Result};
+use serde_json::Map;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::SkillFiles;
 
 /// How many entries a page has.
 pub(super) const PAGE: usize = 100;
@@ -160,10 +159,26 @@ pub(super) fn made_up(cursor: &str) -> Error {
     Error::invalid_argument(format!("the cursor {cursor:?} is none that was given"))
 }
 
-/// A list of what skills have.
-pub(super) fn listed(answer: Value) -> Result<Vec<SkillFiles>> {
-    let list: crate::api::types::SkillFileList = serde_json::from_value(answer).map_err(super::unreadable)?;
-    Ok(list.skills)
+/// Leaves out of each skill what is at the address of another, and says so.
+pub(super) fn one_at_each_uri(mut all: Vec<SkillFiles>) -> Vec<SkillFiles> {
+    let names: BTreeSet<String> = all.iter().map(|skill| format!("{}/", skill.name)).collect();
+    for skill in &mut all {
+        let own = format!("{}/", skill.name);
+        let within = names.range(own.clone()..).take_while(|name| name.starts_with(&own));
+        // The first is its own.
+        for other in within.skip(1) {
+            let directory = other.strip_prefix(&own).unwrap_or_default();
+            let before = skill.files.len();
+            skill.files.retain(|file| !file.path.starts_with(directory));
+            if skill.files.len() < before {
+                let problem = skill.problem.get_or_insert_default();
+                let join = if problem.is_empty() { "" } else { "; " };
+                let _ =
+                    write!(problem, "{join}the files in {directory} are left out: {SCHEME}{other} is another skill");
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -171,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::types::{SkillFile, SkillState};
+    use skillhost_api::types::{SkillFile, SkillState};
 
     fn skills() -> Vec<SkillFiles> {
         let file = |path: &str| SkillFile { path: path.into(), sha256: "0".repeat(64), size: 3 };
@@ -207,6 +222,22 @@ mod tests {
         ] {
             assert_eq!(file(&all, odd), None, "{odd}");
         }
+    }
+
+    #[test]
+    fn a_skill_has_no_file_at_the_address_of_another() {
+        let mut all = skills();
+        let mut plugin = all[0].clone();
+        plugin.name = "plugin".into();
+        plugin.files[1].path = "stats/SKILL.md".into();
+        plugin.files[2].path = "statistics/SKILL.md".into();
+        all.insert(0, plugin);
+        let all = one_at_each_uri(all);
+        assert_eq!(file(&all, "skill://plugin/stats/SKILL.md"), Some(("plugin/stats", "SKILL.md")));
+        assert_eq!(file(&all, "skill://plugin/statistics/SKILL.md"), Some(("plugin", "statistics/SKILL.md")));
+        let problem = all[0].problem.as_deref().unwrap();
+        assert!(problem.contains("stats/") && problem.contains("skill://plugin/stats/"), "{problem}");
+        assert!(all[1..].iter().all(|skill| skill.problem.is_none() && skill.files.len() == 4), "{all:?}");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //! and asks for the result later. A task is its caller's alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, CreateTaskResult, DetailedTask};
 use rmcp::task_manager::{TaskExit, TaskManager, TaskOptions};
-
-use crate::caller::Caller;
+use skillhost_api::caller::Caller;
 
 /// How long a task is kept: the longest that a call can take, and a while to ask for its result.
 const KEPT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -37,7 +37,7 @@ struct Kept {
 
 impl Tasks {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock()
     }
 
     /// Whether the caller may have one more.

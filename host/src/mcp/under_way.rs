@@ -5,13 +5,13 @@
 //! which is meant, so neither is cancelled; their deadlines end them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::model::RequestId;
 use serde::Deserialize;
+use skillhost_api::caller::Caller;
 use tokio::sync::Notify;
-
-use crate::caller::Caller;
 
 /// The longest message that can be a cancellation.
 const MAX_MESSAGE: usize = 4_096;
@@ -52,7 +52,7 @@ pub(super) struct Begun {
 }
 
 fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
-    calls.lock().unwrap_or_else(PoisonError::into_inner)
+    calls.lock()
 }
 
 impl UnderWay {

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use skillhost_api::error::Result;
 use tokio::sync::watch;
 
 use super::HostService;
-use crate::error::Result;
 
 /// A door by which clients come that do not use the state directory's socket. It opens and closes with the host process.
 pub trait Door: Send {

@@ -1,16 +1,19 @@
-//! The log of a background host process: bounded, so that it can run for a year.
+//! The log of a host process. In the background it is bounded, so that it can run for a year.
+//!
+//! What cannot be logged is lost, and nothing else happens: the disk may be full, or whoever read standard error gone. So
+//! nothing here or elsewhere in the host prints with the macros of std, which panic then (lints refuse them).
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::StateDir;
-use crate::error::Result;
 
 /// The log's name in the state directory. The one before it has `.1` behind it.
 pub const LOG_FILE: &str = "host.log";
@@ -22,6 +25,9 @@ const LONGEST: usize = 64 << 10;
 
 /// The size at which a log becomes the previous one.
 const ROTATE_AT: u64 = 4 << 20;
+
+/// What says what is logged.
+const VARIABLE: &str = "SKILLHOST_LOG";
 
 /// What is logged where nobody says. The protocol's library calls it an error of the service when a client has left before its
 /// answer; what fails on our side is in our own words.
@@ -39,8 +45,15 @@ pub(super) fn open(state: &StateDir) -> Result<File> {
 
 /// Sends what is traced to the log file of `state`, or to standard error.
 pub(super) fn trace_to(state: Option<&Path>) -> Result<()> {
-    let filter = EnvFilter::try_from_env("SKILLHOST_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let said = std::env::var_os(VARIABLE);
+    let wanted = said.as_deref().map_or(Cow::Borrowed(DEFAULT), std::ffi::OsStr::to_string_lossy);
+    let filter = EnvFilter::try_new(&wanted).map_err(|error| {
+        Error::invalid_argument(format!(
+            "{VARIABLE} is {wanted:?}, which is no filter ({error}): name levels, as in debug or warn,skillhost=debug"
+        ))
+    })?;
+    // It would tell standard error of events that cannot be written, and panic where that fails alike.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
     // One that is set already is an embedder's or a test's, and stays.
     let _ = match state {
         Some(state) => builder.with_writer(Rotating::open(state)?).try_init(),
@@ -111,7 +124,7 @@ impl<W: Write> Write for Plain<W> {
 
 impl Write for &Rotating {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         if file.metadata()?.len() >= ROTATE_AT {
             *file = open(&self.state).map_err(|error| io::Error::other(error.message))?;
         }

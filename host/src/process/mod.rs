@@ -16,9 +16,13 @@
 
 mod door;
 mod log;
+mod peer;
 mod recover;
 mod remote;
 mod serve;
+pub mod server;
+#[cfg(test)]
+mod server_tests;
 mod start;
 mod state_dir;
 
@@ -26,6 +30,8 @@ pub use door::Door;
 pub use log::LOG_FILE;
 pub use recover::recover;
 pub use remote::Remote;
-pub use serve::{HostService, ServeMode, serve};
+pub use serve::{HostService, ServeMode, runtime, serve};
+#[cfg(feature = "http")]
+pub(crate) use server::PATIENCE;
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
 pub use state_dir::StateDir;

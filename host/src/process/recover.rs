@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
 use tokio::time::timeout;
 
 use super::StateDir;
 use crate::db::{self, Db};
-use crate::error::{Error, Result};
 
 /// How long a host process that leaves may take.
 const LEAVING: Duration = Duration::from_secs(30);

@@ -1,15 +1,14 @@
 //! The host process as something that answers many calls at once: a connection for each, kept for the next.
 
-use std::sync::{Mutex, PoisonError};
-
-use serde_json::Value;
+use parking_lot::Mutex;
+use skillhost_api::answer::Answer;
+use skillhost_api::client::Client;
+use skillhost_api::error::Result;
+use skillhost_api::io::CallIo;
+use skillhost_api::service::Service;
+use skillhost_api::types::Call;
 
 use super::{HostProcess, connect_or_start};
-use crate::api::client::Client;
-use crate::api::server::Service;
-use crate::api::types::Call;
-use crate::error::Result;
-use crate::host::CallIo;
 
 /// The most connections that wait for the next call.
 const IDLE: usize = 32;
@@ -30,7 +29,7 @@ impl Remote {
     /// A connection; one that waited unless its host has left since.
     async fn client(&self) -> Result<Client> {
         loop {
-            let waiting = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let waiting = self.idle.lock().pop();
             match waiting {
                 Some(client) if client.is_open() => return Ok(client),
                 Some(_) => {}
@@ -41,12 +40,12 @@ impl Remote {
 }
 
 impl Service for Remote {
-    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
+    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
         let mut client = self.client().await?;
         // Dropped with this future, which cancels the call at the other end.
-        let answer = client.call(&call, io).await;
+        let answer = client.answer(&call, io).await;
         if client.is_ready() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             if idle.len() < IDLE {
                 idle.push(client);
             }

@@ -1,25 +1,29 @@
 //! Being the host process.
 
 use std::io::Write as _;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use skillhost_api::answer::Answer;
+use skillhost_api::client::Client;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::CallIo;
+use skillhost_api::service::Service;
+use skillhost_api::types::{Authority, Call, Done, GetHostStatus, HostStatus, Request, StopHost};
+use skillhost_api::wire::Hello;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
 use super::{Door, StateDir, log};
-use crate::api::client::Client;
-use crate::api::server::{self, ServeOptions, Service};
-use crate::api::types::{Authority, Call, Done, HostStatus, Request};
-use crate::api::wire::Hello;
-use crate::error::{Error, Result};
-use crate::host::{CallIo, Host, HostOptions};
+use crate::host::{Host, HostOptions};
 use crate::private;
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
@@ -29,6 +33,13 @@ const LEAVING: Duration = Duration::from_secs(30);
 /// and as much again for sandboxes and clients. What starts processes (a shell, systemd) allows 1,024 for the sake of
 /// programs that use `select`, and lets them take more.
 const DESCRIPTORS: u64 = 65_536;
+
+/// The runtime of a host process. It has a thread more than the machine has cores: so a call can begin on every core
+/// ([`crate::engine::Engine::call`]) while one is left for timers and sockets.
+pub fn runtime() -> std::io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    tokio::runtime::Builder::new_multi_thread().worker_threads(cores + 1).enable_all().build()
+}
 
 /// How the host process was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +51,13 @@ pub enum ServeMode {
     Background,
 }
 
-/// What a background host says to who started it.
+/// What a background host says to who started it. That it could not start is said as by any verb with `--output json`, so
+/// that it is also said of arguments, which are read before anything here.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Started {
     Ready,
-    Failed(Error),
+    Error(Error),
 }
 
 /// Is the host process of `options.state_dir` until it is told to stop or has been idle. Clients come by the state
@@ -53,23 +65,27 @@ pub(super) enum Started {
 pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
     let up = come_up(options, mode, door).await;
     if mode == ServeMode::Background {
-        let message = match &up {
-            Ok(_) => Started::Ready,
-            Err(error) => Started::Failed(error.clone()),
-        };
-        report(&message);
+        // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just the word
+        // that follows.
+        let _ = rustix::fs::flock(std::io::stdin(), FlockOperation::Unlock);
+        match &up {
+            Ok(_) => say(&Started::Ready),
+            Err(error) => tracing::error!("the host process cannot start: {error}"),
+        }
     }
     let up = up?;
     if mode == ServeMode::Foreground {
-        eprintln!(
-            "skillhost {} serves {} (pid {}); Ctrl-C ends it",
+        let mut said = format!(
+            "skillhost {} serves {} (pid {}); Ctrl-C ends it\n",
             env!("CARGO_PKG_VERSION"),
             up.state.path().display(),
             std::process::id()
         );
         if let Some(door) = &up.door {
-            eprintln!("{}", door.says());
+            said += &format!("{}\n", door.says());
         }
+        // Nobody may be there to read it.
+        let _ = std::io::stderr().write_all(said.as_bytes());
     }
     up.run().await
 }
@@ -200,20 +216,20 @@ impl HostService {
 }
 
 impl Service for HostService {
-    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
-        // An agent's is the host's to refuse.
-        if matches!(call.request, Request::HostStop) && call.authority != Authority::Agent {
-            self.stop.send_replace(true);
-            let done = Done { message: "the host process leaves".into() };
-            return serde_json::to_value(done).map_err(|error| Error::other(error.to_string()));
+    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
+        // What is about the process and not the host alone.
+        match call.request {
+            // Anybody else's is the host's to refuse.
+            Request::StopHost(StopHost) if matches!(call.authority, Authority::Person | Authority::Owner) => {
+                self.stop.send_replace(true);
+                Ok(Answer::of::<StopHost>(Done { message: "the host process leaves".into() }))
+            }
+            Request::GetHostStatus(GetHostStatus) => {
+                let status = self.host.call(call.asking(|_| GetHostStatus), io).await?;
+                Ok(Answer::of::<GetHostStatus>(HostStatus { http: self.http.clone(), ..status }))
+            }
+            _ => self.host.answer(call, io).await,
         }
-        let is_status = matches!(call.request, Request::HostStatus);
-        let mut answer = self.host.call(call, io).await?;
-        // The host does not know by which doors its process is reached.
-        if is_status && let (Some(fields), Some(http)) = (answer.as_object_mut(), &self.http) {
-            fields.insert("http".into(), http.clone().into());
-        }
-        Ok(answer)
     }
 
     fn busy(&self) -> bool {
@@ -233,9 +249,7 @@ fn stop_on_signals(stop: &watch::Sender<bool>) -> Result<()> {
     Ok(())
 }
 
-fn report(message: &Started) {
-    // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just this word.
-    let _ = rustix::fs::flock(std::io::stdin(), FlockOperation::Unlock);
+fn say(message: &Started) {
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     // A starter that gave up reads it no more.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
+use skillhost_api::client::Client;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::BackendChoice;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::serve::Started;
 use super::{LOG_FILE, StateDir, log};
-use crate::api::client::Client;
-use crate::error::{Error, Result};
-use crate::host::BackendChoice;
 
 /// How long a host may take to come up, the wait for one that leaves included.
 const COMING_UP: Duration = Duration::from_secs(90);
@@ -129,7 +129,7 @@ async fn start(wanted: &HostProcess, state: &StateDir, lock: &super::state_dir::
         command.arg("--backend").arg(backend.name());
     }
     // It must not keep a directory of its starter's busy.
-    command.args(["serve", "--background"]).current_dir("/");
+    command.args(["--output", "json", "serve", "--background"]).current_dir("/");
     command.stdin(lock.share()?).stdout(Stdio::piped()).stderr(log::open(state)?);
     let mut child = command
         .spawn()
@@ -141,7 +141,7 @@ async fn start(wanted: &HostProcess, state: &StateDir, lock: &super::state_dir::
     }
     match serde_json::from_str(&line) {
         Ok(Started::Ready) => Ok(()),
-        Ok(Started::Failed(error)) => Err(error.context("the host process cannot start")),
+        Ok(Started::Error(error)) => Err(error.context("the host process cannot start")),
         Err(_) => {
             let status = child.wait().await?;
             Err(Error::unavailable(format!(

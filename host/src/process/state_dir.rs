@@ -11,9 +11,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use skillhost_api::error::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::error::{Error, Result};
 use crate::private;
 
 const SOCKET: &str = "skillhost.sock";
@@ -205,7 +205,7 @@ mod tests {
         for mode in [0o720, 0o702, 0o777] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             let error = StateDir::create(&path).unwrap_err();
-            assert_eq!(error.kind, crate::error::ErrorKind::Denied);
+            assert_eq!(error.kind, skillhost_api::error::ErrorKind::Denied);
             assert!(error.message.contains("chmod"), "{error}");
         }
     }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::now_ms;
 
 use super::backend::{Found, Transport};
 use super::life::{Engine, Inner, forget};
 use super::link::{Link, Listener};
 use super::place::Place;
 use super::spec::SandboxInfo;
-use crate::error::{Error, Result};
-use crate::units::now_ms;
 
 /// For a supervisor to come back; it tries several times a second.
 const COME_BACK: Duration = Duration::from_secs(5);

@@ -15,12 +15,13 @@
 
 use std::collections::BTreeMap;
 
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Command;
+
 use super::images::MAX_ARGUMENT;
 use super::link::{DEFAULT_HOME, User};
 use super::members::Slot;
-use super::spec::{SandboxInfo, UMASK};
-use crate::api::types::Command;
-use crate::error::{Error, Result};
+use super::spec::SandboxInfo;
 
 /// The most text of a command and its environment. Linux takes 2 MiB with everything that it counts.
 const MAX_COMMAND: usize = 3 * 512 * 1024;
@@ -47,7 +48,7 @@ impl SandboxInfo {
             true => (slot.user(self.identity), slot.home()),
             false => {
                 let home = self.home.clone().unwrap_or_else(|| DEFAULT_HOME.to_owned());
-                (User { uid: self.identity.uid, gid: self.identity.gid, groups: Vec::new(), umask: UMASK }, home)
+                (self.identity.user(), home)
             }
         };
         let mut env = BTreeMap::new();
@@ -144,7 +145,7 @@ fn clip(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -1,7 +1,8 @@
 //! What runs in a sandbox, and for which agent: so that it can be counted, and ended when the agent leaves.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::link::ExecControl;
 
@@ -35,7 +36,7 @@ impl Execs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -19,11 +19,10 @@ use bollard::query_parameters::CreateImageOptionsBuilder;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
+use skillhost_api::error::{Error, Result};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
-
-use crate::error::{Error, Result};
 
 /// What is said while an image is on its way.
 pub type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
@@ -498,7 +497,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_is_not_there_is_named() {
         let error = run(Command::new("no-such-program"), BUILD_DEADLINE, &mut |_| {}).await.unwrap_err();
-        assert_eq!(error.kind, crate::error::ErrorKind::NotFound);
+        assert_eq!(error.kind, skillhost_api::error::ErrorKind::NotFound);
         assert!(error.message.contains("`no-such-program` did not start"), "{}", error.message);
     }
 }

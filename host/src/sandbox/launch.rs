@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::units::now_ms;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
@@ -18,13 +20,12 @@ use super::Held;
 use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, Running, Transport, confined_inside};
 use super::images::Role;
 use super::life::{Engine, Inner, Live, forget};
-use super::link::{HelloConfig, Link, Listener, Part, User};
+use super::link::{HelloConfig, Link, Listener, Part};
 use super::members::Members;
 use super::place::Place;
-use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, UMASK, WORKSPACE, Workspace};
+use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
 use super::workspace::MODE;
-use crate::error::{Error, ErrorKind, Result};
-use crate::units::now_ms;
+use crate::watched::watched;
 
 /// For a supervisor to connect once its container was started.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -334,26 +335,21 @@ impl Inner {
 
     /// The name of the volume that is a session's workspace on an engine that does not see ours: of this state directory,
     /// tenant and session, and nobody's else.
-    fn volume(&self, owner: &crate::caller::Caller) -> String {
+    fn volume(&self, owner: &skillhost_api::caller::Caller) -> String {
         format!("skillhost-{}-{}", self.deployment, owner.session_key())
     }
 }
 
-fn user(info: &SandboxInfo) -> User {
-    let Identity { uid, gid } = info.identity;
-    User { uid, gid, groups: Vec::new(), umask: UMASK }
-}
-
 /// Whether the workspace belongs to the commands' user: a volume that was just made does not.
 async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
-    let workspace = link.stat(user(info), WORKSPACE).await?;
+    let workspace = link.stat(info.identity.user(), WORKSPACE).await?;
     let Identity { uid, gid } = info.identity;
     Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
 }
 
 /// Looks how a sandbox is confined that this machine's kernel does not know.
 async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
-    let mut file = link.read_file(user(info), "/proc/1/status", Part::whole(Some(MAX_STATUS))).await?;
+    let mut file = link.read_file(info.identity.user(), "/proc/1/status", Part::whole(Some(MAX_STATUS))).await?;
     let mut status = Vec::new();
     while let Some(bytes) = file.next().await? {
         status.extend_from_slice(&bytes);
@@ -363,14 +359,12 @@ async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Res
 
 /// Returns once the process has ended; at once when it is not there.
 async fn process_ended(pid: i32) {
-    let watched = || -> std::io::Result<AsyncFd<OwnedFd>> {
+    let open = || -> std::io::Result<AsyncFd<OwnedFd>> {
         let pid = rustix::process::Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH)?;
         let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-        #[allow(unsafe_code)]
-        // SAFETY: an `OwnedFd` keeps its one descriptor open until it is dropped, and always gives that one.
-        Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
+        watched(process, Interest::READABLE)
     };
-    match watched() {
+    match open() {
         // A failure to wait means what an end means: there is no more waiting for this process.
         Ok(process) => drop(process.readable().await),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}

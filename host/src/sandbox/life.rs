@@ -5,9 +5,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::now_ms;
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, OwnedMutexGuard, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -21,8 +24,6 @@ use super::pool::Pool;
 use super::spec::{Identity, SandboxInfo};
 use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
-use crate::error::{Error, Result};
-use crate::units::now_ms;
 
 /// For a container to go by itself once its supervisor has said goodbye.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -87,11 +88,6 @@ impl Drop for Watch {
     }
 }
 
-/// A poisoned lock holds what was there: no section here leaves it half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inner {
     /// Must be called on the runtime that the sandboxes are to live on.
     pub fn new(config: Config, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
@@ -119,15 +115,15 @@ impl Inner {
     }
 
     pub fn live(&self, id: &str) -> Option<Arc<Live>> {
-        lock(&self.table).live.get(id).cloned()
+        self.table.lock().live.get(id).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<Live>> {
-        lock(&self.table).live.values().cloned().collect()
+        self.table.lock().live.values().cloned().collect()
     }
 
     pub fn state(&self, id: &str) -> Option<State> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         match table.live.get(id) {
             Some(live) => Some(State::Running(live.info())),
             None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(State::Ended),
@@ -136,7 +132,7 @@ impl Inner {
 
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Ended> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        lock(&self.table).watchers.push(sender);
+        self.table.lock().watchers.push(sender);
         receiver
     }
 
@@ -160,7 +156,7 @@ impl Inner {
             ended: OnceCell::new(),
             watch: Mutex::new(None),
         });
-        lock(&self.table).live.insert(live.info.id.clone(), Arc::clone(&live));
+        self.table.lock().live.insert(live.info.id.clone(), Arc::clone(&live));
         let left = Duration::from_millis(live.info.expires_at_ms.saturating_sub(now_ms())) + OVERTIME;
         let (inner, weak, closed) = (Arc::downgrade(self), Arc::downgrade(&live), live.link.closed());
         let watch = self.runtime.spawn(async move {
@@ -173,7 +169,7 @@ impl Inner {
                 drop(inner.end(live, cause));
             }
         });
-        *lock(&live.watch) = Some(Watch(watch.abort_handle()));
+        *live.watch.lock() = Some(Watch(watch.abort_handle()));
         live
     }
 
@@ -210,7 +206,7 @@ impl Inner {
             let info = live.info();
             match inner.start_again(info, &live.place).await {
                 Ok((info, link)) => {
-                    let held = std::mem::take(&mut *lock(&live.held));
+                    let held = std::mem::take(&mut *live.held.lock());
                     inner.keep(info, live.place.clone(), link, held, live.turn.clone());
                     Ok(())
                 }
@@ -257,9 +253,9 @@ impl Inner {
     fn bury(&self, live: &Live, ended: Ended) {
         forget(&live.place);
         // Out of the lock first: what is let go is somebody else's code.
-        let held = std::mem::take(&mut *lock(&live.held));
+        let held = std::mem::take(&mut *live.held.lock());
         drop(held);
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.live.remove(&live.info.id);
         table.ended.push_back(ended.clone());
         if table.ended.len() > REMEMBERED {
@@ -271,12 +267,12 @@ impl Inner {
 
 impl Live {
     pub fn hold(&self, held: Held) {
-        lock(&self.held).push(held);
+        self.held.lock().push(held);
     }
 
     /// What is known of it.
     pub fn info(&self) -> SandboxInfo {
-        SandboxInfo { members: lock(&self.members).clone(), ..self.info.clone() }
+        SandboxInfo { members: self.members.lock().clone(), ..self.info.clone() }
     }
 
     /// Waits for whoever stops it, starts it again or changes who is attached.
@@ -287,7 +283,7 @@ impl Live {
     /// Changes who is attached, and keeps that for a host that starts again. To be done in [`Self::turn`]: a restart takes the
     /// members along, and its record is another.
     pub fn change_members<T>(&self, change: impl FnOnce(&mut Members) -> Result<T>) -> Result<T> {
-        let mut members = lock(&self.members);
+        let mut members = self.members.lock();
         let mut changed = members.clone();
         let result = change(&mut changed)?;
         self.place.write(&SandboxInfo { members: changed.clone(), ..self.info.clone() })?;

@@ -9,10 +9,10 @@
 //! An agent keeps its user for as long as the sandbox lives, also over a detach, since its files are still there.
 
 use serde::{Deserialize, Serialize};
+use skillhost_api::error::{Error, Result};
 
 use super::link::User;
 use super::spec::Identity;
-use crate::error::{Error, Result};
 
 /// The most agents of one sandbox, its owner among them.
 pub const MAX_AGENTS: usize = 8;
@@ -97,7 +97,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn an_agent_keeps_its_user_and_nobody_else_gets_it() {

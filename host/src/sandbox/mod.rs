@@ -42,13 +42,9 @@ use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::types::{Command, ImageFilter, ImageList, ImageSummary};
-use crate::caller::Caller;
-use crate::error::{Error, ErrorKind, Result};
-use crate::units::quoted;
 use backend::docker::{Docker, EngineConfig};
 use backend::local::{Local, LocalConfig};
-use backend::{Backend, Choice, Probe};
+use backend::{Backend, Probe};
 use env::{Account, check_command};
 use execs::UnderWay;
 use files::Copied;
@@ -59,6 +55,11 @@ use link::{
     TerminalSize,
 };
 use pool::PoolConfig;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{Command, ImageFilter, ImageList, ImageSummary};
+use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
 
 /// How sandboxes are made and kept here.
@@ -69,7 +70,7 @@ pub struct Config {
     /// The roles.
     pub roles: Arc<Registry>,
     /// Which backend.
-    pub backend: Choice,
+    pub backend: BackendChoice,
     /// The container engine.
     pub engine: EngineConfig,
     /// Local sandboxes.
@@ -88,7 +89,7 @@ impl Config {
         Ok(Self {
             state_dir: state_dir.into(),
             roles: Registry::shipped()?.into(),
-            backend: Choice::Auto,
+            backend: BackendChoice::Auto,
             engine: EngineConfig::default(),
             local: LocalConfig::default(),
             lease: Duration::from_secs(30),
@@ -112,7 +113,7 @@ pub struct ExecCommand {
     /// Whether standard input will be written; otherwise it is empty.
     pub stdin: bool,
     /// Whether it has a terminal.
-    pub terminal: Option<crate::api::types::TerminalSize>,
+    pub terminal: Option<TerminalSize>,
 }
 
 /// What the host knows of an id.
@@ -166,12 +167,6 @@ impl Stopped {
     }
 }
 
-impl From<crate::api::types::TerminalSize> for TerminalSize {
-    fn from(size: crate::api::types::TerminalSize) -> Self {
-        Self { rows: size.rows, columns: size.columns }
-    }
-}
-
 /// What stays reserved for as long as a sandbox is there; dropped when it is gone.
 pub type Held = Box<dyn Any + Send + Sync>;
 
@@ -186,8 +181,8 @@ impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(config: Config) -> Result<Self> {
-        if config.backend != Choice::Docker
-            && let Err(error) = config.local.check(&config.state_dir)
+        if config.backend != BackendChoice::Docker
+            && let Err(error) = config.local.shown(&config.state_dir)
             && error.kind == ErrorKind::Denied
         {
             // What is not there yet is only for who launches.
@@ -196,9 +191,9 @@ impl Sandboxes {
         let docker = || Box::new(Docker::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
         let local = || Box::new(Local::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
         let backends = match config.backend {
-            Choice::Auto => vec![docker(), local()],
-            Choice::Docker => vec![docker()],
-            Choice::Local => vec![local()],
+            BackendChoice::Auto => vec![docker(), local()],
+            BackendChoice::Docker => vec![docker()],
+            BackendChoice::Local => vec![local()],
         };
         Self::open_with(config, backends).await
     }
@@ -216,6 +211,11 @@ impl Sandboxes {
         }
         inner.fill_pool();
         Ok(Self { inner })
+    }
+
+    /// Where all that lasts is kept.
+    pub fn state_dir(&self) -> &Path {
+        &self.inner.config.state_dir
     }
 
     /// The roles as they are now.
@@ -278,7 +278,7 @@ impl Sandboxes {
     }
 
     /// The choice of backends.
-    pub fn backend(&self) -> Choice {
+    pub fn backend(&self) -> BackendChoice {
         self.inner.config.backend
     }
 
@@ -361,7 +361,6 @@ impl Sandboxes {
     pub async fn exec(&self, id: &str, agent: &str, command: ExecCommand) -> Result<SandboxExec> {
         let Desk { live, info, account } = self.desk(id, agent)?;
         let ExecCommand { command, cwd, env, timeout, stdin, terminal } = command;
-        let terminal = terminal.map(TerminalSize::from);
         let cwd = Some(info.working_directory(cwd.as_deref()));
         let env = account.env_with(env)?;
         check_command(&command, &env)?;

@@ -11,11 +11,12 @@ use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use skillhost_api::error::{Error, Result};
+
 use super::backend::SUPERVISOR_FILE;
 use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, write_atomically};
-use crate::error::{Error, Result};
 use crate::ids::random_hex;
 use crate::private;
 

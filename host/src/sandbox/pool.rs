@@ -10,9 +10,13 @@
 //! written when one is handed out, so those of a host that died are nobody's, and go.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::now_ms;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -24,9 +28,6 @@ use super::life::{Inner, forget};
 use super::link::Link;
 use super::place::Place;
 use super::spec::{LaunchSpec, SandboxInfo, Workspace};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
-use crate::units::now_ms;
 
 /// Between attempts to make one where that has failed.
 const RETRY: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ pub(super) struct Warm {
 
 impl Pool {
     fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Warm>>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.lock()
     }
 
     /// How many are ready, by role.
@@ -84,14 +85,14 @@ impl Inner {
         for (role, size) in self.config.pool.sizes.clone() {
             let (taken, ending) = (Arc::clone(&self.pool.taken), self.pool.ending.subscribe());
             let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), role, size, taken, ending));
-            self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+            self.pool.tasks.lock().push(task);
         }
     }
 
     /// Removes those that nobody had.
     pub async fn empty_pool(&self) {
         self.pool.ending.send_replace(true);
-        let tasks = std::mem::take(&mut *self.pool.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.pool.tasks.lock());
         let ended = async |mut task: JoinHandle<()>| {
             if timeout(ENDING, &mut task).await.is_err() {
                 tracing::warn!("a sandbox that was being made in advance is left: the engine took too long");

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{Network, SandboxSummary};
 
 use super::backend::{ImageId, Transport};
 use super::env::check_env;
+use super::link::User;
 use super::members::{Members, Slot};
-use crate::api::types::{Network, SandboxSummary};
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
 const MAX_CPUS: f64 = 1024.0;
@@ -27,7 +28,7 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
 /// The most processes that can be asked for.
 const MAX_PIDS: u32 = 1 << 20;
 /// The permissions that new files of a sandbox with one user do not get.
-pub(super) const UMASK: u32 = 0o022;
+const UMASK: u32 = 0o022;
 /// The longest life that can be asked for.
 const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -77,29 +78,30 @@ impl LaunchSpec {
     pub(super) fn check(&self) -> Result<()> {
         self.owner.check()?;
         if !(self.cpus.is_finite() && self.cpus >= 0.01 && self.cpus <= MAX_CPUS) {
-            return Err(out_of_range("cpus", self.cpus, "0.01", MAX_CPUS));
+            return Err(out_of_range("processor cores", self.cpus, "0.01", MAX_CPUS));
         }
         if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&self.memory_mib) {
-            return Err(out_of_range("memory-mib", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB));
+            return Err(out_of_range("MiB of memory", self.memory_mib, MIN_MEMORY_MIB, MAX_MEMORY_MIB));
         }
         if !(1..=MAX_PIDS).contains(&self.pids) {
-            return Err(out_of_range("pids", self.pids, 1, MAX_PIDS));
+            return Err(out_of_range("processes", self.pids, 1, MAX_PIDS));
         }
         if self.wall_time.is_zero() || self.wall_time > MAX_WALL_TIME {
             let (asked, most) = (self.wall_time.as_millis(), MAX_WALL_TIME.as_millis());
-            return Err(out_of_range("wall-time-ms", asked, 1, most));
+            return Err(out_of_range("ms of wall time", asked, 1, most));
         }
         check_env(&self.env)
     }
 }
 
+/// In words that are no flag, field or key: guests, people and models have each their own.
 fn out_of_range(
     what: &str,
     asked: impl std::fmt::Display,
     least: impl std::fmt::Display,
     most: impl std::fmt::Display,
 ) -> Error {
-    Error::invalid_argument(format!("{what} = {asked} is out of range: {least} to {most}"))
+    Error::invalid_argument(format!("{asked} {what} is out of range for a sandbox: {least} to {most}"))
 }
 
 /// The user that a sandbox's commands run as.
@@ -109,6 +111,13 @@ pub struct Identity {
     pub uid: u32,
     /// Group id, never 0.
     pub gid: u32,
+}
+
+impl Identity {
+    /// The user that commands run as where they share the sandbox with nobody.
+    pub(super) fn user(self) -> User {
+        User { uid: self.uid, gid: self.gid, groups: Vec::new(), umask: UMASK }
+    }
 }
 
 impl Identity {

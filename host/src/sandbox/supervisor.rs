@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 
 use sha2::{Digest as _, Sha256};
-
-use crate::units::hex;
+use skillhost_api::units::hex;
 
 /// The program: static, for this machine's architecture.
 pub const SUPERVISOR: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/supervisor"));

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
 
 use super::spec::Identity;
-use crate::caller::Caller;
-use crate::error::{Error, Result};
 use crate::ids::random_hex;
 use crate::private;
 

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
+
 use super::component::MAX_COMPONENT;
 use super::descriptor::{self, Descriptor};
 use crate::apart::{self, Bounds};
-use crate::error::{Error, Result};
 
 /// The first argument that makes `skillhost` do this: a component on standard input, the answer on standard output.
 pub const VERB: &str = "describe-component";

@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use skillhost_api::error::Result;
+use skillhost_api::units::hex;
 
 use super::apart;
 use super::component::{Component, FileKey, check_pin, file_key};
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
-use crate::error::Result;
 use crate::private::Private;
 use crate::stamp::Stamp;
-use crate::units::hex;
 
 /// Changes with the layout of [`Descriptor`] and with what its schemas are made to say, so that none of another layout is read.
 const LAYOUT: &str = "2";

@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
+use skillhost_api::error::{Error, ErrorKind, Result};
+
 use super::descriptor::digest;
 use super::manifest::Manifest;
 use crate::beneath::{open_beneath, open_dir, read_beneath};
-use crate::error::{Error, ErrorKind, Result};
 use crate::stamp::Stamp;
 
 /// The most bytes of a component.

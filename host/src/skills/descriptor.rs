@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::hex;
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
@@ -23,8 +25,6 @@ use super::manifest::Actions;
 use super::schema;
 use super::ty::{MAX_NODES, Ty};
 use super::wit::Reader;
-use crate::error::{Error, Result};
-use crate::units::hex;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;

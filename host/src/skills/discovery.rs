@@ -18,6 +18,7 @@ use std::sync::Arc;
 use cap_std::fs::Dir;
 use rayon::prelude::*;
 use rustix::fs::CWD;
+use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::cache::DescriptorCache;
 use super::descriptor::Descriptor;
@@ -25,7 +26,6 @@ use super::loaded::{Known, Loaded, Shelf};
 use super::manifest;
 use super::name::{SkillName, check_part};
 use crate::beneath::open_dir;
-use crate::error::{Error, ErrorKind, Result};
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
 /// cannot use up what the user's own skills need.

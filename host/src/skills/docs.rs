@@ -11,11 +11,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use skillhost_api::error::{Error, Result};
 use wasm_encoder::{ComponentSection, CustomSection};
 use wasmparser::BinaryReader;
 use wit_parser::{InterfaceId, LiveTypes, Resolve, TypeDefKind, TypeOwner, WorldId, WorldItem, WorldKey};
-
-use crate::error::{Error, Result};
 
 /// The section's name.
 pub const SECTION: &str = "skillhost:docs";

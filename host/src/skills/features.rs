@@ -1,9 +1,8 @@
 //! What of WebAssembly a component may use. Who describes a component and who compiles it hold to this one set, so that
 //! none is listed whose calls would all fail.
 
+use skillhost_api::error::{Error, Result};
 use wasmparser::{Validator, WasmFeatures};
-
-use crate::error::{Error, Result};
 
 /// What Wasmtime has on by itself, and two types of the component model: no action can take one, but beside them a component's
 /// other functions can be called. Off is what the engine is built without (threads, garbage collection, exceptions,

@@ -11,16 +11,16 @@
 use std::collections::HashMap;
 use std::io::Read as _;
 use std::path::{Component as PathPart, Path};
-use std::sync::{Mutex, PoisonError};
 
 use cap_std::fs::Dir;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::SkillFile;
+use skillhost_api::units::hex;
 
-use crate::api::types::SkillFile;
 use crate::beneath::{open_dir, open_dir_itself, open_itself};
-use crate::error::{Error, Result};
 use crate::stamp::Stamp;
-use crate::units::hex;
 
 /// The most files of one skill.
 pub const MAX_FILES: usize = 512;
@@ -59,8 +59,8 @@ impl FileDigests {
         kept.insert(stamp, digest);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Stamp, [u8; 32]>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<Stamp, [u8; 32]>> {
+        self.kept.lock()
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     struct Skill {
         temp: tempfile::TempDir,

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use skillhost_api::error::{Error, Result};
 
 use super::name::is_part;
-use crate::error::{Error, Result};
 
 /// The file's name.
 pub const FILE: &str = "SKILL.md";
@@ -22,6 +22,8 @@ const MAX_DESCRIPTION: usize = 1024;
 const MAX_COMPATIBILITY: usize = 500;
 /// The most lines that a body should have.
 const MAX_BODY_LINES: usize = 500;
+/// The field, of clients' own, by which an author has the skill run by people alone.
+const FOR_PEOPLE: &str = "disable-model-invocation";
 /// The fields of the specification.
 const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 
@@ -40,6 +42,7 @@ pub struct Frontmatter {
     pub metadata: BTreeMap<String, String>,
     /// The body: instructions for a model.
     pub body: String,
+    for_people: bool,
     /// The fields as they stand.
     fields: BTreeMap<String, Value>,
 }
@@ -54,6 +57,15 @@ impl Frontmatter {
         if description.is_empty() {
             return Err(refuse("its frontmatter has no `description`: say what the skill does and when to use it"));
         }
+        // A restriction, unlike the other fields: one that is not understood must not be taken for none.
+        let for_people = match fields.get(FOR_PEOPLE) {
+            None => false,
+            Some(Value::Bool(for_people)) => *for_people,
+            Some(other) => {
+                let why = format!("`{FOR_PEOPLE}` is {other}: write `true` or `false`, without quotes");
+                return Err(refuse(&why));
+            }
+        };
         let metadata = match fields.get("metadata") {
             Some(Value::Object(map)) => {
                 map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
@@ -67,14 +79,14 @@ impl Frontmatter {
             compatibility: text("compatibility"),
             metadata,
             body: body.trim().to_owned(),
+            for_people,
             fields,
         })
     }
 
-    /// Whether its author has it run by people alone: `disable-model-invocation`, a field that clients know beside those of
-    /// the specification.
+    /// Whether its author has it run by people alone.
     pub fn is_for_people(&self) -> bool {
-        self.fields.get("disable-model-invocation").is_some_and(|value| *value == Value::Bool(true))
+        self.for_people
     }
 
     /// All fields as they stand, also those that the specification does not know.
@@ -139,7 +151,7 @@ fn lint_name(name: &str, directory: &str) -> Vec<String> {
     problems
 }
 
-/// The frontmatter and the body.
+/// The frontmatter, from the line that opens it, so that errors count the file's lines; and the body.
 fn split(text: &str) -> Result<(&str, &str)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let unopened = || refuse("it does not begin with frontmatter: its first line must be `---`");
@@ -147,11 +159,11 @@ fn split(text: &str) -> Result<(&str, &str)> {
     if first.trim_end() != "---" {
         return Err(unopened());
     }
-    let mut end = 0;
+    let mut end = text.len() - rest.len();
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
-            let yaml = rest.get(..end).unwrap_or_default();
-            return Ok((yaml, rest.get(end + line.len()..).unwrap_or_default()));
+            let (yaml, body) = text.split_at(end);
+            return Ok((yaml, body.get(line.len()..).unwrap_or_default()));
         }
         end += line.len();
         if end > MAX_YAML {
@@ -221,6 +233,31 @@ mod tests {
         }
         assert!(Frontmatter::parse(&format!("---\n{}", "a: b\n".repeat(40_000))).is_err());
         assert!(Frontmatter::parse(&format!("---\na: {}\n---\n", "[".repeat(10_000))).is_err());
+    }
+
+    #[test]
+    fn a_restriction_that_cannot_be_read_is_not_taken_for_none() {
+        let with = |value: &str| {
+            Frontmatter::parse(&GOOD.replace("license:", &format!("disable-model-invocation: {value}\nlicense:")))
+        };
+        for value in ["treu", "\"true\"", "1", "", "[true]"] {
+            let message = with(value).expect_err(value).message;
+            assert!(
+                message.contains("`disable-model-invocation`") && message.contains("`true` or `false`"),
+                "{message}"
+            );
+        }
+        assert_eq!(["true", "false"].map(|value| with(value).unwrap().is_for_people()), [true, false]);
+    }
+
+    #[test]
+    fn an_error_names_the_line_of_the_file() {
+        for (text, line) in
+            [("---\nname: a\ndescription: b: c\n---\n", 3), ("\u{feff}---\r\na: [\r\nb: c\r\n---\r\n", 2)]
+        {
+            let message = Frontmatter::parse(text).unwrap_err().message;
+            assert!(message.contains(&format!("line {line}")), "{message}");
+        }
     }
 
     #[test]

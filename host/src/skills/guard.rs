@@ -2,18 +2,21 @@
 //!
 //! The kernel queues the event of a change before the call that makes it returns. So as long as no event of a [`Guard`]'s
 //! paths has come out of the [`ChangeQueue`], all is as it was when the guard was made, and asking costs one system call,
-//! however many files there are. All guards of a host share one queue, for a user may have 128 of them.
+//! however many files there are. All guards of a host share one queue, for a user has 128 of them as a rule.
 //!
-//! What a queue does not tell is met otherwise:
+//! What a queue does not tell, or not at once, is met otherwise:
 //!
-//! - What other machines do to a network file system, and a file with a second name, through which it can be written: there
-//!   is no guard of such paths.
+//! - What other machines do to a network file system, a file with a second name, through which it can be written, and one
+//!   that is itself a mount, whose events are those of the directory that it lies in: there is no guard of such paths.
+//! - Writes through a mapping of a file, and those by io_submit(2): whoever makes them has opened the file for writing, and
+//!   the event comes when they have let go of it, of the last mapping too.
 //! - Something that is mounted over one of the paths: the kernel says when mounts have changed, and each guard then compares
 //!   what stands at its paths with what stood there.
 //! - Events that were lost because nobody took them: every guard is broken.
 //!
-//! (A second name that a file is given later, a change of a directory's mode above a skill, and a write through a mapping
-//! of a file are not seen.)
+//! (Not seen are such writes for as long as the file is held open for them, a second name that a file is given later, a
+//! change of a directory's mode above a skill, and what is written beneath an overlay. Asking for each file's times at each
+//! call would show the most of that and cost several times what all of the guard does.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -22,12 +25,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{FileType, lstat, readlink, statfs};
+use rustix::fs::{AtFlags, CWD, FileType, StatxAttributes, StatxFlags, lstat, readlink, statfs, statx};
 use rustix::io::Errno;
 
 use super::places::{Entries, Places};
@@ -38,8 +42,8 @@ const STEPS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE)
     .union(WatchFlags::MOVE_SELF);
-/// What changes a directory's entries or their content. Reading is not among it.
-const CONTENT: WatchFlags = STEPS.union(WatchFlags::ATTRIB).union(WatchFlags::MODIFY);
+/// What changes a directory's entries or their content, or may have. Reading is not among it.
+const CONTENT: WatchFlags = STEPS.union(WatchFlags::ATTRIB).union(WatchFlags::MODIFY).union(WatchFlags::CLOSE_WRITE);
 /// How a directory is watched: whoever watches it already goes on to be told.
 const HOW: WatchFlags = WatchFlags::ONLYDIR.union(WatchFlags::MASK_ADD);
 /// The most symbolic links on the way to one path, as in the kernel.
@@ -240,7 +244,7 @@ impl ChangeQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -323,9 +327,13 @@ fn is_type(found: impl TryInto<i128>, known: u32) -> bool {
     found.try_into().is_ok_and(|found| found & 0xffff_ffff == i128::from(known))
 }
 
-/// Whether a file can be written by no name but this one.
+/// Whether a file can be written by no name but this one, and what is written shows in its directory. It does not where the
+/// file is a mount: to the kernel it lies in another directory then.
 fn is_alone(file: &Path) -> bool {
-    lstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_nlink == 1)
+    statx(CWD, file, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).is_ok_and(|stat| {
+        let in_place = stat.stx_attributes_mask.difference(stat.stx_attributes).contains(StatxAttributes::MOUNT_ROOT);
+        FileType::from_raw_mode(stat.stx_mode.into()).is_file() && stat.stx_nlink == 1 && in_place
+    })
 }
 
 #[cfg(test)]
@@ -463,6 +471,45 @@ mod tests {
         let mut set = WatchSet::default();
         set.places(&Places::of(&proc, &Catalog::default()));
         assert!(ChangeQueue::open().unwrap().guard(set).is_none(), "no file system of files");
+    }
+
+    #[test]
+    fn a_file_that_is_itself_a_mount_is_not_guarded() {
+        use rustix::mount::{UnmountFlags, mount_bind, unmount};
+        let home = Home::new();
+        let (elsewhere, component) = (home.at("elsewhere.wasm"), home.at("way/to/skills/one/target/one.wasm"));
+        fs::write(&elsewhere, "").unwrap();
+        if mount_bind(&elsewhere, &component).is_err() {
+            skillhost_test_support::skip("nothing can be mounted here");
+            return;
+        }
+        let guard = home.guard();
+        write(&elsewhere);
+        let believed = guard.is_some_and(|guard| guard.holds());
+        unmount(&component, UnmountFlags::DETACH).unwrap();
+        assert!(!believed, "it was written where it lies");
+        assert!(home.guard().is_some());
+    }
+
+    #[test]
+    fn who_wrote_without_an_event_is_seen_when_they_let_go() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        let home = Home::new();
+        let component = home.at("way/to/skills/one/target/one.wasm");
+        write(&component);
+        let file = fs::OpenOptions::new().read(true).write(true).open(&component).unwrap();
+        let guard = home.guard().unwrap();
+        // SAFETY: it is one byte of a file that has one, and is written to nowhere else.
+        #[allow(unsafe_code)]
+        unsafe {
+            let (how, nowhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
+            let mapped = mmap(nowhere, 1, how, MapFlags::SHARED, &file, 0).unwrap();
+            drop(file);
+            mapped.cast::<u8>().write(b'!');
+            munmap(mapped, 1).unwrap();
+        }
+        assert_eq!(fs::read(&component).unwrap(), b"!");
+        assert!(!guard.holds());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! Checked when a skill is loaded, before anything is compiled: an import is a wish to act on the world, so it must
 //! stand in the manifest, where the skill's user reads it. Whether the wish is granted is decided later, call by call.
 
+use skillhost_api::error::{Error, Result};
+
 use super::descriptor::Descriptor;
 use super::manifest::{Capabilities, FILE, Manifest};
-use crate::error::{Error, Result};
 
 /// The package of our interfaces.
 pub const PACKAGE: &str = "skillhost:skill";

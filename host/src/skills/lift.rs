@@ -3,12 +3,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value, json};
+use skillhost_api::error::{Error, Result};
 use wasmtime::component::Val;
 
 use super::descriptor::Action;
 use super::schema::NOT_NUMBERS;
 use super::ty::{ResultTy, Ty};
-use crate::error::{Error, Result};
 
 /// Integers up to here are numbers that every reader of JSON keeps; what is beyond becomes a decimal string.
 const EXACT: u64 = 1 << 53;

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cap_std::fs::Dir;
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::cache::{DescriptorCache, descriptor_of};
 use super::descriptor::{Descriptor, digest};
@@ -21,7 +23,6 @@ use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
 use crate::beneath::{open_beneath, read_whole};
-use crate::error::{Error, ErrorKind, Result};
 use crate::stamp::Stamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
@@ -60,7 +61,7 @@ impl Loaded {
     }
 
     fn known(&self, stamp: Stamp) -> Option<Result<Arc<Descriptor>>> {
-        let described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+        let described = self.described.lock();
         described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
     }
 
@@ -73,7 +74,7 @@ impl Loaded {
         let descriptor =
             descriptor_of(dir, &self.manifest, stamp, cache).and_then(|found| self.check(found)).map(Arc::new);
         if let Some(stamp) = stamp.filter(|_| lasts(&descriptor)) {
-            *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, descriptor.clone()));
+            *self.described.lock() = Some((stamp, descriptor.clone()));
         }
         descriptor
     }
@@ -168,8 +169,8 @@ impl Shelf {
         Some(loaded)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<OsString, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, Kept>> {
+        self.kept.lock()
     }
 }
 

@@ -8,15 +8,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value};
+use skillhost_api::error::{Error, Result};
 use wasmtime::component::Val;
 
 use super::descriptor::{Action, Param};
 use super::schema::{F32_BOUND, NOT_NUMBERS};
 use super::ty::{Int, Labels, MAX_BYTES, MAX_VALUES, Record, ResultTy, Ty, Variant};
-use crate::error::{Error, Result};
-
-/// The most characters of an offending value that an error shows.
-const SHOWN: usize = 60;
+use crate::json::{cut, shown};
 
 impl Action {
     /// The component values of `args`, in the order of the parameters.
@@ -280,24 +278,4 @@ fn int_val(int: Int, number: i128) -> Option<Val> {
         Int::S32 => Val::S32(number.try_into().ok()?),
         Int::S64 => Val::S64(number.try_into().ok()?),
     })
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(map) => {
-            let keys: Vec<_> = map.keys().take(8).map(|key| cut(key)).collect();
-            format!("an object with {}", if keys.is_empty() { "no fields".into() } else { keys.join(", ") })
-        }
-        Value::String(text) => format!("{:?}", cut(text)),
-        other => other.to_string(),
-    }
-}
-
-fn cut(text: &str) -> String {
-    let mut cut: String = text.chars().take(SHOWN).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
-    }
-    cut
 }

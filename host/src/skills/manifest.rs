@@ -8,11 +8,11 @@ use std::path::{Component as PathPart, Path, PathBuf};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Network;
 
 use super::{name, toml_file};
-use crate::api::types::Network;
 use crate::engine::limits::Limits;
-use crate::error::{Error, Result};
 
 /// The file's name.
 pub const FILE: &str = "skill.toml";

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use skillhost_api::error::{Error, Result};
 
 /// The most characters a skill's or a plugin's name may have.
 pub const MAX_PART: usize = 64;
@@ -46,19 +46,25 @@ impl fmt::Display for SkillName {
     }
 }
 
+impl SkillName {
+    /// Reads `name`, which stands in what was `given`: a part that is empty says nothing, so that is named in its place.
+    fn read(name: &str, given: &str) -> Result<Self> {
+        let (plugin, skill) = match name.split_once('/') {
+            Some((plugin, skill)) => (Some(plugin), skill),
+            None => (None, name),
+        };
+        for (what, part) in plugin.map(|plugin| ("plugin", plugin)).into_iter().chain([("skill", skill)]) {
+            check_part(what, if part.is_empty() { given } else { part })?;
+        }
+        Ok(Self { plugin: plugin.map(Into::into), skill: skill.into() })
+    }
+}
+
 impl FromStr for SkillName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (plugin, skill) = match text.split_once('/') {
-            Some((plugin, skill)) => (Some(plugin), skill),
-            None => (None, text),
-        };
-        if let Some(plugin) = plugin {
-            check_part("plugin", plugin)?;
-        }
-        check_part("skill", skill)?;
-        Ok(Self { plugin: plugin.map(Into::into), skill: skill.into() })
+        Self::read(text, text)
     }
 }
 
@@ -84,7 +90,7 @@ impl FromStr for Target {
                 "{text:?} ends where its action should begin: write SKILL or SKILL.ACTION"
             )));
         }
-        Ok(Self { skill: skill.parse()?, action: action.map(Into::into) })
+        Ok(Self { skill: SkillName::read(skill, text)?, action: action.map(Into::into) })
     }
 }
 
@@ -112,6 +118,10 @@ mod tests {
     fn what_is_no_name_is_refused() {
         for text in ["", "Hello", "a/b/c", "a/", "/a", "..", "../a", "a b", "hello.", "über", &"a".repeat(65)] {
             assert!(text.parse::<Target>().is_err(), "{text:?} was taken for a name");
+        }
+        for text in ["", "../a", "a/../b", "a/", "/a"] {
+            let message = text.parse::<Target>().unwrap_err().message;
+            assert!(message.starts_with(&format!("{text:?} cannot name a ")), "{message}");
         }
     }
 }

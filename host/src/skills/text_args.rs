@@ -6,11 +6,11 @@
 //! argument out.
 
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
 
 use super::descriptor::Action;
 use super::lower::not_number;
 use super::ty::Ty;
-use crate::error::{Error, Result};
 
 impl Action {
     /// `args` together with `text`. A name that stands twice is an error, and so is one that the action does not have.

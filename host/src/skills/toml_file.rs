@@ -8,9 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use skillhost_api::error::{Error, Result};
 use toml::de::{DeTable, DeValue};
-
-use crate::error::{Error, Result};
 
 /// Reads `text`, the content of `file`, which only serves for error messages.
 pub fn read<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T> {

@@ -6,11 +6,12 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -48,7 +49,7 @@ impl Watcher {
         let armed = Arc::<Mutex<Armed>>::default();
         let (seen, wake) = (armed.clone(), woken.clone());
         let on_event = move |event: notify::Result<notify::Event>| {
-            if matters(event, &mut seen.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if matters(event, &mut seen.lock()) {
                 wake.notify_one();
             }
         };
@@ -64,7 +65,7 @@ impl Watcher {
         let Some(system) = &mut self.system else { return false };
         let failed = std::mem::take(&mut self.failed);
         let (stale, fresh, changed) = {
-            let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut armed = self.armed.lock();
             let changed = armed.places != places;
             let is_new = |dir: &&PathBuf| armed.places.entries(dir).is_none() || failed.contains(*dir);
             let fresh: Vec<_> = places.directories().filter(is_new).cloned().collect();
@@ -219,7 +220,7 @@ mod tests {
         let root = temp.path().canonicalize().unwrap().join("skills");
         fs::create_dir_all(root.join("one")).unwrap();
         let watched = Watched::new(&root);
-        let mut armed = watched.watcher.armed.lock().unwrap();
+        let mut armed = watched.watcher.armed.lock();
         let event = |kind| Ok(notify::Event::new(kind).add_path(root.join("one")));
         let open = EventKind::Access(AccessKind::Open(AccessMode::Any));
         assert!(!matters(event(open), &mut armed));

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,10 +13,12 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::connections::Busy;
+use super::listen::BUFFER;
 use super::metrics::UnderWay;
 use super::refusal::{Reason, Refusal};
 
@@ -50,22 +53,59 @@ where
     }
 }
 
-/// The body of an answer, and what its request holds until the last of it is on its way or nobody takes it any more.
+/// What a request takes until its answer is given to the system to send, or nobody takes it any more.
+pub(super) struct Taken {
+    pub(super) busy: Busy,
+    /// What is given back before the last of a short answer is sent: a client that has it may ask the next thing at once.
+    pub(super) counted: Option<(Option<OwnedSemaphorePermit>, UnderWay)>,
+}
+
+/// The requests of a connection of whose answers some is not sent yet.
+///
+/// HTTP is done with a body once the last of it is in memory, which is long before a slow client has it.
+#[derive(Default)]
+pub(super) struct Unsent(Mutex<Vec<Taken>>);
+
+impl Unsent {
+    /// All that was said is sent.
+    pub(super) fn sent(&self) {
+        self.0.lock().clear();
+    }
+
+    fn add(&self, taken: Taken) {
+        self.0.lock().push(taken);
+    }
+}
+
+/// The body of an answer.
 pub(super) struct Held {
     body: BoxBody<Bytes, Infallible>,
-    _slot: Option<OwnedSemaphorePermit>,
-    _under_way: UnderWay,
-    _busy: Busy,
+    taken: Option<Taken>,
+    is_short: bool,
+    unsent: Arc<Unsent>,
 }
 
 impl Held {
-    pub(super) fn new(
-        body: BoxBody<Bytes, Infallible>,
-        slot: Option<OwnedSemaphorePermit>,
-        under_way: UnderWay,
-        busy: Busy,
-    ) -> Self {
-        Self { body, _slot: slot, _under_way: under_way, _busy: busy }
+    pub(super) fn new(body: BoxBody<Bytes, Infallible>, mut taken: Taken, unsent: Arc<Unsent>) -> Self {
+        let whole = body.size_hint().exact();
+        if whole.is_some() {
+            taken.busy.answered();
+        }
+        // Of a stream as much at most is left that is not sent when it ends.
+        let is_short = whole.is_none_or(|bytes| bytes <= BUFFER as u64);
+        Self { body, taken: Some(taken), is_short, unsent }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(mut taken) = self.taken.take() {
+            taken.busy.answered();
+            if self.is_short {
+                taken.counted = None;
+            }
+            self.unsent.add(taken);
+        }
     }
 }
 

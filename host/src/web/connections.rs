@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 pub(super) struct Connection {
     /// How many requests of it are under way.
     busy: AtomicUsize,
+    /// How many of them have no whole answer yet.
+    unanswered: AtomicUsize,
     /// One of its requests was let in.
     known: AtomicBool,
     /// It is to be closed, unless a request has come meanwhile.
@@ -26,12 +28,18 @@ impl Connection {
     /// A request has come; until what this gives is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        Busy { connection: Arc::clone(self) }
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        Busy { connection: Arc::clone(self), answered: false }
     }
 
     /// Whether no request of it is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether all that its requests ask for is done, and has only to be sent.
+    pub(super) fn is_answered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) == 0
     }
 
     /// Waits until its place is wanted and it is idle. For the task alone in which its requests begin.
@@ -47,9 +55,10 @@ impl Connection {
     }
 }
 
-/// A request of a connection, from its head to the end of its answer.
+/// A request of a connection, from its head until its answer is sent.
 pub(super) struct Busy {
     connection: Arc<Connection>,
+    answered: bool,
 }
 
 impl Busy {
@@ -57,10 +66,18 @@ impl Busy {
     pub(super) fn let_in(&self) {
         self.connection.known.store(true, Ordering::Relaxed);
     }
+
+    /// Its answer is there, whole.
+    pub(super) fn answered(&mut self) {
+        if !std::mem::replace(&mut self.answered, true) {
+            self.connection.unanswered.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        self.answered();
         self.connection.busy.fetch_sub(1, Ordering::Relaxed);
         self.connection.idle.notify_one();
     }
@@ -83,6 +100,7 @@ impl Connections {
     pub(super) fn add(&mut self) -> (u64, Arc<Connection>) {
         let connection = Arc::new(Connection {
             busy: 0.into(),
+            unanswered: 0.into(),
             known: false.into(),
             leave: Notify::new(),
             idle: Arc::clone(&self.idle),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
-use serde_json::Value;
+use skillhost_api::answer::Answer;
+use skillhost_api::error::Result;
+use skillhost_api::io::CallIo;
+use skillhost_api::service::{Service, bug, stopped, told_to_stop};
+use skillhost_api::types::Call;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::api::server::{Service, bug, stopped, told_to_stop};
-use crate::api::types::{Call, Request};
-use crate::error::Result;
-use crate::host::CallIo;
 
 /// A service behind the door.
 pub(super) struct Counted<S> {
@@ -28,24 +28,24 @@ impl<S> Counted<S> {
 }
 
 impl<S: Service> Service for Counted<S> {
-    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
+    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
         let mut counting = Counting {
             metrics: &self.metrics,
-            kind: kind(&call.request),
+            kind: call.request.resource().name(),
             // Until we know better: a call that is dropped ends here.
             outcome: "left",
             since: Instant::now(),
         };
         let mut stop = self.stop.clone();
         // A panic would end the task that the protocol's library runs the call in, and its client would wait for ever.
-        let calling = AssertUnwindSafe(self.service.call(call, io)).catch_unwind();
+        let calling = AssertUnwindSafe(self.service.answer(call, io)).catch_unwind();
         let result = tokio::select! {
             biased;
             result = calling => result.unwrap_or_else(|panic| Err(bug(&*panic))),
             () = stopped(&mut stop) => Err(told_to_stop()),
         };
         counting.outcome = match &result {
-            Ok(answer) if answer.get("failed") == Some(&Value::Bool(true)) => "failed",
+            Ok(answer) if answer.failed() => "failed",
             Ok(_) => "ok",
             Err(error) => error.kind.name(),
         };
@@ -70,84 +70,28 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// What a request is about, of a fixed set.
-fn kind(request: &Request) -> &'static str {
-    match request {
-        Request::Run(_) => "skill",
-        Request::ListSkills | Request::SearchSkills { .. } | Request::InspectSkill { .. } => "catalog",
-        Request::Launch(_)
-        | Request::ListSandboxes { .. }
-        | Request::SandboxStatus { .. }
-        | Request::StopSandbox { .. }
-        | Request::RestartSandbox { .. }
-        | Request::AttachSandbox { .. }
-        | Request::DetachSandbox { .. } => "sandbox",
-        Request::Exec(_)
-        | Request::Shell(_)
-        | Request::ShellList { .. }
-        | Request::ShellStop { .. }
-        | Request::ExecuteScript(_)
-        | Request::RunScript(_) => "command",
-        Request::ProcessStart(_)
-        | Request::ProcessList { .. }
-        | Request::ProcessRead(_)
-        | Request::ProcessWrite { .. }
-        | Request::ProcessWait { .. }
-        | Request::ProcessSignal { .. }
-        | Request::ResizeTerminal { .. } => "process",
-        Request::ReadFile { .. }
-        | Request::WriteFile { .. }
-        | Request::ListFiles { .. }
-        | Request::RemoveFile { .. }
-        | Request::WatchFiles { .. }
-        | Request::CopyIn(_)
-        | Request::CopyOut(_) => "file",
-        Request::BlackboardPublish(_)
-        | Request::BlackboardGet { .. }
-        | Request::BlackboardList(_)
-        | Request::BlackboardDelete(_)
-        | Request::BlackboardWatch(_) => "blackboard",
-        Request::ReloadSkills
-        | Request::ListActions { .. }
-        | Request::WatchSkills
-        | Request::SkillFiles { .. }
-        | Request::ReadSkillFile { .. } => "catalog",
-        Request::ListImages(_)
-        | Request::ListScripts { .. }
-        | Request::ListScriptTemplates { .. }
-        | Request::GetScriptTemplate { .. } => "role",
-        Request::Trust { .. }
-        | Request::ListApprovals
-        | Request::Approve { .. }
-        | Request::RevokeApproval { .. }
-        | Request::AuditTail { .. }
-        | Request::Doctor
-        | Request::HostStatus
-        | Request::HostStop => "host",
-        Request::KeepText { .. } | Request::ReadText(_) => "text",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::api::types::{Authority, HostStatus};
-    use crate::caller::Caller;
-    use crate::error::Error;
+    use skillhost_api::caller::Caller;
+    use skillhost_api::error::Error;
+    use skillhost_api::types::{Authority, HostStatus, Request, SearchSkills, SkillList};
 
     /// Does what the query of a search says.
     struct Told;
 
     impl Service for Told {
-        async fn call(&self, call: Call, _io: CallIo) -> Result<Value> {
+        async fn answer(&self, call: Call, _io: CallIo) -> Result<Answer> {
             match call.request {
-                Request::SearchSkills { query } if query == "panic" => panic!("as it was told"),
-                Request::SearchSkills { query } if query == "fail" => Err(Error::denied("as it was told")),
-                Request::SearchSkills { query } if query == "wait" => std::future::pending().await,
-                _ => Ok(json!({ "failed": false })),
+                Request::SearchSkills(SearchSkills { query }) if query == "panic" => panic!("as it was told"),
+                Request::SearchSkills(SearchSkills { query }) if query == "fail" => {
+                    Err(Error::denied("as it was told"))
+                }
+                Request::SearchSkills(SearchSkills { query }) if query == "wait" => std::future::pending().await,
+                _ => Ok(Answer::of::<SearchSkills>(SkillList::default())),
             }
         }
 
@@ -157,7 +101,7 @@ mod tests {
     }
 
     fn call(query: &str) -> (Call, CallIo) {
-        let request = Request::SearchSkills { query: query.into() };
+        let request = Request::SearchSkills(SearchSkills { query: query.into() });
         let (output, _) = mpsc::channel(1);
         (
             Call { caller: Caller::default(), authority: Authority::Agent, project: None, request },
@@ -180,7 +124,7 @@ mod tests {
         let counted = Counted::new(Arc::new(Told), Arc::clone(&metrics), stopped);
         let ask = |query| {
             let (call, io) = call(query);
-            counted.call(call, io)
+            counted.answer(call, io)
         };
         ask("well").await.unwrap();
         assert_eq!(ask("fail").await.unwrap_err().message, "as it was told");

@@ -11,7 +11,7 @@ use http::header::{
     VARY,
 };
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -19,16 +19,18 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::body::{Held, whole};
+use super::body::{Taken, whole};
 use super::connections::Busy;
 use super::counted::Counted;
 use super::doorplate::Doorplate;
 use super::metrics::{self, Endpoint, Metrics};
 use super::refusal::{Answer, JSON, Reason, Refusal, respond};
+use super::tool_call;
 use super::visitors::Visitors;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
-use crate::mcp::{self, Identity, Server, Whose, mended, read};
+use crate::json::written;
+use crate::mcp::{self, Identity, Server, Stateless, Whose, mended, read};
 use crate::process::HostService;
 
 /// How long the host may take to say that it is ready.
@@ -46,6 +48,7 @@ pub(super) struct Front {
     body_timeout: Duration,
     mcp: Mcp,
     server: Server<Counted<HostService>>,
+    clients: Stateless<Counted<HostService>>,
     service: Arc<HostService>,
     pub(super) metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
@@ -74,6 +77,7 @@ impl Front {
             visitors,
             max_body: config.max_body.bytes(),
             body_timeout: config.body_timeout.0,
+            clients: Stateless::new(&server),
             server: server.clone(),
             mcp: StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), how),
             service,
@@ -93,7 +97,7 @@ impl Front {
         request: Request<Incoming>,
         local: std::net::SocketAddr,
         busy: Busy,
-    ) -> Response<Held> {
+    ) -> (Answer, Taken) {
         let endpoint = Endpoint::at(request.uri().path());
         let mut under_way = self.metrics.begin(endpoint);
         let (parts, body) = request.into_parts();
@@ -104,7 +108,7 @@ impl Front {
         // What depends on the token must not be kept for another one.
         answer.headers_mut().entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         under_way.answered(answer.status());
-        answer.map(|body| Held::new(body, slot, under_way, busy))
+        (answer, Taken { busy, counted: Some((slot, under_way)) })
     }
 
     fn refuse(&self, refusal: Refusal) -> Answer {
@@ -191,6 +195,10 @@ impl Front {
             let message = "a message is JSON: send `Content-Type: application/json`";
             return Err(Refusal::new(Reason::MediaType, message));
         }
+        if let Some((call, peer)) = tool_call::read(&parts.headers, &body, &self.clients) {
+            let said = self.server.call_directly(call, Some(visitor.identity().clone()), peer.clone()).await;
+            return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(slot)));
+        }
         vouch(&mut parts, visitor.identity());
         // The SDK has no use for a notification that is a request by itself.
         self.server.notified(visitor.identity(), &body);
@@ -211,7 +219,7 @@ impl Front {
             Ok(Err(error)) => {
                 // Whoever asks needs no token, so the reason is for the log.
                 tracing::error!("not ready: {error}");
-                Err(Refusal::new(Reason::NotReady, "the host cannot work; its log says why"))
+                Err(Refusal::new(Reason::NotReady, "the host cannot work; `skillhost doctor` and its log say why"))
             }
             Err(_) => Err(Refusal::new(Reason::NotReady, "the host does not answer")),
         }
@@ -273,7 +281,7 @@ fn permission() -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::Caller;
+    use skillhost_api::caller::Caller;
 
     #[test]
     fn no_secret_of_a_request_reaches_a_handler() {

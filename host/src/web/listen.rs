@@ -11,17 +11,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
+use skillhost_api::service::stopped;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
+use super::body::{Held, Unsent};
 use super::connections::{Connection, Connections};
 use super::front::Front;
 use super::half_closed::HalfClosed;
-use crate::api::server::{PATIENCE, stopped};
 use crate::config::HttpConfig;
+use crate::process::PATIENCE;
 
 /// The most bytes of a request's head.
 const MAX_HEAD: usize = 32 << 10;
@@ -30,10 +32,13 @@ const MAX_HEAD: usize = 32 << 10;
 const MAX_HEADERS: usize = 100;
 
 /// What is read and written at a time.
-const BUFFER: usize = 64 << 10;
+pub(super) const BUFFER: usize = 64 << 10;
 
 /// How long a stop lets calls take to be answered that they were stopped, before it ends what streams.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// How long a call still goes on whose client sends nothing more.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// When a silent connection is asked whether there is still somebody, and how often, before it counts as gone.
 const SILENT: Duration = Duration::from_secs(30);
@@ -130,10 +135,14 @@ async fn serve_one(
     let _connected = front.metrics.connected();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(bounds.write_timeout));
+    let unsent = Arc::<Unsent>::default();
     let service = service_fn(|request| {
         // At once: the end of what the client sends may be seen before the request is looked at.
-        let (front, busy) = (Arc::clone(&front), connection.begin());
-        async move { Ok::<_, Infallible>(front.answer(request, local, busy).await) }
+        let (front, busy, unsent) = (Arc::clone(&front), connection.begin(), Arc::clone(&unsent));
+        async move {
+            let (answer, taken) = front.answer(request, local, busy).await;
+            Ok::<_, Infallible>(answer.map(|body| Held::new(body, taken, unsent)))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -142,7 +151,7 @@ async fn serve_one(
         .max_header_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
         .max_buf_size(BUFFER);
-    let stream = HalfClosed::new(Box::pin(stream), Arc::clone(&connection));
+    let stream = HalfClosed::new(Box::pin(stream), Arc::clone(&connection), Arc::clone(&unsent), LAST_WORD);
     let mut serving = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         biased;

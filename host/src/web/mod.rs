@@ -32,12 +32,14 @@ mod half_closed;
 mod listen;
 mod metrics;
 mod refusal;
+mod tool_call;
 mod visitors;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use skillhost_api::error::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -45,7 +47,6 @@ use self::front::Front;
 use self::visitors::Visitors;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
-use crate::error::{Error, Result};
 use crate::mcp::Identity;
 use crate::process::{self, HostService};
 use crate::project::is_too_wide;
@@ -72,11 +73,12 @@ impl Door {
         options: Arc<McpConfig>,
         listen: SocketAddr,
         anybody: Identity,
+        state_dir: &Path,
     ) -> Result<Self> {
-        let visitors = Visitors::new(&config, anybody)?;
-        if let Visitors::Anybody(visitor) = &visitors {
-            bounded(listen, visitor.identity().project.as_deref())?;
+        if config.tokens()?.is_empty() {
+            bounded(listen, anybody.project.as_deref())?;
         }
+        let visitors = Visitors::new(&config, anybody, state_dir)?;
         Ok(Self { config, options, listen, visitors, bound: None })
     }
 }
@@ -151,11 +153,11 @@ impl process::Door for Door {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::Caller;
+    use skillhost_api::caller::Caller;
 
     fn door(listen: &str) -> Result<Door> {
         let anybody = Identity { caller: Caller::default(), project: None, may_approve: false };
-        Door::new(HttpConfig::default(), Arc::default(), listen.parse().unwrap(), anybody)
+        Door::new(HttpConfig::default(), Arc::default(), listen.parse().unwrap(), anybody, Path::new("/no/such/state"))
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use skillhost_api::caller::Caller;
+use skillhost_api::error::Result;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::refusal::{Reason, Refusal};
-use crate::caller::Caller;
 use crate::config::HttpConfig;
 use crate::config::http::{RATE, TokenDigest, digest_of};
-use crate::error::Result;
 use crate::mcp::Identity;
 use crate::project;
 
@@ -58,10 +59,12 @@ impl Bounds {
 }
 
 impl Visitors {
-    /// Those of the configuration; `anybody` where it has no tokens.
-    pub(super) fn new(config: &HttpConfig, anybody: Identity) -> Result<Self> {
+    /// Those of the configuration; `anybody` where it has no tokens. A project has nothing in common with the state directory.
+    pub(super) fn new(config: &HttpConfig, anybody: Identity, state_dir: &Path) -> Result<Self> {
         let tokens = config.tokens()?;
         if tokens.is_empty() {
+            let project = anybody.project.map(|project| project::apart(project, state_dir)).transpose()?;
+            let anybody = Identity { project, ..anybody };
             // All are one: there is nobody whom a rate would be fair to.
             return Ok(Self::Anybody(Visitor { identity: anybody, bounds: Bounds::new(config, config.rate) }));
         }
@@ -70,7 +73,8 @@ impl Visitors {
         for (digest, token) in tokens {
             let bounds =
                 bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config, Some(config.rate.unwrap_or(RATE))));
-            let project = token.project.as_deref().map(project::named).transpose();
+            let project =
+                token.project.as_deref().map(|said| project::apart(project::named(said)?, state_dir)).transpose();
             let identity = Identity {
                 caller: token.caller.clone(),
                 project: project.map_err(|error| error.context(format!("the [[http.token]] of {}", token.caller)))?,
@@ -143,7 +147,7 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
-    use crate::units::hex;
+    use skillhost_api::units::hex;
 
     fn anybody() -> Identity {
         Identity { caller: Caller::default(), project: None, may_approve: false }
@@ -157,7 +161,7 @@ mod tests {
         let all =
             [token("token-number-one", "a"), token("token-number-two", "a"), token("token-number-three", "b")].concat();
         let config: HttpConfig = toml::from_str(&format!("rate = {rate}\nconcurrent = {concurrent}\n{all}")).unwrap();
-        Visitors::new(&config, anybody()).unwrap()
+        Visitors::new(&config, anybody(), Path::new("/no/such/state")).unwrap()
     }
 
     fn said(values: &[&str]) -> HeaderMap {
@@ -171,7 +175,8 @@ mod tests {
     #[test]
     fn without_tokens_there_is_a_rate_only_where_one_is_set() {
         let all = |config: &str| {
-            let visitors = Visitors::new(&toml::from_str(config).unwrap(), anybody()).unwrap();
+            let config = toml::from_str(config).unwrap();
+            let visitors = Visitors::new(&config, anybody(), Path::new("/no/such/state")).unwrap();
             let visitor = visitors.find(&HeaderMap::new()).unwrap();
             (0..2 * RATE).all(|_| visitor.enter().is_ok())
         };

@@ -26,16 +26,18 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Revoked;
+use skillhost_api::units::quoted;
+
 pub(crate) use store::Skills;
 
-use super::approvals::HOW;
+use super::approvals::{HOW, Lasting};
 use super::question::Injective;
 use super::reach::Reach;
 use super::{Actor, Broker, Record};
-use crate::api::types::Done;
-use crate::error::{Error, Result};
+use crate::paths::real;
 use crate::skills::Loaded;
-use crate::units::quoted;
 
 /// How much of a reach is shown in a listing, and in a refusal.
 const MAX_LISTED: usize = 1024;
@@ -116,7 +118,9 @@ impl Broker {
         }
         let asked = match self.skills.look_at(candidate, loaded, reach).await {
             Ok(None) => return Ok(()),
-            Ok(Some((why, lasting))) => self.approvals.ask(actor, SKILL_RUN, lasting).map(|asked| (why, asked)),
+            Ok(Some((why, lasting))) => {
+                self.approvals.ask(actor, SKILL_RUN, self.with_missing(lasting)).map(|asked| (why, asked))
+            }
             Err(error) => Err(error),
         };
         let refusal = match asked {
@@ -138,55 +142,71 @@ impl Broker {
         self.refuse(actor, SKILL_RUN, refusal).await
     }
 
+    /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
+    fn with_missing(&self, mut lasting: Lasting) -> Lasting {
+        let roles = self.sandboxes.roles();
+        for role in lasting.keeps.kept.reach.roles.iter().filter(|role| roles.get(role).is_none()) {
+            lasting.what = lasting.what.text("does not exist here", format!("role {role}"));
+        }
+        lasting
+    }
+
+    /// Why the owner would be asked about a skill whose files may run; none when it would run.
+    pub(crate) fn would_ask(
+        &self,
+        candidate: &Candidate<'_>,
+        loaded: &Arc<Loaded>,
+        reach: impl FnOnce() -> Reach,
+    ) -> Option<String> {
+        if self.skills.has_accepted(candidate, loaded) { None } else { self.skills.would_ask(candidate, reach) }
+    }
+
     /// Whether a skill of a root that is not trusted was approved with just these files.
     pub(crate) fn has_approved(&self, dir: &Path, component: &str, manifest: &str) -> bool {
         real(dir).is_ok_and(|dir| self.skills.has_approved(&dir, component, manifest))
     }
 
-    /// Forgets what skills of this name were let run with, and the one in this directory.
-    pub(crate) async fn revoke_approval(&self, actor: &Actor, skill: &str, dir: Option<&Path>) -> Result<Done> {
+    /// Forgets what skills in these directories were let run with; `skill` is what the owner named them by.
+    pub(crate) async fn revoke_approval(&self, actor: &Actor, skill: &str, directories: &[String]) -> Result<Revoked> {
         let mut record = self.begin(actor, "approval.revoke").await?;
-        record.note("skill", skill);
-        // One that is gone is known by what it was called.
-        let dir = dir.map(|dir| real(dir).unwrap_or_else(|_| dir.to_owned()));
-        let forgotten = self.skills.forget(|at, kept| kept.skill == skill || Some(at) == dir.as_deref()).await;
-        let result = forgotten.and_then(|forgotten| {
-            if forgotten.is_empty() {
-                return Err(Error::not_found(format!(
-                    "nothing is kept of a skill {}, nor of one in such a directory: `skillhost approve` lists what was \
-                     approved",
-                    quoted(skill)
-                )));
-            }
-            let places: Vec<_> = forgotten.iter().map(|dir| dir.display().to_string()).collect();
-            Ok(places)
+        note_revoked(&mut record, skill, directories);
+        let forgotten = self.skills.forget(|at, _| directories.contains(&at.display().to_string())).await;
+        let result = forgotten.and_then(|forgotten| match forgotten.is_empty() {
+            true => Err(Error::not_found(format!(
+                "nothing is kept of a skill {} any more: `skillhost approve` lists what was approved",
+                quoted(skill)
+            ))),
+            false => Ok(forgotten),
         });
-        if let Ok(places) = &result {
-            record.note("directories", places.clone());
-        }
-        let places = record.end(result).await?.join(", ");
-        Ok(Done {
-            message: format!(
-                "forgotten: {places}. Where its root is not trusted, a skill is asked about before it runs again; where it \
-                 is, what it may then is its new baseline"
-            ),
-        })
+        let forgotten = record.end(result).await?;
+        let places: Vec<_> = forgotten.iter().map(|kept| kept.directory.as_str()).collect();
+        let message = format!(
+            "forgotten: {}. Where its root is not trusted, a skill is asked about before it runs again; where it is, what it \
+             may then is its new baseline",
+            places.join(", ")
+        );
+        Ok(Revoked { message, forgotten })
     }
 
-    /// Records that a project is trusted from now on, or no longer, which `change` does.
+    /// Records that a project is trusted from now on, or no longer, which `change` does; or why it is not even begun.
     pub(crate) async fn trust<T>(
         &self,
         actor: &Actor,
         project: &Path,
         trusted: bool,
-        change: impl Future<Output = Result<T>>,
+        change: Result<impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         let mut record = self.begin(actor, "trust.set").await?;
-        record.note("trusted", trusted);
-        // As it leads now; where it leads nowhere, as it was named.
-        record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
-        let result = change.await;
-        record.end(result).await
+        note_trust(&mut record, project, trusted);
+        match (change, trusted) {
+            (Err(error), _) => record.end(Err(error)).await,
+            (Ok(change), true) => record.before(change).await,
+            // At once, whatever becomes of the record.
+            (Ok(change), false) => {
+                let result = change.await;
+                record.end(result).await
+            }
+        }
     }
 
     /// Forgets what the skills of a project were let run with; the project's path leads through no link.
@@ -195,8 +215,17 @@ impl Broker {
     }
 }
 
-fn real(dir: &Path) -> Result<PathBuf> {
-    std::fs::canonicalize(dir).map_err(|error| Error::of_file(error).context(dir.display()))
+/// Notes what was to be forgotten.
+pub(crate) fn note_revoked(record: &mut Record, skill: &str, directories: &[String]) {
+    record.note("skill", skill);
+    record.note("directories", directories);
+}
+
+/// Notes which project was to be trusted, or no longer.
+pub(crate) fn note_trust(record: &mut Record, project: &Path, trusted: bool) {
+    record.note("trusted", trusted);
+    // As it leads now; where it leads nowhere, as it was named.
+    record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
 }
 
 fn text(reach: &Reach) -> Result<String> {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use skillhost_api::types::ApprovalKind;
+
 use super::super::approvals::shortened;
 use super::super::question::What;
 use super::super::reach::{NOTHING, Reach};
 use super::{Candidate, Kept, MAX_LISTED};
-use crate::api::types::ApprovalKind;
 
 /// What becomes of a candidate.
 #[derive(Debug, PartialEq)]

@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rusqlite::{Row, Transaction, params};
+use skillhost_api::error::Result;
+use skillhost_api::types::KeptSkill;
+use skillhost_api::units::now_ms;
 
 use super::super::approvals::{Lasting, shortened};
 use super::super::reach::Reach;
 use super::rule::{Verdict, judge};
 use super::{Candidate, Keeps, Kept, MAX_LISTED, real, text};
-use crate::api::types::KeptSkill;
 use crate::db::Db;
-use crate::error::Result;
 use crate::skills::Loaded;
-use crate::units::now_ms;
 
 /// The most skills that are kept; the oldest baselines go first, then the oldest approvals.
 const MAX_KEPT: usize = 10_000;
@@ -63,11 +64,11 @@ impl Skills {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write()
     }
 
     /// Whether just these files were accepted last. Each call of a skill comes by here.
@@ -127,6 +128,19 @@ impl Skills {
         Ok(None)
     }
 
+    /// Why the owner would be asked about a candidate whose files may run; none when it runs.
+    pub(super) fn would_ask(&self, candidate: &Candidate<'_>, reach: impl FnOnce() -> Reach) -> Option<String> {
+        if self.read().kept.is_empty() {
+            return None;
+        }
+        let dir = real(candidate.dir).ok()?;
+        let reach = reach();
+        match judge(candidate, &dir, self.read().kept.get(&dir), &reach) {
+            Verdict::Asks { why, .. } => Some(why),
+            Verdict::Runs | Verdict::First => None,
+        }
+    }
+
     /// Keeps what the owner approved.
     pub(in super::super) async fn keep(&self, keeps: Keeps) -> Result<()> {
         let _change = self.changes.lock().await;
@@ -177,18 +191,18 @@ impl Skills {
         Ok(())
     }
 
-    /// Forgets those that `which` picks, and says where they were.
-    pub(super) async fn forget(&self, which: impl Fn(&Path, &Kept) -> bool) -> Result<Vec<PathBuf>> {
+    /// Forgets those that `which` picks, and says what they were.
+    pub(super) async fn forget(&self, which: impl Fn(&Path, &Kept) -> bool) -> Result<Vec<KeptSkill>> {
         let _change = self.changes.lock().await;
-        let gone: Vec<PathBuf> = {
+        let gone: Vec<(PathBuf, Kept)> = {
             let mut state = self.write();
-            let gone = state.kept.extract_if(|dir, kept| which(dir, kept)).map(|(dir, _)| dir).collect();
+            let gone = state.kept.extract_if(|dir, kept| which(dir, kept)).collect();
             state.accepted.clear();
             gone
         };
-        let rows = gone.clone();
-        self.db.run(move |transaction| rows.iter().try_for_each(|dir| delete(transaction, dir))).await?;
-        Ok(gone)
+        let list = gone.iter().map(|(dir, kept)| listed(dir, kept)).collect();
+        self.db.run(move |transaction| gone.iter().try_for_each(|(dir, _)| delete(transaction, dir))).await?;
+        Ok(list)
     }
 
     /// Whether the owner approved just these files in this directory, through no link.
@@ -243,9 +257,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<(PathBuf, Kept)> {
 mod tests {
     use super::super::super::reach::Place;
     use super::*;
-    use crate::api::types::Network;
     use crate::db::Durability;
     use crate::skills::{Catalog, Roots, Shelf};
+    use skillhost_api::types::Network;
 
     struct World {
         temp: tempfile::TempDir,

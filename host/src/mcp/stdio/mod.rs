@@ -18,24 +18,34 @@
 
 mod lines;
 mod output;
+mod socket;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, BoxFuture, abortable};
+use futures_util::stream::FuturesUnordered;
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::ErrorData;
+use rmcp::ServiceExt as _;
 use rmcp::model::{
     CancelledNotification, CancelledNotificationParam, ClientJsonRpcMessage, ClientNotification, ClientRequest,
     RequestId, ServerJsonRpcMessage,
 };
-use rmcp::service::RoleServer;
+use rmcp::service::{RoleServer, ServerInitializeError};
 use rmcp::transport::Transport;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::service::Service;
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::lines::{Line, Lines, MAX_LINE};
 use self::output::{Output, Sink};
+use super::Server;
+use super::fast_path::ToolCall;
 use super::incoming::{Incoming, read, unreadable};
 
 /// How much may count at once, in units: each request is one, and one more for each full [`UNIT`] bytes of it.
@@ -58,6 +68,9 @@ pub(crate) struct Stdio {
     units: Arc<Semaphore>,
     /// Requests that wait until others are answered.
     waiting: VecDeque<Waiting>,
+    direct: Direct,
+    /// Calls on the fast path.
+    calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Requests that are to be ended.
     ending: Vec<RequestId>,
     /// Our own answer to the last line, until it can be written.
@@ -68,6 +81,25 @@ pub(crate) struct Stdio {
     quiet: Duration,
     quiet_since: Option<Instant>,
     state: State,
+}
+
+impl<S: Service> Server<S> {
+    /// Serves the client of a pipe until it has left. False when it left before it began the protocol.
+    pub(crate) async fn serve_stdio(self, stdio: Stdio) -> Result<bool> {
+        let direct = stdio.direct();
+        let serving = match self.clone().serve(stdio).await {
+            Ok(serving) => serving,
+            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(false),
+            Err(error) => return Err(Error::other(format!("the protocol could not begin: {error}"))),
+        };
+        let client = serving.peer().clone();
+        let _ = direct.set(Box::new(move |call| {
+            let (server, client) = (self.clone(), client.clone());
+            Box::pin(async move { server.call_directly(call, None, client).await })
+        }));
+        serving.waiting().await.map_err(|error| Error::other(format!("serving ended: {error}")))?;
+        Ok(true)
+    }
 }
 
 /// How far it is.
@@ -83,8 +115,17 @@ enum State {
     Left,
 }
 
+/// What makes a call on the fast path, once the protocol has begun.
+type Direct = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
+
+/// A request.
+enum Waits {
+    Call(Box<ToolCall>),
+    Message(Box<ClientJsonRpcMessage>),
+}
+
 struct Waiting {
-    message: Box<ClientJsonRpcMessage>,
+    request: Waits,
     id: RequestId,
     units: u32,
     bytes: usize,
@@ -102,11 +143,21 @@ struct Asked {
     /// It has no end of its own.
     endless: bool,
     counts: Option<OwnedSemaphorePermit>,
+    running: Option<Running>,
+}
+
+/// A call on the fast path, which ends with this.
+struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Requests {
     fn all(&self) -> MutexGuard<'_, HashMap<RequestId, Asked>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock()
     }
 }
 
@@ -124,6 +175,8 @@ impl Stdio {
             requests: Arc::default(),
             units: Arc::new(Semaphore::new(MAX_UNITS as usize)),
             waiting: VecDeque::new(),
+            direct: Direct::default(),
+            calls: FuturesUnordered::new(),
             ending: Vec::new(),
             reply: None,
             replying: false,
@@ -133,10 +186,24 @@ impl Stdio {
         }
     }
 
+    /// To be set to what makes calls on the fast path.
+    fn direct(&self) -> Direct {
+        Arc::clone(&self.direct)
+    }
+
     /// Takes a line; gives it on when it is a message that can be taken at once.
     fn take(&mut self, line: Line) -> Option<ClientJsonRpcMessage> {
         let incoming = match line {
-            Line::Whole => read(self.lines.line()),
+            Line::Whole => {
+                if self.direct.get().is_some()
+                    && let Some(call) = ToolCall::read(self.lines.line())
+                {
+                    let id = call.id.clone();
+                    self.request(id, false, Waits::Call(Box::new(call)));
+                    return None;
+                }
+                read(self.lines.line())
+            }
             Line::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
             Line::End => {
                 self.end(State::Ended);
@@ -169,11 +236,14 @@ impl Stdio {
             }
         };
         let id = request.id.clone();
-        let asked = Asked {
-            since: self.quiet,
-            endless: matches!(request.request, ClientRequest::SubscriptionsListenRequest(_)),
-            counts: None,
-        };
+        let endless = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
+        self.request(id, endless, Waits::Message(message));
+        None
+    }
+
+    /// Has a request wait for its turn.
+    fn request(&mut self, id: RequestId, endless: bool, request: Waits) {
+        let asked = Asked { since: self.quiet, endless, counts: None, running: None };
         self.state = State::Open;
         {
             let mut all = self.requests.all();
@@ -181,21 +251,35 @@ impl Stdio {
                 let why = format!("a request with the id {id} is under way: give each request one of its own");
                 drop(all);
                 self.answer(ServerJsonRpcMessage::error(ErrorData::invalid_request(why, None), Some(id)));
-                return None;
+                return;
             }
             all.insert(id.clone(), asked);
         }
         let bytes = self.lines.line().len() + OVERHEAD;
         let units = u32::try_from(1 + bytes / UNIT).unwrap_or(u32::MAX);
-        self.waiting.push_back(Waiting { message, id, units, bytes });
-        None
+        self.waiting.push_back(Waiting { request, id, units, bytes });
     }
 
-    /// Starts the first request that waits.
+    /// Starts the first request that waits; gives it on where it is the SDK's.
     fn start(&mut self, counts: OwnedSemaphorePermit) -> Option<ClientJsonRpcMessage> {
         let first = self.waiting.pop_front()?;
-        self.requests.all().get_mut(&first.id)?.counts = Some(counts);
-        Some(*first.message)
+        let mut all = self.requests.all();
+        let asked = all.get_mut(&first.id)?;
+        asked.counts = Some(counts);
+        let call = match first.request {
+            Waits::Message(message) => return Some(*message),
+            Waits::Call(call) => self.direct.get()?(*call),
+        };
+        let (output, requests) = (Arc::clone(&self.output), Arc::clone(&self.requests));
+        let (call, running) = abortable(async move {
+            // A client that is gone is noticed by whoever reads.
+            let _ = answered(&output, &requests, call.await).await;
+        });
+        asked.running = Some(Running(running));
+        self.calls.push(Box::pin(async {
+            let _ = call.await;
+        }));
+        None
     }
 
     /// Nothing more is read, and in the end nothing more written.
@@ -232,7 +316,7 @@ impl Stdio {
             Some(_) if !reads => self.no_longer_quiet(),
             _ => {}
         }
-        let Self { lines, output, units, reply, replying, .. } = self;
+        let Self { lines, output, units, reply, replying, calls, .. } = self;
         let happened = tokio::select! {
             biased;
             () = output.gone() => Happened::Left,
@@ -242,6 +326,7 @@ impl Stdio {
             Ok(counts) = Arc::clone(units).acquire_many_owned(first.unwrap_or_default()), if first.is_some() => {
                 Happened::Room(counts)
             }
+            Some(()) = calls.next() => return Ok(None),
             line = lines.next(), if reads => Happened::Line(line),
             // All that was asked has its answer.
             Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(Over),
@@ -291,23 +376,26 @@ fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
     }
 }
 
+/// Writes a message; a request that it answers is over.
+async fn answered(output: &Output, requests: &Requests, message: ServerJsonRpcMessage) -> io::Result<()> {
+    let id = match &message {
+        ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
+        ServerJsonRpcMessage::Error(error) => error.id.clone(),
+        _ => None,
+    };
+    let written = output.deliver(&mut Some(message)).await;
+    if let Some(id) = id {
+        requests.all().remove(&id);
+    }
+    written
+}
+
 impl Transport<RoleServer> for Stdio {
     type Error = io::Error;
 
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let (output, requests) = (Arc::clone(&self.output), Arc::clone(&self.requests));
-        async move {
-            let answered = match &message {
-                ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
-                ServerJsonRpcMessage::Error(error) => error.id.clone(),
-                _ => None,
-            };
-            let written = output.deliver(&mut Some(message)).await;
-            if let Some(id) = answered {
-                requests.all().remove(&id);
-            }
-            written
-        }
+        async move { answered(&output, &requests, message).await }
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {

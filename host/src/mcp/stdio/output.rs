@@ -6,30 +6,39 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, BytesMut};
 use rmcp::model::ServerJsonRpcMessage;
+use skillhost_api::service::stopped;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, Interest, Stdout};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, watch};
 
-use crate::api::server::stopped;
+use super::socket::Socket;
 
 /// Where lines go.
 pub(super) enum Sink {
     /// A pipe of our own description, which no other program's blocking reads and writes share.
     Pipe(pipe::Sender),
-    /// A file, a terminal, a socket.
+    Socket(Socket),
+    /// A file, a terminal.
     Other(Box<Mutex<Stdout>>),
 }
 
-/// This process's standard input and output. Pipes, which is what clients give, are read and written without a thread between.
+/// This process's standard input and output. Pipes and sockets, which is what clients give, are read and written without a
+/// thread between.
 pub(super) fn standard() -> (Box<dyn AsyncRead + Send + Unpin>, Sink) {
     let open = pipe::OpenOptions::new();
     let input: Box<dyn AsyncRead + Send + Unpin> = match open.open_receiver("/proc/self/fd/0") {
         Ok(pipe) => Box::new(pipe),
-        Err(_) => Box::new(tokio::io::stdin()),
+        Err(_) => match Socket::of(io::stdin()) {
+            Some(socket) => Box::new(socket),
+            None => Box::new(tokio::io::stdin()),
+        },
     };
     let output = match open.open_sender("/proc/self/fd/1") {
         Ok(pipe) => Sink::Pipe(pipe),
-        Err(_) => Sink::Other(Box::new(Mutex::new(tokio::io::stdout()))),
+        Err(_) => match Socket::of(io::stdout()) {
+            Some(socket) => Sink::Socket(socket),
+            None => Sink::Other(Box::new(Mutex::new(tokio::io::stdout()))),
+        },
     };
     (input, output)
 }
@@ -137,6 +146,7 @@ impl Sink {
                     written => return written,
                 }
             },
+            Self::Socket(socket) => socket.write(bytes).await,
             Self::Other(stdout) => {
                 let mut stdout = stdout.lock().await;
                 // What it has taken before may still be under way.
@@ -148,11 +158,13 @@ impl Sink {
 
     /// Waits until the other end is closed, where that can be told.
     async fn gone(&self) {
-        if let Self::Pipe(pipe) = self
-            && pipe.ready(Interest::ERROR).await.is_ok()
-        {
-            return;
+        let gone = match self {
+            Self::Pipe(pipe) => pipe.ready(Interest::ERROR).await.is_ok(),
+            Self::Socket(socket) => socket.gone().await.is_ok(),
+            Self::Other(_) => false,
+        };
+        if !gone {
+            std::future::pending().await
         }
-        std::future::pending().await
     }
 }

@@ -7,8 +7,9 @@
 use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
+use skillhost_api::error::{Error, Result};
 
-use crate::error::{Error, Result};
+use crate::json::{cut, shown};
 
 /// Other words for arguments, in whichever tool has the second and not the first.
 const WORDS: [(&str, &str); 7] = [
@@ -20,8 +21,6 @@ const WORDS: [(&str, &str); 7] = [
     ("template_args", "args"),
     ("extra_env", "env"),
 ];
-/// The most characters of what came that an error shows.
-const SHOWN: usize = 60;
 /// The greatest number up to which a float tells all whole numbers apart: 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -183,21 +182,4 @@ fn wanted(schema: &JsonObject) -> String {
             }
         }
     }
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("an array of {}", items.len()),
-        Value::Object(fields) => format!("an object of {}", fields.len()),
-        Value::String(text) => format!("{:?}", cut(text)),
-        other => other.to_string(),
-    }
-}
-
-fn cut(text: &str) -> String {
-    let mut cut: String = text.chars().take(SHOWN).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
-    }
-    cut
 }

@@ -3,14 +3,11 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{BlackboardEvent, DeleteRequest, GetRequest, ListRequest, PublishRequest, WatchRequest};
 
-use super::{Ask, Builtin, Effect, Tell, builtin, milliseconds, watched_for};
-use crate::api::types::{
-    BlackboardDeleted, BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest, PublishRequest,
-    Request, WatchRequest,
-};
+use super::{Ask, Builtin, Effect, Tell, builtin, giving, milliseconds, watched_for};
 use crate::config::Group::Blackboard;
-use crate::error::{Error, Result};
 
 /// The most changes that one watch tells.
 const CHANGES: u64 = 256;
@@ -99,7 +96,7 @@ fn any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object"})
 }
 
-fn publish(asked: Publish) -> Result<Ask> {
+fn publish(asked: Publish) -> Result<Ask<PublishRequest>> {
     let request = PublishRequest {
         key: asked.key,
         value: asked.value,
@@ -108,10 +105,10 @@ fn publish(asked: Publish) -> Result<Ask> {
         tags: asked.tags,
         metadata: asked.metadata,
     };
-    Ok(Request::BlackboardPublish(request).into())
+    Ok(request.into())
 }
 
-fn watch(asked: Watch) -> Result<Ask> {
+fn watch(asked: Watch) -> Result<Ask<WatchRequest>> {
     let count = asked.changes.unwrap_or(1);
     if !(1..=CHANGES).contains(&count) {
         return Err(Error::invalid_argument(format!("changes is 1 to {CHANGES}, and this is {count}")));
@@ -119,12 +116,12 @@ fn watch(asked: Watch) -> Result<Ask> {
     let patience = watched_for(asked.wait_seconds)?;
     let max = usize::try_from(count).unwrap_or(usize::MAX);
     let request = WatchRequest { pattern: asked.pattern, existing: asked.existing, count: Some(count) };
-    Ok(Ask { tell: Tell::Events { max, patience }, ..Request::BlackboardWatch(request).into() })
+    Ok(Ask { tell: Tell::Events { max, patience }, ..request.into() })
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
     all.push(
-        builtin::<Publish, BlackboardEntry>(
+        builtin::<Publish, PublishRequest>(
             Blackboard,
             "blackboard_publish",
             Effect::Sets,
@@ -134,15 +131,15 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         )
         .without(&["value", "tags", "metadata"]),
     );
-    all.push(builtin::<Key, BlackboardEntry>(
+    all.push(builtin::<Key, GetRequest>(
         Blackboard,
         "blackboard_get",
         Effect::Reads,
         "Read a value",
         "Gives a value of the session's blackboard.",
-        |asked: Key| Ok(Request::BlackboardGet { key: asked.key }.into()),
+        |asked: Key| Ok(GetRequest { key: asked.key }.into()),
     ));
-    all.push(builtin::<List, BlackboardList>(
+    all.push(builtin::<List, ListRequest>(
         Blackboard,
         "blackboard_list",
         Effect::Reads,
@@ -150,20 +147,18 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "Lists values of the session's blackboard by key.",
         |asked: List| {
             let List { pattern, tags, after } = asked;
-            Ok(Request::BlackboardList(ListRequest { pattern, tags, after }).into())
+            Ok(ListRequest { pattern, tags, after }.into())
         },
     ));
-    all.push(builtin::<Delete, BlackboardDeleted>(
+    all.push(builtin::<Delete, DeleteRequest>(
         Blackboard,
         "blackboard_delete",
         Effect::Sets,
         "Delete a value",
         "Deletes a value of the session's blackboard.",
-        |asked: Delete| {
-            Ok(Request::BlackboardDelete(DeleteRequest { key: asked.key, if_version: asked.if_version }).into())
-        },
+        |asked: Delete| Ok(DeleteRequest { key: asked.key, if_version: asked.if_version }.into()),
     ));
-    all.push(builtin::<Watch, WatchAnswer>(
+    all.push(giving::<Watch, WatchRequest, WatchAnswer>(
         Blackboard,
         "blackboard_watch",
         Effect::Reads,

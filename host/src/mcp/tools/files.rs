@@ -4,16 +4,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    CopyIn, CopyOut, CopyRequest, FileChange, FileContent, HostPath, ListFiles, ReadFile, RemoveFile, WatchFiles,
+    WriteFile,
+};
 
-use super::{Ask, Builtin, Effect, Tell, builtin, watched_for};
-use crate::api::types::{CopyAnswer, CopyRequest, FileAnswer, FileChange, FileContent, FileList, HostPath, Request};
+use super::{Ask, Builtin, Effect, MOST, Tell, builtin, giving, watched_for};
 use crate::config::Group::Sandbox;
-use crate::error::{Error, Result};
 
 /// How much of a file a model is given when it does not say.
 const READ_DEFAULT: u64 = 12_000;
-/// The most of a file that one answer can have.
-const READ_MAX: u64 = 8 * 1024 * 1024;
 /// The most changes that one watch tells.
 const CHANGES: usize = 256;
 
@@ -27,7 +28,7 @@ struct Read {
     path: String,
     /// The first byte to read; default 0, the file's beginning.
     offset: Option<u64>,
-    /// At most so many bytes; default 12,000, at most 8 MiB.
+    /// At most so many bytes; default 12,000, at most 1 MiB.
     max_bytes: Option<u64>,
 }
 
@@ -105,7 +106,7 @@ struct WatchAnswer {
 /// What to copy in.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CopyIn {
+struct CopyFileIn {
     /// The sandbox's id.
     container_id: String,
     /// The directory on the host that it is in: a root that the operator named; default `project`, where this client works.
@@ -119,7 +120,7 @@ struct CopyIn {
 /// What to copy out.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CopyOut {
+struct CopyFileOut {
     /// The sandbox's id.
     container_id: String,
     /// The file or directory in the sandbox; relative paths start at `/workspace`.
@@ -130,35 +131,35 @@ struct CopyOut {
     dst_host_path: String,
 }
 
-fn read(asked: Read) -> Result<Ask> {
+fn read(asked: Read) -> Result<Ask<ReadFile>> {
     let max = asked.max_bytes.unwrap_or(READ_DEFAULT);
-    if max > READ_MAX {
-        let message = format!("max_bytes is at most {READ_MAX}: read in parts with `offset`, or copy the file out");
+    if max > MOST {
+        let message = format!("max_bytes is at most {MOST}: read in parts with `offset`, or copy the file out");
         return Err(Error::too_large(message));
     }
     let Read { container_id, path, offset, .. } = asked;
-    let request = Request::ReadFile { container_id, path, offset: offset.unwrap_or(0), max_bytes: Some(max) };
+    let request = ReadFile { container_id, path, offset: offset.unwrap_or(0), max_bytes: Some(max) };
     Ok(Ask { tell: Tell::File, ..request.into() }.whole())
 }
 
-fn write(asked: Write) -> Result<Ask> {
+fn write(asked: Write) -> Result<Ask<WriteFile>> {
     let bytes = match asked.encoding {
         Encoding::Text => asked.content.into_bytes(),
         Encoding::Base64 => STANDARD
             .decode(asked.content)
             .map_err(|error| Error::invalid_argument(format!("`content` is no base64: {error}")))?,
     };
-    let request = Request::WriteFile { container_id: asked.container_id, path: asked.path };
+    let request = WriteFile { container_id: asked.container_id, path: asked.path };
     Ok(Ask { input: Some(bytes.into()), ..request.into() })
 }
 
-fn watch(asked: Watch) -> Result<Ask> {
+fn watch(asked: Watch) -> Result<Ask<WatchFiles>> {
     let max = asked.changes.unwrap_or(1);
     if !(1..=CHANGES).contains(&max) {
         return Err(Error::invalid_argument(format!("changes is 1 to {CHANGES}, and this is {max}")));
     }
     let patience = watched_for(asked.wait_seconds)?;
-    let request = Request::WatchFiles { container_id: asked.container_id, path: asked.path };
+    let request = WatchFiles { container_id: asked.container_id, path: asked.path };
     Ok(Ask { tell: Tell::Events { max, patience }, ..request.into() })
 }
 
@@ -168,7 +169,7 @@ fn host(root: Option<String>, path: String) -> HostPath {
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
     all.push(
-        builtin::<Read, FileContent>(
+        giving::<Read, ReadFile, FileContent>(
             Sandbox,
             "read_file",
             Effect::Reads,
@@ -179,7 +180,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         .without(&["path"]),
     );
     all.push(
-        builtin::<Write, FileAnswer>(
+        builtin::<Write, WriteFile>(
             Sandbox,
             "write_file",
             Effect::Sets,
@@ -190,18 +191,18 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         .without(&["path"]),
     );
     all.push(
-        builtin::<Place, FileList>(
+        builtin::<Place, ListFiles>(
             Sandbox,
             "list_files",
             Effect::Reads,
             "List files",
             "Lists what is in a directory of a sandbox, with kinds, sizes and times.",
-            |asked: Place| Ok(Request::ListFiles { container_id: asked.container_id, path: asked.path }.into()),
+            |asked: Place| Ok(ListFiles { container_id: asked.container_id, path: asked.path }.into()),
         )
         .without(&["path"]),
     );
     all.push(
-        builtin::<Remove, FileAnswer>(
+        builtin::<Remove, RemoveFile>(
             Sandbox,
             "remove_file",
             Effect::Sets,
@@ -209,12 +210,12 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
             "Removes a file or directory of a sandbox.",
             |asked: Remove| {
                 let Remove { container_id, path, recursive } = asked;
-                Ok(Request::RemoveFile { container_id, path, recursive }.into())
+                Ok(RemoveFile { container_id, path, recursive }.into())
             },
         )
         .without(&["path"]),
     );
-    all.push(builtin::<Watch, WatchAnswer>(
+    all.push(giving::<Watch, WatchFiles, WatchAnswer>(
         Sandbox,
         "watch_files",
         Effect::Reads,
@@ -222,26 +223,26 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "Waits for changes of a file of a sandbox, or in a directory, and lists them.",
         watch,
     ));
-    all.push(builtin::<CopyIn, CopyAnswer>(
+    all.push(builtin::<CopyFileIn, CopyIn>(
         Sandbox,
         "copy_file_in",
         Effect::Sets,
         "Copy into a sandbox",
         "Copies a file or directory of the host into a sandbox: of the project, or of another root that the operator named.",
-        |asked: CopyIn| {
+        |asked: CopyFileIn| {
             let (host, sandbox) = (host(asked.root, asked.src_host_path), asked.dst_container_path);
-            Ok(Request::CopyIn(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
+            Ok(CopyIn(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
         },
     ));
-    all.push(builtin::<CopyOut, CopyAnswer>(
+    all.push(builtin::<CopyFileOut, CopyOut>(
         Sandbox,
         "copy_file_out",
         Effect::Sets,
         "Copy out of a sandbox",
         "Copies a file or directory of a sandbox to a place on the host that the operator allows.",
-        |asked: CopyOut| {
+        |asked: CopyFileOut| {
             let (host, sandbox) = (host(asked.root, asked.dst_host_path), asked.src_container_path);
-            Ok(Request::CopyOut(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
+            Ok(CopyOut(CopyRequest { container_id: asked.container_id, host, sandbox }).into())
         },
     ));
 }

@@ -22,11 +22,11 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{Operation, Request};
 
 use super::bounded::ROOM;
-use crate::api::types::Request;
 use crate::config::Group;
-use crate::error::{Error, Result};
 
 pub(super) use self::schema::fitted;
 
@@ -44,10 +44,14 @@ const COMPACT: [&str; 8] = [
 /// Other names of tools, which are taken and not offered.
 const NAMES: [(&str, &str); 2] = [("list_images", "list_roles"), ("run_script", "run_python")];
 
+/// The most bytes that a caller can ask for in one answer. As JSON within JSON they can be thirteen times as many, which are
+/// held for as long as the client does not read them.
+const MOST: u64 = 1 << 20;
+
 /// What a tool asks of the host.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
-    pub(super) request: Request,
+pub(super) struct Ask<O = Request> {
+    pub(super) request: O,
     /// What is streamed to it.
     pub(super) input: Option<Bytes>,
     pub(super) tell: Tell,
@@ -81,16 +85,22 @@ pub(super) enum Shape {
     Whole,
 }
 
-impl From<Request> for Ask {
-    fn from(request: Request) -> Self {
+impl<O: Operation> From<O> for Ask<O> {
+    fn from(request: O) -> Self {
         Self { request, input: None, tell: Tell::Answer, gives: None, room: ROOM }
     }
 }
 
-impl Ask {
+impl<O: Operation> Ask<O> {
     /// The same, of an answer that is as long as its caller asked for.
     fn whole(self) -> Self {
         Self { room: usize::MAX, ..self }
+    }
+
+    /// The same among those of other operations.
+    pub(super) fn any(self) -> Ask {
+        let Self { request, input, tell, gives, room } = self;
+        Ask { request: request.into(), input, tell, gives, room }
     }
 }
 
@@ -159,23 +169,41 @@ impl Effect {
     }
 }
 
-fn builtin<P, A>(
+/// A tool that gives what its operation answers.
+fn builtin<P, O>(
     group: Group,
     name: &'static str,
     effect: Effect,
     title: &str,
     description: &'static str,
-    ask: fn(P) -> Result<Ask>,
+    ask: fn(P) -> Result<Ask<O>>,
 ) -> Builtin
 where
     P: DeserializeOwned + JsonSchema + 'static,
+    O: Operation<Answer: JsonSchema>,
+{
+    giving::<P, O, O::Answer>(group, name, effect, title, description, ask)
+}
+
+/// A tool that gives something else, made of what its operation streams.
+fn giving<P, O, A>(
+    group: Group,
+    name: &'static str,
+    effect: Effect,
+    title: &str,
+    description: &'static str,
+    ask: fn(P) -> Result<Ask<O>>,
+) -> Builtin
+where
+    P: DeserializeOwned + JsonSchema + 'static,
+    O: Operation,
     A: JsonSchema,
 {
     let tool = Tool::new(name, description, Arc::new(schema::input::<P>()))
         .with_title(title)
         .with_raw_output_schema(Arc::new(schema::output::<A>()))
         .with_annotations(effect.annotations());
-    let ask = move |schema: &JsonObject, arguments| ask(arguments::read(schema, arguments)?);
+    let ask = move |schema: &JsonObject, arguments| Ok(ask(arguments::read(schema, arguments)?)?.any());
     Builtin { group, tool, ask: Box::new(ask) }
 }
 
@@ -245,7 +273,7 @@ mod tests {
                 let mut arguments = JsonObject::new();
                 arguments.insert(name.into(), "other".into());
                 let error = builtin.ask(arguments).unwrap_err();
-                assert_eq!(error.kind, crate::error::ErrorKind::InvalidArgument, "{}", builtin.tool.name);
+                assert_eq!(error.kind, skillhost_api::error::ErrorKind::InvalidArgument, "{}", builtin.tool.name);
             }
         }
     }

@@ -2,17 +2,16 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use skillhost_api::error::Result;
+use skillhost_api::types::ReadTextRequest;
 
-use super::{Ask, Builtin, Effect, builtin};
-use crate::api::types::{ReadTextRequest, Request, TextPiece};
+use super::{Ask, Builtin, Effect, MOST, builtin};
 use crate::config::Group::Sandbox;
-use crate::error::Result;
 
 /// The tool's name. It is in every group.
 pub(super) const NAME: &str = "read_output";
-/// How much of a text one call gives when it does not say, and at most.
+/// How much of a text one call gives when it does not say.
 const DEFAULT: u64 = 12_000;
-const MAX: u64 = 1 << 20;
 
 /// What to read on in.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -27,14 +26,14 @@ struct Read {
     max_bytes: Option<u64>,
 }
 
-fn read(asked: Read) -> Result<Ask> {
+fn read(asked: Read) -> Result<Ask<ReadTextRequest>> {
     let Read { output_id, offset, max_bytes } = asked;
-    let request = ReadTextRequest { output_id, offset, max_bytes: max_bytes.unwrap_or(DEFAULT).min(MAX) };
-    Ok(Ask::from(Request::ReadText(request)).whole())
+    let request = ReadTextRequest { output_id, offset, max_bytes: max_bytes.unwrap_or(DEFAULT).min(MOST) };
+    Ok(Ask::from(request).whole())
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Read, TextPiece>(
+    all.push(builtin::<Read, ReadTextRequest>(
         Sandbox,
         NAME,
         Effect::Reads,

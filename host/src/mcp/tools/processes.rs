@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use skillhost_api::error::Result;
+use skillhost_api::types::{
+    ExecRequest, ListProcesses, ProcessReadRequest, ResizeTerminal, SignalProcess, StartProcess, TerminalSize,
+    WaitProcess, WriteProcess,
+};
 
 use super::sandbox::{Container, ECHOES, Words};
-use super::{Ask, Builtin, Effect, builtin, milliseconds};
-use crate::api::types::{
-    ExecRequest, ProcessAnswer, ProcessList, ProcessOutput, ProcessReadRequest, ProcessWriteAnswer, Request,
-    ResizeAnswer, TerminalSize,
-};
+use super::{Ask, Builtin, Effect, MOST, builtin, milliseconds};
 use crate::config::Group::Sandbox;
-use crate::error::Result;
 
 /// How much of each stream of a process a model is given when it does not say.
 const READ_DEFAULT: u64 = 6_000;
@@ -54,7 +54,7 @@ struct Read {
     /// The same for standard error.
     #[serde(default)]
     stderr_from: u64,
-    /// At most so many bytes of each stream; default 6,000.
+    /// At most so many bytes of each stream; default 6,000, at most 1 MiB.
     max_bytes: Option<u64>,
     /// Waits up to so many seconds for something new, or for its end; default 0, at most 60.
     wait_seconds: Option<f64>,
@@ -114,7 +114,7 @@ struct Resize {
     columns: u16,
 }
 
-fn start(asked: Start) -> Result<Ask> {
+fn start(asked: Start) -> Result<Ask<StartProcess>> {
     let request = ExecRequest {
         container_id: asked.container_id,
         command: asked.command.into(),
@@ -125,44 +125,44 @@ fn start(asked: Start) -> Result<Ask> {
         terminal: asked.terminal,
         ..ExecRequest::default()
     };
-    Ok(Request::ProcessStart(request).into())
+    Ok(StartProcess(request).into())
 }
 
-fn read(asked: Read) -> Result<Ask> {
+fn read(asked: Read) -> Result<Ask<ProcessReadRequest>> {
     let request = ProcessReadRequest {
         container_id: asked.container_id,
         exec_id: asked.exec_id,
         stdout_from: asked.stdout_from,
         stderr_from: asked.stderr_from,
-        max_bytes: Some(asked.max_bytes.unwrap_or(READ_DEFAULT)),
+        max_bytes: Some(asked.max_bytes.unwrap_or(READ_DEFAULT).min(MOST)),
         wait_ms: milliseconds(asked.wait_seconds)?.unwrap_or_default(),
     };
-    Ok(Ask::from(Request::ProcessRead(request)).whole())
+    Ok(Ask::from(request).whole())
 }
 
-fn write(asked: Write) -> Result<Ask> {
+fn write(asked: Write) -> Result<Ask<WriteProcess>> {
     let Write { container_id, exec_id, text, close } = asked;
-    Ok(Ask { input: Some(text.into()), ..Request::ProcessWrite { container_id, exec_id, close }.into() })
+    Ok(Ask { input: Some(text.into()), ..WriteProcess { container_id, exec_id, close }.into() })
 }
 
-fn wait(asked: Wait) -> Result<Ask> {
+fn wait(asked: Wait) -> Result<Ask<WaitProcess>> {
     let timeout_ms = Some(milliseconds(asked.wait_seconds)?.unwrap_or(60_000));
-    Ok(Request::ProcessWait { container_id: asked.container_id, exec_id: asked.exec_id, timeout_ms }.into())
+    Ok(WaitProcess { container_id: asked.container_id, exec_id: asked.exec_id, timeout_ms }.into())
 }
 
-fn kill(asked: Kill) -> Result<Ask> {
+fn kill(asked: Kill) -> Result<Ask<SignalProcess>> {
     let Kill { container_id, exec_id, signal } = asked;
-    Ok(Request::ProcessSignal { container_id, exec_id, signal }.into())
+    Ok(SignalProcess { container_id, exec_id, signal }.into())
 }
 
-fn resize(asked: Resize) -> Result<Ask> {
+fn resize(asked: Resize) -> Result<Ask<ResizeTerminal>> {
     let size = TerminalSize { rows: asked.rows, columns: asked.columns };
-    Ok(Request::ResizeTerminal { container_id: asked.container_id, exec_id: asked.exec_id, size }.into())
+    Ok(ResizeTerminal { container_id: asked.container_id, exec_id: asked.exec_id, size }.into())
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
     all.push(
-        builtin::<Start, ProcessAnswer>(
+        builtin::<Start, StartProcess>(
             Sandbox,
             "start_process",
             Effect::Runs,
@@ -172,15 +172,15 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         )
         .without(&ECHOES),
     );
-    all.push(builtin::<Container, ProcessList>(
+    all.push(builtin::<Container, ListProcesses>(
         Sandbox,
         "list_processes",
         Effect::Reads,
         "List processes",
         "Lists the background processes of a sandbox: those that run and the last that ended.",
-        |asked: Container| Ok(Request::ProcessList { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(ListProcesses { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Read, ProcessOutput>(
+    all.push(builtin::<Read, ProcessReadRequest>(
         Sandbox,
         "read_process",
         Effect::Reads,
@@ -188,7 +188,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "Gives what a background process wrote, from any place on, and whether it still runs.",
         read,
     ));
-    all.push(builtin::<Write, ProcessWriteAnswer>(
+    all.push(builtin::<Write, WriteProcess>(
         Sandbox,
         "write_process",
         Effect::Adds,
@@ -197,7 +197,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         write,
     ));
     all.push(
-        builtin::<Wait, ProcessAnswer>(
+        builtin::<Wait, WaitProcess>(
             Sandbox,
             "wait_process",
             Effect::Reads,
@@ -208,7 +208,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         .without(&ECHOES),
     );
     all.push(
-        builtin::<Kill, ProcessAnswer>(
+        builtin::<Kill, SignalProcess>(
             Sandbox,
             "kill_process",
             Effect::Sets,
@@ -219,7 +219,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         .without(&ECHOES),
     );
     all.push(
-        builtin::<Resize, ResizeAnswer>(
+        builtin::<Resize, ResizeTerminal>(
             Sandbox,
             "resize_terminal",
             Effect::Sets,

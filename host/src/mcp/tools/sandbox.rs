@@ -7,16 +7,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{
+    AttachSandbox, Command, DetachSandbox, ExecRequest, ExecuteScriptRequest, GetSandbox, GetScriptTemplate,
+    ImageFilter, LaunchRequest, ListSandboxes, ListScriptTemplates, ListScripts, ListShells, Network, RestartSandbox,
+    RunScriptRequest, Scope, ShellRequest, StopSandbox, StopShell,
+};
 
 use super::{Ask, Builtin, Effect, builtin, milliseconds};
-use crate::api::types::{
-    AttachAnswer, Command, DetachAnswer, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList,
-    LaunchAnswer, LaunchRequest, Network, Request, RestartAnswer, RunScriptRequest, SandboxList, SandboxStatus, Scope,
-    ScriptAnswer, ScriptList, ShellAnswer, ShellList, ShellRequest, ShellStopAnswer, StopAnswer, TemplateDetail,
-    TemplateList,
-};
 use crate::config::Group::Sandbox;
-use crate::error::{Error, Result};
 
 /// A sandbox to launch.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -108,7 +107,7 @@ struct Execute {
     workdir: Option<String>,
     /// Text for its standard input; default empty.
     stdin: Option<String>,
-    /// Bytes kept of each stream; default 1,000,000.
+    /// Bytes kept of each stream; default and at most 8 MiB.
     capture_max_bytes: Option<u64>,
     /// True publishes output on the blackboard as it comes, under the answer's `stream_key`; default false.
     #[serde(default)]
@@ -170,7 +169,7 @@ struct Line {
     name: Option<String>,
     /// The line is ended after so many seconds; default 120.
     timeout_seconds: Option<f64>,
-    /// Bytes kept of each stream; default 1,000,000.
+    /// Bytes kept of each stream; default and at most 8 MiB.
     capture_max_bytes: Option<u64>,
 }
 
@@ -221,7 +220,7 @@ struct Template {
     name: String,
 }
 
-fn launch(asked: Launch) -> Result<Ask> {
+fn launch(asked: Launch) -> Result<Ask<LaunchRequest>> {
     let request = LaunchRequest {
         role: asked.role,
         cpus: asked.cpu_limit,
@@ -231,38 +230,44 @@ fn launch(asked: Launch) -> Result<Ask> {
         shared: asked.shared,
         env: asked.env,
     };
-    Ok(Request::Launch(request).into())
+    Ok(request.into())
 }
 
-fn execute(asked: Execute) -> Result<Ask> {
+/// As much as the host keeps of an output when nothing else is said: what is shown of it is cut, and its end belongs to that.
+fn all_of(asked: Option<u64>) -> Option<u64> {
+    asked.or(Some(u64::MAX))
+}
+
+fn execute(asked: Execute) -> Result<Ask<ExecRequest>> {
     let request = ExecRequest {
         container_id: asked.container_id,
         command: asked.command.into(),
         cwd: asked.workdir,
         env: asked.env,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
-        max_output: asked.capture_max_bytes,
+        max_output: all_of(asked.capture_max_bytes),
         stdin: asked.stdin.is_some(),
         stream_to_blackboard: asked.stream_to_blackboard,
         ..ExecRequest::default()
     };
-    Ok(Ask { input: asked.stdin.map(Into::into), ..Request::Exec(request).into() })
+    Ok(Ask { input: asked.stdin.map(Into::into), ..request.into() })
 }
 
-fn script(asked: Script) -> Result<Ask> {
+fn script(asked: Script) -> Result<Ask<ExecuteScriptRequest>> {
     let request = ExecuteScriptRequest {
         container_id: asked.container_id,
         script_name: asked.script_name,
         args: asked.args,
         image_role: asked.role,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
+        max_output: all_of(None),
         stream_to_blackboard: asked.stream_to_blackboard,
         ..ExecuteScriptRequest::default()
     };
-    Ok(Request::ExecuteScript(request).into())
+    Ok(request.into())
 }
 
-fn python(asked: Python) -> Result<Ask> {
+fn python(asked: Python) -> Result<Ask<RunScriptRequest>> {
     if asked.template_name.is_some() == asked.script.is_some() {
         return Err(Error::invalid_argument("give either `template_name` or `script`"));
     }
@@ -273,21 +278,22 @@ fn python(asked: Python) -> Result<Ask> {
         template_args: asked.args,
         extra_env: asked.env,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
+        max_output: all_of(None),
         stream_to_blackboard: asked.stream_to_blackboard,
         ..RunScriptRequest::default()
     };
-    Ok(Request::RunScript(request).into())
+    Ok(request.into())
 }
 
-fn line(asked: Line) -> Result<Ask> {
+fn line(asked: Line) -> Result<Ask<ShellRequest>> {
     let request = ShellRequest {
         container_id: asked.container_id,
         name: asked.name,
         line: asked.command,
         timeout_ms: milliseconds(asked.timeout_seconds)?,
-        max_output: asked.capture_max_bytes,
+        max_output: all_of(asked.capture_max_bytes),
     };
-    Ok(Request::Shell(request).into())
+    Ok(request.into())
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
@@ -300,7 +306,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
 pub(super) const ECHOES: [&str; 1] = ["command"];
 
 fn lives(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Launch, LaunchAnswer>(
+    all.push(builtin::<Launch, LaunchRequest>(
         Sandbox,
         "launch_container",
         Effect::Adds,
@@ -308,59 +314,59 @@ fn lives(all: &mut Vec<Builtin>) {
         "Launches an isolated sandbox for commands and gives its container_id. The session's files are in /workspace there, in every sandbox. Stop it when it is not needed any more.",
         launch,
     ));
-    all.push(builtin::<Container, StopAnswer>(
+    all.push(builtin::<Container, StopSandbox>(
         Sandbox,
         "stop_container",
         Effect::Sets,
         "Stop a sandbox",
         "Ends a sandbox that this agent launched, and all that runs in it. Files in /workspace stay.",
-        |asked: Container| Ok(Request::StopSandbox { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(StopSandbox { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Container, RestartAnswer>(
+    all.push(builtin::<Container, RestartSandbox>(
         Sandbox,
         "restart_container",
         Effect::Sets,
         "Restart a sandbox",
         "Starts a sandbox that this agent launched afresh: what ran in it ends, its id and the files in /workspace stay.",
-        |asked: Container| Ok(Request::RestartSandbox { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(RestartSandbox { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Containers, SandboxList>(
+    all.push(builtin::<Containers, ListSandboxes>(
         Sandbox,
         "list_containers",
         Effect::Reads,
         "List sandboxes",
         "Lists the sandboxes that this agent can use.",
-        |asked: Containers| Ok(Request::ListSandboxes { scope: asked.scope }.into()),
+        |asked: Containers| Ok(ListSandboxes { scope: asked.scope }.into()),
     ));
-    all.push(builtin::<Container, SandboxStatus>(
+    all.push(builtin::<Container, GetSandbox>(
         Sandbox,
         "get_container_status",
         Effect::Reads,
         "Look at a sandbox",
         "Says whether a sandbox runs, what it may use, and why it ended if it did.",
-        |asked: Container| Ok(Request::SandboxStatus { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(GetSandbox { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Container, AttachAnswer>(
+    all.push(builtin::<Container, AttachSandbox>(
         Sandbox,
         "attach_container",
         Effect::Adds,
         "Attach to a sandbox",
         "Attaches to a sandbox that another agent of this session shares, to run commands in it.",
-        |asked: Container| Ok(Request::AttachSandbox { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(AttachSandbox { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Container, DetachAnswer>(
+    all.push(builtin::<Container, DetachSandbox>(
         Sandbox,
         "detach_container",
         Effect::Sets,
         "Detach from a sandbox",
         "Leaves another agent's sandbox; what this agent runs in it ends.",
-        |asked: Container| Ok(Request::DetachSandbox { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(DetachSandbox { container_id: asked.container_id }.into()),
     ));
 }
 
 fn runs(all: &mut Vec<Builtin>) {
     all.push(
-        builtin::<Execute, ExecAnswer>(
+        builtin::<Execute, ExecRequest>(
             Sandbox,
             "execute_command",
             Effect::Runs,
@@ -371,7 +377,7 @@ fn runs(all: &mut Vec<Builtin>) {
         .without(&ECHOES),
     );
     all.push(
-        builtin::<Script, ScriptAnswer>(
+        builtin::<Script, ExecuteScriptRequest>(
             Sandbox,
             "execute_script",
             Effect::Runs,
@@ -382,7 +388,7 @@ fn runs(all: &mut Vec<Builtin>) {
         .without(&ECHOES),
     );
     all.push(
-        builtin::<Python, ScriptAnswer>(
+        builtin::<Python, RunScriptRequest>(
             Sandbox,
             "run_python",
             Effect::Runs,
@@ -393,7 +399,7 @@ fn runs(all: &mut Vec<Builtin>) {
         .without(&ECHOES),
     );
     all.push(
-        builtin::<Line, ShellAnswer>(
+        builtin::<Line, ShellRequest>(
             Sandbox,
             "shell_execute",
             Effect::Runs,
@@ -403,55 +409,55 @@ fn runs(all: &mut Vec<Builtin>) {
         )
         .without(&ECHOES),
     );
-    all.push(builtin::<Container, ShellList>(
+    all.push(builtin::<Container, ListShells>(
         Sandbox,
         "list_shells",
         Effect::Reads,
         "List shells",
         "Lists the persistent shells of a sandbox.",
-        |asked: Container| Ok(Request::ShellList { container_id: asked.container_id }.into()),
+        |asked: Container| Ok(ListShells { container_id: asked.container_id }.into()),
     ));
-    all.push(builtin::<Shell, ShellStopAnswer>(
+    all.push(builtin::<Shell, StopShell>(
         Sandbox,
         "stop_shell",
         Effect::Sets,
         "End a shell",
         "Ends a persistent shell of this agent's, with all that runs in it.",
-        |asked: Shell| Ok(Request::ShellStop { container_id: asked.container_id, name: asked.name }.into()),
+        |asked: Shell| Ok(StopShell { container_id: asked.container_id, name: asked.name }.into()),
     ));
 }
 
 fn knows(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Roles, ImageList>(
+    all.push(builtin::<Roles, ImageFilter>(
         Sandbox,
         "list_roles",
         Effect::Reads,
         "List roles",
         "Lists the roles that sandboxes can be launched from, and what each is for.",
-        |asked: Roles| Ok(Request::ListImages(ImageFilter { role_allowlist: asked.roles, tags: asked.tags }).into()),
+        |asked: Roles| Ok(ImageFilter { role_allowlist: asked.roles, tags: asked.tags }.into()),
     ));
-    all.push(builtin::<Scripts, ScriptList>(
+    all.push(builtin::<Scripts, ListScripts>(
         Sandbox,
         "list_scripts",
         Effect::Reads,
         "List registered scripts",
         "Lists the scripts that execute_script runs, with their parameters.",
-        |asked: Scripts| Ok(Request::ListScripts { image_role: asked.role }.into()),
+        |asked: Scripts| Ok(ListScripts { image_role: asked.role }.into()),
     ));
-    all.push(builtin::<Role, TemplateList>(
+    all.push(builtin::<Role, ListScriptTemplates>(
         Sandbox,
         "list_script_templates",
         Effect::Reads,
         "List Python templates",
         "Lists the Python templates of a role that run_python runs, with their parameters.",
-        |asked: Role| Ok(Request::ListScriptTemplates { image_role: asked.role }.into()),
+        |asked: Role| Ok(ListScriptTemplates { image_role: asked.role }.into()),
     ));
-    all.push(builtin::<Template, TemplateDetail>(
+    all.push(builtin::<Template, GetScriptTemplate>(
         Sandbox,
         "get_script_template",
         Effect::Reads,
         "Read a Python template",
         "Gives a Python template of a role with its source.",
-        |asked: Template| Ok(Request::GetScriptTemplate { image_role: asked.role, name: asked.name }.into()),
+        |asked: Template| Ok(GetScriptTemplate { image_role: asked.role, name: asked.name }.into()),
     ));
 }

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use skillhost_api::types::{InspectSkill, ListSkills, ReloadSkills, RunRequest, SearchSkills};
 
 use super::{Ask, Builtin, Effect, Shape, Tell, builtin, milliseconds};
-use crate::api::types::{Request, RunAnswer, RunRequest, SkillDetail, SkillList};
 use crate::config::Group::Skills;
 
 /// Call an action of a skill.
@@ -43,7 +43,7 @@ struct Search {
 }
 
 pub(super) fn add(all: &mut Vec<Builtin>) {
-    all.push(builtin::<Run, RunAnswer>(
+    all.push(builtin::<Run, RunRequest>(
         Skills,
         "run_skill",
         Effect::Runs,
@@ -56,39 +56,39 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
                 deadline_ms: milliseconds(run.timeout_seconds)?,
                 ..RunRequest::default()
             };
-            Ok(Ask { tell: Tell::Action(Shape::Whole), ..Request::Run(request).into() })
+            Ok(Ask { tell: Tell::Action(Shape::Whole), ..request.into() })
         },
     ));
-    all.push(builtin::<Nothing, SkillList>(
+    all.push(builtin::<Nothing, ListSkills>(
         Skills,
         "list_skills",
         Effect::Reads,
         "List skills",
         "Lists the skills with what each is for and the names of its actions. Skills are small programs for one task each.",
-        |_| Ok(Request::ListSkills.into()),
+        |_| Ok(ListSkills.into()),
     ));
-    all.push(builtin::<One, SkillDetail>(
+    all.push(builtin::<One, InspectSkill>(
         Skills,
         "get_skill",
         Effect::Reads,
         "Describe a skill",
         "Describes one skill: its instructions, its actions with the schemas of what they take and give, what it may do, and its limits.",
-        |one: One| Ok(Request::InspectSkill { skill: one.skill }.into()),
+        |one: One| Ok(InspectSkill { skill: one.skill }.into()),
     ));
-    all.push(builtin::<Search, SkillList>(
+    all.push(builtin::<Search, SearchSkills>(
         Skills,
         "search_skills",
         Effect::Reads,
         "Search skills",
         "Lists the skills whose name or description has all of these words.",
-        |search: Search| Ok(Request::SearchSkills { query: search.query }.into()),
+        |search: Search| Ok(SearchSkills { query: search.query }.into()),
     ));
-    all.push(builtin::<Nothing, SkillList>(
+    all.push(builtin::<Nothing, ReloadSkills>(
         Skills,
         "reload_skills",
         Effect::Sets,
         "Reload skills",
         "Reads all skills anew and lists them, with what is wrong with one that does not appear. Changes are noticed without it, too.",
-        |_| Ok(Request::ReloadSkills.into()),
+        |_| Ok(ReloadSkills.into()),
     ));
 }

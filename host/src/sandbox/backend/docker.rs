@@ -32,13 +32,13 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
+use skillhost_api::error::{Error, ErrorKind, Result};
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
 use super::{
     Backend, Found, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, Running, Transport, confined, mounts,
 };
-use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::images::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use body::Control;
@@ -152,7 +152,7 @@ impl Docker {
         self.endpoint.silent(format!("{what}: {why}"))
     }
 
-    /// Every socket that gives power over an engine, as far as it is known.
+    /// Makes and starts the container; what was made is removed when it does not start.
     async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
         let client = self.client().await?;
         let mut spec = spec.clone();

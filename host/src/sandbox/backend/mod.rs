@@ -9,16 +9,15 @@ pub mod local;
 mod mounts;
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use skillhost_api::error::{Error, Result};
 use tokio::net::UnixStream;
 
 use super::images::Role;
 use super::spec::SandboxSpec;
-use crate::error::{Error, Result};
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";
@@ -208,46 +207,10 @@ fn all_held(checks: &[(bool, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Which backend the operator wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Choice {
-    /// The first that works here: Docker, then the local one.
-    #[default]
-    Auto,
-    /// A Docker-compatible engine.
-    Docker,
-    /// This machine's kernel.
-    Local,
-}
-
-impl Choice {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Docker => "docker",
-            Self::Local => "local",
-        }
-    }
-}
-
-impl FromStr for Choice {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text.to_ascii_lowercase().as_str() {
-            "auto" => Ok(Self::Auto),
-            "docker" => Ok(Self::Docker),
-            "local" => Ok(Self::Local),
-            _ => Err(Error::invalid_argument(format!("there is no backend {text:?}: use `auto`, `docker` or `local`"))),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     const STATUS: &str = "Name:\tsupervisor\nCapBnd:\t00000000000001e0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\nNSpid:\t4711\t1\n";
 

@@ -1,20 +1,25 @@
 //! What of this machine is never mounted into a sandbox, not even to be read: a read-only mount does not keep anybody from
 //! connecting to a socket in it. Who reaches an engine or the user's service manager runs commands outside; who reaches the
 //! socket in the state directory is, where commands have the host's user, its owner.
-//!
-//! A directory is known by what it is as well as by its path, since a mount gives it another one.
 
-use std::fs;
-use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use skillhost_api::error::{Error, Result};
+
 use super::docker::engine_socket;
-use crate::error::{Error, Result};
+use crate::paths::{self, Mounts};
 
 /// Where engines listen when nobody says otherwise; never mounted, whichever is in use.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 13] = [
     "/var/run/docker.sock",
+    "/var/lib/incus/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket",
+    "/run/libvirt/libvirt-sock",
+    // The system's bus, and screens.
+    "/run/dbus/system_bus_socket",
+    "/tmp/.X11-unix",
+    "/run/acpid.socket",
     "/run/containerd/containerd.sock",
     "/run/podman/podman.sock",
     "/run/crio/crio.sock",
@@ -22,7 +27,11 @@ const KNOWN: [&str; 6] = [
     "/run/systemd/private",
 ];
 /// The same beneath the user's runtime directory: engines of their own, the session's bus and service manager.
-const OF_SESSION: [&str; 6] = [
+const OF_SESSION: [&str; 9] = [
+    // Keys that others may use.
+    "gnupg/S.gpg-agent",
+    "ssh-agent.socket",
+    "keyring/ssh",
     "docker.sock",
     "podman/podman.sock",
     "containerd/containerd.sock",
@@ -54,30 +63,37 @@ fn sockets() -> Vec<PathBuf> {
 /// Refuses to mount what holds such a socket, or the one at `engine`. Gives the real path, which is what gets mounted, so that
 /// a link cannot change its meaning afterwards.
 pub(super) fn check(source: &Path, engine: Option<&Path>) -> Result<PathBuf> {
-    check_for(source, &engine.map(Path::to_owned).into_iter().chain(sockets()).collect::<Vec<_>>())
+    check_for(real_path(source)?, &engine.map(Path::to_owned).into_iter().chain(sockets()).collect::<Vec<_>>())
 }
 
 /// The same, and refuses what holds or lies in the state directory: for what the operator lists.
 pub(super) fn check_listed(source: &Path, state_dir: &Path) -> Result<PathBuf> {
     let real = real_path(source)?;
-    if Tree::at(&real).holds(state_dir) || Tree::at(&resolved(state_dir)).holds(&real) {
-        return Err(Error::denied(format!(
-            "{} is not mounted into a sandbox: it holds, or lies in, the state directory {}, and who connects to the socket there \
-             can be its owner",
-            source.display(),
-            state_dir.display()
-        )));
-    }
-    check(source, None)
+    paths::check_apart(&real, state_dir)?;
+    check_for(real, &sockets())
 }
 
-fn check_for(source: &Path, sockets: &[PathBuf]) -> Result<PathBuf> {
-    let real = real_path(source)?;
-    let tree = Tree::at(&real);
+/// Refuses a state directory that has something in common with one of these, which every sandbox is shown.
+pub(super) fn check_apart(shown: &[&str], state_dir: &Path) -> Result<()> {
+    let mounts = Mounts::now();
+    let state = mounts.tree(state_dir);
+    match shown.iter().find(|path| Path::new(path).exists() && mounts.tree(Path::new(path)).meets(&state)) {
+        Some(shown) => Err(Error::denied(format!(
+            "the state directory {} has something in common with {shown}, which every local sandbox is shown, and what it holds is \
+             everybody's who uses this host: put it elsewhere (--state-dir)",
+            state_dir.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_for(real: PathBuf, sockets: &[PathBuf]) -> Result<PathBuf> {
+    let mounts = Mounts::now();
+    let tree = mounts.tree(&real);
     match sockets.iter().find(|socket| tree.holds(socket)) {
         Some(socket) => Err(Error::denied(format!(
             "{} is not mounted into a sandbox: it holds, or would hold, the socket {}, through which commands are run outside",
-            source.display(),
+            real.display(),
             socket.display()
         ))),
         None => Ok(real),
@@ -85,7 +101,7 @@ fn check_for(source: &Path, sockets: &[PathBuf]) -> Result<PathBuf> {
 }
 
 fn real_path(source: &Path) -> Result<PathBuf> {
-    let real = source.canonicalize().map_err(|error| Error::of_file(error).context(source.display()))?;
+    let real = paths::real(source)?;
     match real.to_str() {
         Some(_) => Ok(real),
         None => Err(Error::invalid_argument(format!(
@@ -94,69 +110,12 @@ fn real_path(source: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A directory, with what is mounted beneath it and comes along.
-struct Tree(Vec<(PathBuf, Option<Identity>)>);
-
-/// A directory, whatever its path.
-type Identity = (u64, u64);
-
-fn identity(path: &Path) -> Option<Identity> {
-    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
-}
-
-impl Tree {
-    /// The one at a real path.
-    fn at(real: &Path) -> Self {
-        let all = std::iter::once(real.to_owned()).chain(mounted_beneath(real));
-        Self(all.map(|path| (identity(&path), path)).map(|(identity, path)| (path, identity)).collect())
-    }
-
-    /// Whether `path` is in it, by name or by what it is.
-    fn holds(&self, path: &Path) -> bool {
-        let real = resolved(path);
-        let above: Vec<_> = real.ancestors().filter_map(identity).collect();
-        self.0.iter().any(|(dir, identity)| {
-            real.starts_with(dir) || path.starts_with(dir) || identity.is_some_and(|one| above.contains(&one))
-        })
-    }
-}
-
-/// The real path, as far as it is there.
-fn resolved(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|above| Some((above.canonicalize().ok()?, path.strip_prefix(above).ok()?)));
-    match there {
-        Some((real, rest)) if !rest.as_os_str().is_empty() => real.join(rest),
-        Some((real, _)) => real,
-        None => path.to_owned(),
-    }
-}
-
-/// Where something is mounted beneath `dir`.
-fn mounted_beneath(dir: &Path) -> Vec<PathBuf> {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    points.map(unescaped).filter(|point| point.starts_with(dir) && point != dir).collect()
-}
-
-/// The kernel writes blanks, line ends and backslashes as three octal digits.
-fn unescaped(name: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((first, tail)) = rest.split_first() {
-        let octal = (*first == b'\\').then(|| tail.split_at_checked(3)).flatten();
-        let code = octal
-            .and_then(|(digits, after)| Some((u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()?, after)));
-        let (byte, after) = code.unwrap_or((*first, tail));
-        bytes.push(byte);
-        rest = after;
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn an_engines_socket_and_what_holds_it_are_never_mounted() {
@@ -171,14 +130,19 @@ mod tests {
         std::os::unix::fs::symlink(&run, &link).unwrap();
         let sockets = [link.join("engine/docker.sock")];
         for holds in [dir.path(), &run, &deep, &socket, &link, Path::new("/")] {
-            assert_eq!(check_for(holds, &sockets).unwrap_err().kind, ErrorKind::Denied, "{}", holds.display());
+            assert_eq!(
+                check_for(real_path(holds).unwrap(), &sockets).unwrap_err().kind,
+                ErrorKind::Denied,
+                "{}",
+                holds.display()
+            );
         }
-        assert_eq!(check_for(&beside, &sockets).unwrap(), beside.canonicalize().unwrap());
-        assert_eq!(check_for(&dir.path().join("none"), &sockets).unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(check_for(real_path(&beside).unwrap(), &sockets).unwrap(), beside.canonicalize().unwrap());
+        assert_eq!(real_path(&dir.path().join("none")).unwrap_err().kind, ErrorKind::NotFound);
         // One that does not exist yet counts.
         let later = [link.join("later/podman.sock")];
-        assert_eq!(check_for(&run, &later).unwrap_err().kind, ErrorKind::Denied);
-        assert!(check_for(&deep, &later).is_ok());
+        assert_eq!(check_for(real_path(&run).unwrap(), &later).unwrap_err().kind, ErrorKind::Denied);
+        assert!(check_for(real_path(&deep).unwrap(), &later).is_ok());
     }
 
     #[test]
@@ -214,9 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_names_of_mounts_are_read() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
-        assert_eq!(unescaped(b"/a\\"), Path::new("/a\\"));
-        assert!(mounted_beneath(Path::new("/")).contains(&PathBuf::from("/proc")));
+    fn the_state_directory_is_in_nothing_that_every_sandbox_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let (system, state) = (dir.path().join("opt"), dir.path().join("opt/skillhost/state"));
+        fs::create_dir_all(&state).unwrap();
+        let (link, beside) = (dir.path().join("link"), dir.path().join("optional"));
+        std::os::unix::fs::symlink(&system, &link).unwrap();
+        fs::create_dir(&beside).unwrap();
+        let check = |shown: &Path, state: &Path| check_apart(&["/no/such", shown.to_str().unwrap()], state);
+        for (shown, state) in
+            [(&system, state.clone()), (&link, state.clone()), (&system, link.join("skillhost/later"))]
+        {
+            assert_eq!(check(shown, &state).unwrap_err().kind, ErrorKind::Denied, "{}", shown.display());
+        }
+        check(&beside, &state).unwrap();
     }
 }

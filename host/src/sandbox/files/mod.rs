@@ -21,11 +21,11 @@ use std::io;
 use std::path::Path;
 
 use cap_std::fs::Dir;
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::Notes;
 use tokio::task::spawn_blocking;
 
 use super::link::{FileKind, Link, User};
-use crate::error::{Error, Result};
 
 /// The most bytes that one copy moves.
 pub const MAX_BYTES: u64 = 4 << 30;

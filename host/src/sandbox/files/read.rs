@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::content::{self, Piece, Pieces};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::TreeSender;
 
 use super::super::link::{Entry, EntryKind};
 use super::{Budget, Notes, host_error, stays_inside};
-use crate::error::{Error, Result};
 
 const CHUNK: usize = 64 * 1024;
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
@@ -205,7 +205,7 @@ mod tests {
 
     use super::super::{MAX_BYTES, MAX_ENTRIES};
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     /// Sends what is at `name` to somebody who takes no descriptors: how that ended, and what was sent.
     fn sent(budget: Budget, dir: &Path, name: &str) -> (Result<Option<Notes>>, u64) {

@@ -9,23 +9,41 @@ use std::sync::Arc;
 
 use cap_fs_ext::DirExt as _;
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt as _, Permissions, PermissionsExt as _};
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::content::{self, Copying};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::{Item, TreeReceiver};
 
 use super::super::link::{Entry, EntryKind, TreeSocket};
 use super::{Budget, Copied, Notes, here, host_error, leads_outside, stays_inside};
-use crate::error::{Error, Result};
+
+/// The most bytes of links, with their paths, that are held until the tree is whole.
+const MAX_LINKS: usize = 64 << 20;
 
 struct Builder<'a> {
     host: &'a Dir,
     to: &'a Path,
     root: Option<Dir>,
     file: Option<Pending>,
+    /// Made last: where they lead depends on all that is there.
+    links: Vec<Link>,
+    links_bytes: usize,
     began: bool,
     budget: Budget,
     copied: Copied,
     notes: Notes,
+}
+
+/// A link, by its path in the tree.
+struct Link {
+    path: Vec<u8>,
+    target: Vec<u8>,
+}
+
+impl Link {
+    fn components(&self) -> Vec<&[u8]> {
+        self.path.split(|byte| *byte == b'/').collect()
+    }
 }
 
 /// A file that is not yet in its place.
@@ -41,8 +59,9 @@ struct Pending {
 
 /// Makes the tree that comes at `to`; nothing when the sandbox ended it before it was whole.
 pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Option<(Copied, Notes)>> {
-    let (budget, copied, notes) = Default::default();
-    let mut builder = Builder { host, to, root: None, file: None, began: false, budget, copied, notes };
+    let (links, links_bytes, budget, copied, notes) = Default::default();
+    let mut builder =
+        Builder { host, to, root: None, file: None, links, links_bytes, began: false, budget, copied, notes };
     let mut tree = TreeReceiver::new(Arc::clone(&socket));
     while !socket.is_stopped() {
         match tree.item().map_err(|error| broken(&error.0))? {
@@ -52,6 +71,7 @@ pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Op
             Some(Item::Content { file, len }) => builder.content(&file, len, &socket)?,
             Some(Item::End) => {
                 builder.finish_file()?;
+                builder.link_all()?;
                 return Ok(Some((builder.copied, builder.notes)));
             }
             None => match tree.fill() {
@@ -77,36 +97,95 @@ impl Builder<'_> {
         self.finish_file()?;
         self.budget.entry()?;
         let components = entry.components().map_err(|error| broken(&error.0))?;
-        let Some((name, above)) = components.split_last() else {
+        if components.is_empty() {
             return self.begin(&entry);
-        };
-        let root = self.root.as_ref().ok_or_else(|| broken("entries beneath no directory"))?;
-        let mut path = self.to.to_owned();
-        let mut dir = root.try_clone().map_err(failed(&path))?;
-        for part in above {
-            path.push(OsStr::from_bytes(part));
-            dir = open_real(&dir, OsStr::from_bytes(part), &path)?;
         }
-        let beside = path.clone();
-        let name = OsStr::from_bytes(name);
-        path.push(name);
-        match &entry.kind {
+        // It says as well whether the directory is one.
+        let (dir, name, path) = self.place(&components)?;
+        match entry.kind {
             EntryKind::Dir => make_dir(&dir, name, &path)?,
             EntryKind::File => self.file = Some(Pending::new(dir, name, entry.mode, path)?),
-            EntryKind::Symlink { target } if stays_inside(&entry.path, target) && !self.leads_out(&beside, target) => {
-                link(&dir, name, OsStr::from_bytes(target), &path)?;
+            EntryKind::Symlink { target } if stays_inside(&entry.path, &target) => {
+                self.links_bytes += entry.path.len() + target.len();
+                if self.links_bytes > MAX_LINKS {
+                    return Err(Error::too_large(format!(
+                        "there are more than {MAX_LINKS} bytes of symbolic links; copy fewer at a time"
+                    )));
+                }
+                self.links.push(Link { path: entry.path, target });
             }
-            EntryKind::Symlink { .. } => {
-                let path = String::from_utf8_lossy(&entry.path);
-                self.notes.add(format!("left out {path}: it is a symbolic link that leads elsewhere"));
-            }
+            EntryKind::Symlink { .. } => self.leave_out(&entry.path),
         }
         Ok(())
     }
 
-    /// Whether a link in the directory `beside` would lead out of what was granted by way of a link that stands there.
-    fn leads_out(&self, beside: &Path, target: &[u8]) -> bool {
-        self.host.metadata(beside.join(OsStr::from_bytes(target))).is_err_and(|error| leads_outside(&error))
+    /// The directory of an entry, its name there, and its path on the host.
+    fn place<'b>(&self, components: &[&'b [u8]]) -> Result<(Dir, &'b OsStr, PathBuf)> {
+        let root = self.root.as_ref().ok_or_else(|| broken("entries beneath no directory"))?;
+        let mut path = self.to.to_owned();
+        let mut dir = root.try_clone().map_err(failed(&path))?;
+        let (name, above) =
+            components.split_last().map(|(name, above)| (OsStr::from_bytes(name), above)).unwrap_or_default();
+        for part in above {
+            path.push(OsStr::from_bytes(part));
+            dir = open_real(&dir, OsStr::from_bytes(part), &path)?;
+        }
+        path.push(name);
+        Ok((dir, name, path))
+    }
+
+    fn leave_out(&mut self, path: &[u8]) {
+        let path = String::from_utf8_lossy(path);
+        self.notes.add(format!("left out {path}: it is a symbolic link that leads elsewhere"));
+    }
+
+    /// Makes the links, and takes away again what leads out once all of them stand.
+    fn link_all(&mut self) -> Result<()> {
+        let (mut made, mut result) = (Vec::new(), Ok(()));
+        for link in std::mem::take(&mut self.links) {
+            if self.leads_out(&link) {
+                self.leave_out(&link.path);
+                continue;
+            }
+            result = self.link(&link);
+            if result.is_err() {
+                break;
+            }
+            made.push(link);
+        }
+        // Also of a copy that fails: by what came after it, one can lead where it did not.
+        for link in made {
+            if self.leads_out(&link) {
+                // Whatever becomes of one, the others are looked at.
+                result = result.and(self.unlink(&link));
+                self.leave_out(&link.path);
+            }
+        }
+        result
+    }
+
+    /// Whether a link would lead out of what was granted by way of one that stands there.
+    fn leads_out(&self, link: &Link) -> bool {
+        let beside = self.to.join(OsStr::from_bytes(&link.path)).with_file_name(OsStr::from_bytes(&link.target));
+        self.host.metadata(beside).is_err_and(|error| leads_outside(&error))
+    }
+
+    fn link(&self, link: &Link) -> Result<()> {
+        let (dir, name, path) = self.place(&link.components())?;
+        if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(is_directory(&path));
+        }
+        let temporary = temporary_name();
+        dir.symlink(OsStr::from_bytes(&link.target), &temporary).map_err(failed(&path))?;
+        dir.rename(&temporary, &dir, name).map_err(|error| {
+            let _ = dir.remove_file(&temporary);
+            host_error("write", &path, error)
+        })
+    }
+
+    fn unlink(&self, link: &Link) -> Result<()> {
+        let (dir, name, path) = self.place(&link.components())?;
+        dir.remove_file(name).map_err(failed(&path))
     }
 
     /// The root: a directory, or one file.
@@ -209,18 +288,6 @@ fn make_dir(dir: &Dir, name: &OsStr, path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_real(dir, name, path).map(drop),
         made => made.map_err(failed(path)),
     }
-}
-
-fn link(dir: &Dir, name: &OsStr, target: &OsStr, path: &Path) -> Result<()> {
-    if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_dir()) {
-        return Err(is_directory(path));
-    }
-    let temporary = temporary_name();
-    dir.symlink(target, &temporary).map_err(failed(path))?;
-    dir.rename(&temporary, dir, name).map_err(|error| {
-        let _ = dir.remove_file(&temporary);
-        host_error("write", path, error)
-    })
 }
 
 fn temporary_name() -> OsString {

@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::quoted;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use crate::beneath::{open_dir, read_named};
-use crate::error::{Error, Result};
-use crate::units::quoted;
 pub use param::{Argument, MAX_ARGUMENT, Params};
 pub use python::{SAFE_PATH, Source, input_apart, python};
 pub use registry::Registry;
@@ -238,7 +238,7 @@ fn place(text: &str, name: &str, at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     const GOOD: &str = r#"
 [[images]]

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::ParamSummary;
 
 use super::check_name;
-use crate::api::types::ParamSummary;
-use crate::error::{Error, Result};
 
 /// The most parameters of one script.
 const MAX_PARAMS: usize = 64;

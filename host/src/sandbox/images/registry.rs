@@ -6,10 +6,12 @@
 //! and so no sandboxes, until it is mended.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::error::Result;
 
 use super::Roles;
-use crate::error::Result;
 use crate::stamp::Stamp;
 
 /// The roles of one file, or fixed ones.
@@ -60,7 +62,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use skillhost_api::error::{Error, Result};
 
 use super::template::find;
 use super::{MAX_NAME, Script, Template, param};
-use crate::error::{Error, Result};
 use crate::sandbox::backend::ImageId;
 use crate::sandbox::image_build::DebianRecipe;
 
@@ -165,7 +165,7 @@ pub fn is_variable(name: &str) -> bool {
 mod tests {
     use super::super::Roles;
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn a_pin_is_the_images_id_or_a_registrys_digest() {

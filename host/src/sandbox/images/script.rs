@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::param::{Argument, Params, clip, refused};
 use super::python::{self, Source};
 use super::{Refused, check_name, read_entry};
-use crate::error::{Error, Result};
-use crate::units;
 
 /// The most arguments of a command.
 const MAX_TOKENS: usize = 256;

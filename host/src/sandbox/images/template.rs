@@ -9,6 +9,7 @@ use std::time::Duration;
 use cap_std::fs::Dir;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use skillhost_api::error::{Error, Result};
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
@@ -16,7 +17,6 @@ use super::param::{Argument, Params, check_argument, check_param_name, clip, giv
 use super::script::timeout;
 use super::{Refused, check_name, read_entry};
 use crate::beneath::read_beneath;
-use crate::error::{Error, Result};
 
 /// The most bytes of a source.
 pub const MAX_SOURCE: u64 = 1024 * 1024;
@@ -227,7 +227,7 @@ mod tests {
         role.template("t.v1").unwrap();
         for bad in ["..", ".", "", "a/b", "../t.v1", "/t", "a\\b", "t\0", ".t"] {
             let error = role.template(bad).unwrap_err();
-            assert_eq!(error.kind, crate::error::ErrorKind::InvalidArgument, "{bad:?}: {error}");
+            assert_eq!(error.kind, skillhost_api::error::ErrorKind::InvalidArgument, "{bad:?}: {error}");
         }
         let error = role.template("other").unwrap_err();
         assert!(error.message.contains("template 'other' not in the registry: role `r` has `t.v1`"), "{error}");

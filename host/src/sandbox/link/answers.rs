@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::ToSupervisor;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::connection::{Shared, millis};
-use crate::error::{Error, Result};
 
 /// What is known of the other end's answers.
 #[derive(Debug)]

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
 use skillhost_protocol::{
     FileDone, FileError, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, ProtocolError,
@@ -20,7 +22,6 @@ use tokio::task::JoinHandle;
 use super::answers::{Answers, keep_up};
 use super::outgoing::{MAX_WAITING, Outgoing};
 use super::{CloseReason, ExecEvent, HelloConfig, Link};
-use crate::error::{Error, Result};
 
 /// Room for a few frames, so that one read takes what has piled up.
 const READ_BUFFER: usize = 512 * 1024;
@@ -280,7 +281,7 @@ async fn write(shared: Arc<Shared>) {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every section that holds this lock leaves the table whole, so what a panic left behind is still good.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The error of everything on a connection that has ended.
@@ -335,7 +336,7 @@ impl Shared {
     }
 
     fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
-        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outgoing.lock()
     }
 
     /// Sends `parts`, one after the other and with nothing in between, and `descriptor` with them.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Command;
 use skillhost_protocol::{
     ExecStart, FileDone, FileError, FileOp, FileStart, Program, TerminalSize, ToSupervisor, User,
 };
@@ -14,8 +16,6 @@ use tokio::sync::{mpsc, watch};
 
 use super::connection::{self, Guard, Item, Shared, StdinState};
 use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec, HelloConfig};
-use crate::api::types::Command;
-use crate::error::{Error, Result};
 
 /// A connection to a sandbox's supervisor. Clones share it; it ends with the last of them and of its execs.
 #[derive(Debug, Clone)]

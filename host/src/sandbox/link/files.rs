@@ -7,13 +7,13 @@ use std::future::Future;
 
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::{Changed, FileDone, FileError, FileOp, FileStat, Found, Part, User, record};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::ExecEvent;
 use super::connection::Item;
 use super::exec::{Channel, Link, file_result};
-use crate::error::{Error, Result};
 
 /// How much of a file is read before it is sent.
 const CHUNK: usize = 256 * 1024;

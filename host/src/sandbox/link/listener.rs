@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use skillhost_api::error::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::connection;
 use super::{HelloConfig, Link};
-use crate::error::{Error, Result};
 
 /// The socket's name in the directory that is mounted into the sandbox.
 pub const SOCKET_NAME: &str = "supervisor.sock";

@@ -13,7 +13,7 @@
 //!
 //! ```no_run
 //! # use skillhost::sandbox::link::*;
-//! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::error::Result<()> {
+//! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::api::error::Result<()> {
 //! let listener = Listener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
 //! let link = listener.accept(None, hello).await?;
 //! let mut exec = link.exec(ExecSpec::shell("echo hello", user)).await?;
@@ -36,12 +36,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skillhost_api::types::Command;
 pub use skillhost_protocol::tree::{Entry, EntryKind};
 pub use skillhost_protocol::{
     ByeReason, Change, Changed, Ending, FileDone, FileKind, FileStat, Found, Part, TerminalSize, User,
 };
-
-use crate::api::types::Command;
 
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
 pub use files::{FileRead, FileWatch};

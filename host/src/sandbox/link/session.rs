@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::{Program, User};
 
 use super::{Exec, ExecControl, ExecEvent, ExecSpec, Link};
-use crate::error::{Error, Result};
 use crate::sandbox::env::check_line;
 
 /// A shell to start.

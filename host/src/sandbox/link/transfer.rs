@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::BytesMut;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::stream::TreeSender;
 use skillhost_protocol::{FileDone, FileOp, User};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -20,7 +21,6 @@ use tokio::task::{AbortHandle, JoinHandle};
 use super::ExecEvent;
 use super::connection::Item;
 use super::exec::{Channel, ExecStdin, Link, file_result};
-use crate::error::{Error, Result};
 
 /// How much of a tree is read before it is sent.
 const CHUNK: usize = 256 * 1024;

@@ -10,9 +10,9 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
 };
+use skillhost_api::types::Network;
 
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
-use crate::api::types::Network;
 use crate::sandbox::members::Slot;
 use crate::sandbox::spec::{Identity, SandboxSpec, WORKSPACE, Workspace};
 

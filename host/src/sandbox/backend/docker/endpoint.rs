@@ -7,9 +7,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bollard::{API_DEFAULT_VERSION, Docker as Api};
+use skillhost_api::error::{Error, Result};
 
+use self::remote::{over_ssh, over_tls};
 use super::chain;
-use crate::error::{Error, Result};
 
 /// Where the engine listens when `DOCKER_HOST` does not say.
 const DEFAULT: &str = "unix:///var/run/docker.sock";
@@ -51,8 +52,8 @@ impl Endpoint {
     /// What is told of an engine that cannot be reached.
     pub fn silent(&self, why: impl fmt::Display) -> Error {
         Error::unavailable(format!(
-            "the container engine at {self} does not answer ({why}): start it (`systemctl start docker`), let this user reach \
-             its socket, or name another with DOCKER_HOST"
+            "the container engine at {self} does not answer ({why}): start it (`systemctl start docker`; where there is none, in \
+             Debian, `apt-get install docker.io`), let this user reach its socket, or name another with DOCKER_HOST"
         ))
     }
 
@@ -71,7 +72,7 @@ impl Endpoint {
                     self.0
                 )));
             }
-            "ssh" => Api::connect_with_ssh(&self.0, TIMEOUT, API_DEFAULT_VERSION, None),
+            "ssh" => over_ssh(&self.0)?,
             "tcp" | "http" | "https" => match certificates() {
                 Some(dir) => {
                     let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| dir.join(name));
@@ -84,7 +85,7 @@ impl Endpoint {
                             )));
                         }
                     }
-                    Api::connect_with_ssl(&format!("tcp://{rest}"), &key, &cert, &ca, TIMEOUT, API_DEFAULT_VERSION)
+                    over_tls(&format!("tcp://{rest}"), [&key, &cert, &ca])?
                 }
                 None if scheme != "https" && plain => {
                     Api::connect_with_http(&format!("tcp://{rest}"), TIMEOUT, API_DEFAULT_VERSION)
@@ -108,6 +109,44 @@ impl Endpoint {
     }
 }
 
+/// What an engine on another machine is reached by.
+#[cfg(feature = "remote-engines")]
+mod remote {
+    use super::*;
+
+    type Connected = Result<Api, bollard::errors::Error>;
+
+    pub(super) fn over_ssh(address: &str) -> Result<Connected> {
+        Ok(Api::connect_with_ssh(address, TIMEOUT, API_DEFAULT_VERSION, None))
+    }
+
+    pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<Connected> {
+        Ok(Api::connect_with_ssl(address, key, cert, ca, TIMEOUT, API_DEFAULT_VERSION))
+    }
+}
+
+/// The same in a program that was built without it.
+#[cfg(not(feature = "remote-engines"))]
+mod remote {
+    use super::*;
+
+    type Connected = Result<Api, bollard::errors::Error>;
+
+    fn left_out(what: &str) -> Error {
+        Error::unavailable(format!(
+            "this program speaks to no engine over {what}: build it with the feature `remote-engines`, or use unix://PATH"
+        ))
+    }
+
+    pub(super) fn over_ssh(_: &str) -> Result<Connected> {
+        Err(left_out("ssh"))
+    }
+
+    pub(super) fn over_tls(_: &str, _: [&Path; 3]) -> Result<Connected> {
+        Err(left_out("TLS"))
+    }
+}
+
 /// Where the certificates are, when TLS is wanted: as Docker's own command line looks for them.
 fn certificates() -> Option<PathBuf> {
     let named = variable("DOCKER_CERT_PATH").map(PathBuf::from);
@@ -118,7 +157,7 @@ fn certificates() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn tcp_is_plain_only_with_the_operators_word() {

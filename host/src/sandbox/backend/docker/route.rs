@@ -15,14 +15,14 @@ use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units::hex;
 
 use super::super::{ImageId, Route, Transport};
 use super::body::bind;
 use super::{ASK, Client, Docker, force};
-use crate::error::{Error, Result};
 use crate::ids::random_hex;
 use crate::private;
-use crate::units::hex;
 
 /// Where a probe's directory is seen.
 const PROBE: &str = "/.skillhost-probe";
@@ -153,7 +153,7 @@ impl Docker {
         let beneath = state_dir.join("sandboxes");
         let dir = tempfile::tempdir_in(&beneath).map_err(|error| Error::from(error).context(beneath.display()))?;
         let nonce = random_hex(16)?;
-        fs::write(dir.path().join(NONCE), &nonce)?;
+        fs::write(dir.path().join(NONCE), &nonce).map_err(|error| Error::from(error).context(beneath.display()))?;
         let still = match self.still(client, image, None, bind(dir.path(), PROBE, true)).await {
             Ok(still) => still,
             Err(error) => return Ok(Some(format!("it cannot mount a directory of ours: {}", error.message))),
@@ -258,8 +258,8 @@ mod tests {
     use bollard::models::SystemInfo;
 
     use super::*;
-    use crate::error::ErrorKind;
     use crate::sandbox::backend::docker::EngineConfig;
+    use skillhost_api::error::ErrorKind;
 
     fn client(info: SystemInfo) -> Client {
         // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.

@@ -17,13 +17,13 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use skillhost_api::error::{Error, ErrorKind, Result};
 use tar::{Builder, Header};
 use tokio::time::{Instant, sleep};
 
 use super::super::{CONTROL, ImageId, SUPERVISOR_FILE};
 use super::body::{self, volume};
 use super::{ASK, Client, Docker, MAKE, REMOVE, force};
-use crate::error::{Error, ErrorKind, Result};
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use crate::sandbox::supervisor::{DIGEST, SUPERVISOR};
 

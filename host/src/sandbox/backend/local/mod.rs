@@ -16,19 +16,20 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use skillhost_protocol::local::{LocalSpec, Stage, Users};
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Network;
+use skillhost_protocol::local::{LocalSpec, Shown, Stage, Users};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::{
     Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined, mounts,
 };
-use crate::api::types::Network;
-use crate::error::{Error, Result};
 use crate::sandbox::images::Role;
 use crate::sandbox::spec::{Identity, SandboxSpec};
 use crate::sandbox::supervisor::SUPERVISOR;
@@ -60,17 +61,6 @@ pub struct LocalConfig {
     pub env: BTreeMap<String, String>,
     /// A sandbox whose memory, processes or processor time cannot be limited as a whole is refused.
     pub require_limits: bool,
-}
-
-impl LocalConfig {
-    /// Refuses paths that would let commands out, or that are not there.
-    pub(in crate::sandbox) fn check(&self, state_dir: &Path) -> Result<()> {
-        for path in &self.read_only {
-            mounts::check_listed(path, state_dir)
-                .map_err(|error| error.context("`[local] read-only` in skillhost.toml"))?;
-        }
-        Ok(())
-    }
 }
 
 /// The kernel of this machine.
@@ -140,10 +130,11 @@ impl Local {
     }
 
     /// What the operator adds, as long as it is no way out.
-    fn extra(&self) -> Result<Vec<String>> {
-        self.config.check(&self.state_dir)?;
-        let seen = |path: &PathBuf| path.to_str().map(str::to_owned).ok_or_else(|| not_text(path));
-        self.config.read_only.iter().map(seen).collect()
+    fn extra(&self) -> Result<Vec<Shown>> {
+        if !self.config.bare {
+            mounts::check_apart(&system::PATHS, &self.state_dir)?;
+        }
+        self.config.shown(&self.state_dir)
     }
 
     /// Refuses what the operator does not want to be there without limits.
@@ -173,8 +164,8 @@ impl Local {
         notes
     }
 
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Held>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Arc<Held>>> {
+        self.running.lock()
     }
 
     fn held(&self, engine_id: &str) -> Option<Arc<Held>> {
@@ -411,11 +402,12 @@ impl Outer {
 
 fn text(path: &Path) -> Result<String> {
     let real = path.canonicalize().map_err(|error| Error::from(error).context(path.display()))?;
-    real.to_str().map(str::to_owned).ok_or_else(|| not_text(&real))
+    utf8(&real)
 }
 
-fn not_text(path: &Path) -> Error {
-    Error::invalid_argument(format!("the path {path:?} is not UTF-8 text: use another one"))
+fn utf8(path: &Path) -> Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Error::invalid_argument(format!("the path {path:?} is not UTF-8 text: use another one")))
 }
 
 /// A user of this namespace who is nobody: the usual number, or the last that there is. `uid_map` is the kernel's table of
@@ -551,7 +543,7 @@ impl Backend for Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
+    use skillhost_api::error::ErrorKind;
 
     #[test]
     fn the_supervisor_is_somebody_who_is_there_and_nobody() {

@@ -4,7 +4,14 @@
 //! passwords and tokens lie in files that are not named here, whatever a program calls them. What a role needs beyond
 //! that (a toolchain in somebody's home directory) is the operator's to name.
 
-use super::super::ImageId;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use skillhost_api::error::Result;
+use skillhost_protocol::local::Shown;
+
+use super::super::{ImageId, mounts};
+use super::{LocalConfig, utf8};
 
 /// Shown read-only in their own place, where they are there.
 pub const PATHS: [&str; 50] = [
@@ -61,9 +68,21 @@ pub const PATHS: [&str; 50] = [
     "/etc/zoneinfo",
 ];
 
+impl LocalConfig {
+    /// What the operator adds, with where it leads now. Refuses what would let commands out, or is not there.
+    pub(in crate::sandbox) fn shown(&self, state_dir: &Path) -> Result<Vec<Shown>> {
+        let shown = |path: &PathBuf| -> Result<Shown> {
+            let real = mounts::check_listed(path, state_dir)?;
+            Ok(Shown { name: utf8(path)?, real: utf8(&real)? })
+        };
+        let all: Result<_> = self.read_only.iter().map(shown).collect();
+        all.map_err(|error| error.context("`[local] read-only` in skillhost.toml"))
+    }
+}
+
 /// What stands in the place of an image's id: whose programs they are, by the name and version of the system.
 pub fn id() -> ImageId {
-    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let field = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
         let plain: String = value.chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).collect();
@@ -71,4 +90,20 @@ pub fn id() -> ImageId {
     };
     let words = [field("ID"), field("VERSION_ID")].into_iter().flatten().collect::<Vec<_>>();
     ImageId(format!("this-machine:{}", if words.is_empty() { "linux".to_owned() } else { words.join("-") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_operator_lists_is_shown_as_it_was_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tools, link) = (dir.path().canonicalize().unwrap().join("tools"), dir.path().join("link"));
+        fs::create_dir(&tools).unwrap();
+        std::os::unix::fs::symlink(&tools, &link).unwrap();
+        let config = LocalConfig { read_only: vec![link.clone()], ..LocalConfig::default() };
+        let shown = Shown { name: utf8(&link).unwrap(), real: utf8(&tools).unwrap() };
+        assert_eq!(config.shown(&dir.path().join("state")).unwrap(), [shown]);
+    }
 }

@@ -1,20 +1,21 @@
 //! A connection to the host process, and calls over it.
 //!
-//! [`Client::call`] has the shape of [`crate::host::Host::call`], so who calls need not know where the host is. A call
+//! [`Client::answer`] has the shape of [`Service::answer`](crate::service::Service::answer), so who calls need not know where the host is. A call
 //! whose future is dropped leaves the connection unusable; dropping the client then closes it, and that cancels the call.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::types::Call;
-use super::wire::{Frame, FrameReader, FrameWriter, Hello, Kind, MAX_DATA};
+use crate::answer::Answer;
 use crate::error::{Error, Result};
-use crate::host::{CallIo, Output};
+use crate::io::{CallIo, Output};
+use crate::operation::Operation;
+use crate::types::Call;
+use crate::wire::{Frame, FrameReader, FrameWriter, Hello, Kind, MAX_DATA};
 
 /// How long a host process that took the connection may take to say hello.
 const HELLO: Duration = Duration::from_secs(10);
@@ -84,8 +85,13 @@ impl Client {
         self.is_ready() && matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// One call; see [`crate::host::Host::call`].
-    pub async fn call(&mut self, call: &Call, io: CallIo) -> Result<Value> {
+    /// One call, and what its operation answers.
+    pub async fn call<O: Operation>(&mut self, call: Call<O>, io: CallIo) -> Result<O::Answer> {
+        self.answer(&call.asking(Into::into), io).await?.read()
+    }
+
+    /// One call; see [`Service::answer`](crate::service::Service::answer).
+    pub async fn answer(&mut self, call: &Call, io: CallIo) -> Result<Answer> {
         if std::mem::replace(&mut self.under_way, true) {
             return Err(Error::other("an earlier call on this connection was not waited for; open another connection"));
         }
@@ -121,7 +127,7 @@ impl Client {
                     let piece = match frame.kind {
                         Kind::Answer => {
                             self.under_way = false;
-                            return frame.parse();
+                            return Ok(Answer::received(frame.payload));
                         }
                         Kind::Error => {
                             self.under_way = false;

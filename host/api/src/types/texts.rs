@@ -1,7 +1,16 @@
 //! Texts that a face keeps for its caller: what an answer was cut by, to be read on from any place.
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// Keep the streamed input, a text, for the caller to read on in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeepText {
+    /// What it is called; a text of the caller's that is called so goes.
+    pub output_id: String,
+}
 
 /// Read on in a kept text.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -26,7 +35,8 @@ pub struct KeptText {
 }
 
 /// A piece of a kept text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TextPiece {
     /// The piece: whole characters alone.
     pub content: String,

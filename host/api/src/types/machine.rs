@@ -3,11 +3,50 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What is on, what is missing, and how to get it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doctor;
+
+/// How the host process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetHostStatus;
+
+/// End the host process and its sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopHost;
+
+/// Which backend makes sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendChoice {
+    /// Docker if it answers and can provide the role's image, else local.
+    #[default]
+    Auto,
+    /// Docker only.
+    Docker,
+    /// Local only.
+    Local,
+}
+
+impl BackendChoice {
+    /// As it is written in `--backend` and in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Local => "local",
+        }
+    }
+}
+
 /// One role.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ImageSummary {
     /// The role.
     pub role: String,
@@ -43,7 +82,8 @@ pub struct ImageSummary {
 }
 
 /// The roles.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ImageList {
     /// By role.
     pub images: Vec<ImageSummary>,
@@ -56,7 +96,8 @@ pub struct ImageList {
 }
 
 /// One thing that `doctor` looked at.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Check {
     /// What.
     pub name: String,
@@ -70,7 +111,8 @@ pub struct Check {
 }
 
 /// What `doctor` saw.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct DoctorReport {
     /// In order.
     pub checks: Vec<Check>,
@@ -79,7 +121,8 @@ pub struct DoctorReport {
 }
 
 /// The host process.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct HostStatus {
     /// Its process id.
     pub pid: u32,
@@ -104,7 +147,8 @@ pub struct HostStatus {
 }
 
 /// Done, with nothing more to say than this.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Done {
     /// In words.
     pub message: String,

@@ -1,11 +1,21 @@
 //! The blackboard.
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// Read a blackboard value; `not-found` when there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GetRequest {
+    /// The key.
+    pub key: String,
+}
+
 /// A blackboard value.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct BlackboardEntry {
     /// The key.
     pub key: String,
@@ -33,7 +43,8 @@ pub struct BlackboardEntry {
 }
 
 /// Publish a blackboard value. It replaces what stands under the key, with its tags, metadata and time to live.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct PublishRequest {
     /// The key: 1 to 256 bytes of parts separated by `:`.
@@ -51,7 +62,8 @@ pub struct PublishRequest {
 }
 
 /// List blackboard values.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ListRequest {
     /// `*` matches within a `:`-separated part, `**` across parts; empty lists all.
@@ -63,7 +75,8 @@ pub struct ListRequest {
 }
 
 /// Blackboard values.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct BlackboardList {
     /// By key; at most 1,000, of 16 MiB in all.
     pub entries: Vec<BlackboardEntry>,
@@ -75,7 +88,8 @@ pub struct BlackboardList {
 }
 
 /// Delete a blackboard value.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct DeleteRequest {
     /// The key.
@@ -85,7 +99,8 @@ pub struct DeleteRequest {
 }
 
 /// A value that was deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct BlackboardDeleted {
     /// The key.
     pub key: String,
@@ -94,7 +109,8 @@ pub struct BlackboardDeleted {
 }
 
 /// Watch keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchRequest {
     /// As in a listing.
@@ -106,7 +122,8 @@ pub struct WatchRequest {
 }
 
 /// What a watch saw.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Watched {
     /// Events that were given.
     pub events: u64,
@@ -115,7 +132,8 @@ pub struct Watched {
 }
 
 /// What happened to a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum BlackboardChange {
     /// It was written.
@@ -129,7 +147,8 @@ pub enum BlackboardChange {
 }
 
 /// A change of a key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct BlackboardEvent {
     /// What happened.
     pub event_type: BlackboardChange,

@@ -9,16 +9,19 @@
 //!   of their connection, not in one of their own.
 //! - A bug that panics in one call is an error to its caller and nothing to others.
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use serde_json::Value;
+use skillhost_api::answer::Answer;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::service::{Service, bug, stopped, told_to_stop};
+use skillhost_api::types::Call;
+use skillhost_api::wire::{Frame, FrameReader, FrameWriter, Hello, Kind};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -26,10 +29,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::peer;
-use super::types::Call;
-use super::wire::{Frame, FrameReader, FrameWriter, Hello, Kind};
-use crate::error::{Error, Result};
-use crate::host::{CallIo, Output};
 
 /// Pieces of output that wait for the socket, and pieces of input that wait for the call.
 const QUEUE: usize = 16;
@@ -43,15 +42,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How soon a service that was busy is looked at again at the earliest, however short the idle timeout is.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// What answers calls.
-pub trait Service: Send + Sync + 'static {
-    /// One call; dropping the future cancels it. See [`crate::host::Host::call`].
-    fn call(&self, call: Call, io: CallIo) -> impl Future<Output = Result<Value>> + Send;
-
-    /// Whether something is under way that no connection shows.
-    fn busy(&self) -> bool;
-}
 
 /// How to serve.
 #[derive(Debug)]
@@ -108,11 +98,6 @@ pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options:
     let _ = timeout(PATIENCE, async { while connections.join_next().await.is_some() {} }).await;
     connections.shutdown().await;
     Ok(())
-}
-
-/// Waits until it is time to leave; also when nobody is left who could say so.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 async fn serve_connection<S: Service>(
@@ -195,7 +180,8 @@ impl Connection {
         // A slot of the channel for each credit that was given: what a client sends always has its place.
         let mut slots: VecDeque<mpsc::OwnedPermit<Bytes>> = VecDeque::new();
         // On the heap, so that it can be dropped while the rest of this function goes on.
-        let future = Box::pin(AssertUnwindSafe(service.call(call, CallIo { output, input: receiver })).catch_unwind());
+        let future =
+            Box::pin(AssertUnwindSafe(service.answer(call, CallIo { output, input: receiver })).catch_unwind());
         let mut future = Some(future);
         let mut result = None;
         let (mut output_open, mut answered) = (true, false);
@@ -278,27 +264,11 @@ fn output_frame(output: Output) -> Result<Frame> {
     }
 }
 
-fn last_frame(result: Result<Value>) -> Result<Frame> {
-    match result.and_then(|answer| Frame::json(Kind::Answer, &answer).map_err(|error| error.context("the answer"))) {
+fn last_frame(result: Result<Answer>) -> Result<Frame> {
+    match result
+        .and_then(|answer| Frame::written(Kind::Answer, answer.json()?).map_err(|error| error.context("the answer")))
+    {
         Ok(frame) => Ok(frame),
         Err(error) => Frame::json(Kind::Error, &error),
     }
-}
-
-/// What a call is told that a stop has ended.
-pub(crate) fn told_to_stop() -> Error {
-    Error::unavailable("the host process was told to stop while the call was under way")
-}
-
-/// What a call is told that has panicked.
-pub(crate) fn bug(panic: &(dyn Any + Send)) -> Error {
-    let what = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("it said nothing");
-    tracing::error!("a call panicked: {what}");
-    Error::other(format!(
-        "a bug in skillhost ended the call: {what}. `skillhost host log` shows more; please report it"
-    ))
 }

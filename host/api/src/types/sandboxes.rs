@@ -3,11 +3,106 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use skillhost_protocol::TerminalSize;
+
+/// The session's sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListSandboxes {
+    /// Which of them.
+    #[serde(default)]
+    pub scope: Scope,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GetSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Stop a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Start a sandbox again, with nothing of what ran in it: its workspace and who is attached stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestartSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Attach to a shared sandbox of another agent of the session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Leave a sandbox of another agent; what the caller runs in it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DetachSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Write a file of a sandbox from the streamed input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteFile {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Path in the sandbox; relative ones start at `/workspace`.
+    pub path: String,
+}
+
+/// List what is in a directory of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListFiles {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Path in the sandbox; relative ones start at `/workspace`.
+    pub path: String,
+}
+
+/// Remove a file of a sandbox, or a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveFile {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Path in the sandbox; relative ones start at `/workspace`.
+    pub path: String,
+    /// A directory with all that is in it.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// Watch a file of a sandbox, or what is in a directory; changes are streamed until the caller leaves or the path is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WatchFiles {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Path in the sandbox; relative ones start at `/workspace`.
+    pub path: String,
+}
 
 /// The network of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
     /// Only `lo`.
@@ -17,8 +112,19 @@ pub enum Network {
     Bridge,
 }
 
+impl Network {
+    /// The kebab-case name, as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Bridge => "bridge",
+        }
+    }
+}
+
 /// Launch a sandbox.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LaunchRequest {
     /// The role.
@@ -38,7 +144,8 @@ pub struct LaunchRequest {
 }
 
 /// A sandbox that was launched.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct LaunchAnswer {
     /// Its id, the handle for everything else.
     pub container_id: String,
@@ -72,7 +179,8 @@ pub struct LaunchAnswer {
 }
 
 /// A command: a list is passed verbatim, a string is a line for the shell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
     /// Verbatim.
@@ -87,18 +195,26 @@ impl Default for Command {
     }
 }
 
-/// A terminal's size, in characters, 1 to 65,535 each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TerminalSize {
-    /// Lines.
-    pub rows: u16,
-    /// Columns.
-    pub columns: u16,
-}
+/// Start a command that outlives this call; without `timeout_ms` it has its sandbox's wall time, `max_output` and `stream`
+/// mean nothing, and `stdin` keeps its standard input open for [`WriteProcess`](super::WriteProcess). The answer comes once it
+/// runs or is known not to.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartProcess(pub ExecRequest);
+
+/// Copy a host file or directory into a sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CopyIn(pub CopyRequest);
+
+/// Copy a file or directory of a sandbox to the host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CopyOut(pub CopyRequest);
 
 /// Run a command in a sandbox.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecRequest {
     /// Which sandbox.
@@ -126,7 +242,8 @@ pub struct ExecRequest {
 }
 
 /// How an exec ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The leader exited with this code.
@@ -158,7 +275,8 @@ impl Outcome {
 }
 
 /// What a command did.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ExecAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -171,12 +289,12 @@ pub struct ExecAnswer {
     /// How it ended.
     pub outcome: Outcome,
     /// What was kept of standard output.
-    #[serde(flatten, with = "crate::api::bytes::stdout")]
-    #[schemars(with = "crate::api::bytes::stdout::Text")]
+    #[serde(flatten, with = "crate::bytes::stdout")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::stdout::Text"))]
     pub stdout: Vec<u8>,
     /// What was kept of standard error.
-    #[serde(flatten, with = "crate::api::bytes::stderr")]
-    #[schemars(with = "crate::api::bytes::stderr::Text")]
+    #[serde(flatten, with = "crate::bytes::stderr")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::stderr::Text"))]
     pub stderr: Vec<u8>,
     /// All bytes that standard output had.
     pub stdout_bytes: u64,
@@ -197,7 +315,8 @@ pub struct ExecAnswer {
 }
 
 /// One sandbox in a listing.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SandboxSummary {
     /// Its id.
     pub container_id: String,
@@ -240,7 +359,8 @@ pub struct SandboxSummary {
 }
 
 /// Which of a session's sandboxes are listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// Those that the caller launched.
@@ -253,7 +373,8 @@ pub enum Scope {
 }
 
 /// Sandboxes.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SandboxList {
     /// They.
     pub containers: Vec<SandboxSummary>,
@@ -262,7 +383,8 @@ pub struct SandboxList {
 }
 
 /// One sandbox's state.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SandboxStatus {
     /// Its id.
     pub container_id: String,
@@ -282,7 +404,8 @@ pub struct SandboxStatus {
 }
 
 /// A sandbox that was stopped.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct StopAnswer {
     /// Its id.
     pub container_id: String,
@@ -293,7 +416,8 @@ pub struct StopAnswer {
 }
 
 /// A sandbox that was started again.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct RestartAnswer {
     /// Its id, the same as before.
     pub container_id: String,
@@ -304,7 +428,8 @@ pub struct RestartAnswer {
 }
 
 /// A sandbox that another agent's commands may run in.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct AttachAnswer {
     /// Its id.
     pub container_id: String,
@@ -315,7 +440,8 @@ pub struct AttachAnswer {
 }
 
 /// A sandbox that an agent has left.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct DetachAnswer {
     /// Its id.
     pub container_id: String,
@@ -326,7 +452,8 @@ pub struct DetachAnswer {
 }
 
 /// A file that was read or written.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -341,7 +468,8 @@ pub struct FileAnswer {
 }
 
 /// What is in a directory of a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileList {
     /// The sandbox.
     pub container_id: String,
@@ -358,11 +486,12 @@ pub struct FileList {
 }
 
 /// One file in a listing.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileEntry {
     /// Its name; base64 where it is not UTF-8 (then `name_encoding` says so).
-    #[serde(flatten, with = "crate::api::bytes::name")]
-    #[schemars(with = "crate::api::bytes::name::Text")]
+    #[serde(flatten, with = "crate::bytes::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::name::Text"))]
     pub name: Vec<u8>,
     /// `file`, `dir`, `symlink` or `other`.
     pub kind: String,
@@ -379,20 +508,22 @@ pub struct FileEntry {
 }
 
 /// A change at a watched path.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileChange {
     /// `watching` (from now on, changes are told), `created`, `written`, `attributes`, `removed`, or `overflow` (more changed
     /// than was kept: look at the directory anew).
     pub change: String,
     /// The name in the watched directory, empty for the watched path itself; base64 where it is not UTF-8 (then
     /// `name_encoding` says so).
-    #[serde(flatten, with = "crate::api::bytes::name")]
-    #[schemars(with = "crate::api::bytes::name::Text")]
+    #[serde(flatten, with = "crate::bytes::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::name::Text"))]
     pub name: Vec<u8>,
 }
 
 /// Copy between host and sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CopyRequest {
     /// The sandbox.
@@ -404,7 +535,8 @@ pub struct CopyRequest {
 }
 
 /// A path on the host, always beneath something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum HostPath {
     /// Beneath a root that the operator named (or `project`).
@@ -419,7 +551,8 @@ pub enum HostPath {
 }
 
 /// What was copied.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct CopyAnswer {
     /// The sandbox.
     pub container_id: String,

@@ -42,6 +42,8 @@ macro_rules! stream {
     ($name:ident, $encoding:ident) => {
         pub(crate) mod $name {
             /// The fields that stand for it.
+            #[cfg(feature = "schema")]
+            #[cfg(feature = "schema")]
             #[derive(schemars::JsonSchema)]
             #[allow(dead_code, reason = "only described")]
             pub(crate) struct Text {
@@ -66,7 +68,7 @@ stream!(stderr, stderr_encoding);
 
 #[cfg(test)]
 mod tests {
-    use crate::api::types::{ExecAnswer, Outcome};
+    use crate::types::{ExecAnswer, Outcome};
 
     #[test]
     fn bytes_that_are_not_utf8_travel_as_base64() {

@@ -1,9 +1,63 @@
 //! What waits for its owner, and what was done.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::approval::Approval;
+
+/// Trust the skills of a project directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trust {
+    /// The project directory, absolute.
+    pub project: PathBuf,
+}
+
+/// Stop trusting the skills of a project directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distrust {
+    /// The project directory, absolute.
+    pub project: PathBuf,
+}
+
+/// What waits for the owner's approval, and what was approved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListApprovals;
+
+/// Approve what waits: an effect may then happen once, a skill runs until it changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Approve {
+    /// Which.
+    pub id: String,
+}
+
+/// Forget what skills were let run with; `not-found` when nothing was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeApproval {
+    /// What the owner named them by.
+    pub skill: String,
+    /// Where they are, as [`ListApprovals`] says it.
+    pub directories: Vec<String>,
+}
+
+/// The last audit records; with `follow`, later ones are streamed until the caller leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TailAudit {
+    /// How many.
+    pub lines: u32,
+    /// Only those before this number.
+    #[serde(default)]
+    pub before: Option<u64>,
+    /// Go on as records come.
+    #[serde(default)]
+    pub follow: bool,
+}
 
 /// What waits for approval, and what was approved for good.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -32,6 +86,15 @@ pub struct KeptSkill {
     pub may: String,
     /// Since when, in milliseconds since 1970.
     pub at_ms: u64,
+}
+
+/// What was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// In words.
+    pub message: String,
+    /// As it was kept.
+    pub forgotten: Vec<KeptSkill>,
 }
 
 /// One brokered effect, or its denial.

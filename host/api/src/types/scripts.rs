@@ -2,14 +2,42 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ExecAnswer;
 
+/// The scripts of one role, or of all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListScripts {
+    /// Only this one's.
+    pub image_role: Option<String>,
+}
+
+/// The templates of a role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListScriptTemplates {
+    /// Which.
+    pub image_role: String,
+}
+
+/// One template, with its source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GetScriptTemplate {
+    /// The role that it is of.
+    pub image_role: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// Which roles [`super::Request::ListImages`] shows; absent is no restriction, and all that are given must hold.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageFilter {
     /// Only these roles.
@@ -19,7 +47,8 @@ pub struct ImageFilter {
 }
 
 /// A parameter of a script or template.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ParamSummary {
     /// `string`, `integer`, `number` or `boolean`.
     #[serde(rename = "type")]
@@ -48,7 +77,8 @@ pub struct ParamSummary {
 }
 
 /// A script of a role.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ScriptSummary {
     /// Its name.
     pub name: String,
@@ -63,7 +93,8 @@ pub struct ScriptSummary {
 }
 
 /// Scripts, by role and name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ScriptList {
     /// They.
     pub scripts: Vec<ScriptSummary>,
@@ -74,7 +105,8 @@ pub struct ScriptList {
 }
 
 /// A template of a role.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TemplateSummary {
     /// Its name.
     pub name: String,
@@ -89,7 +121,8 @@ pub struct TemplateSummary {
 }
 
 /// The templates of a role, by name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TemplateList {
     /// The role.
     pub image_role: String,
@@ -102,7 +135,8 @@ pub struct TemplateList {
 }
 
 /// A template with its source.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TemplateDetail {
     /// What it is.
     #[serde(flatten)]
@@ -114,7 +148,8 @@ pub struct TemplateDetail {
 }
 
 /// Run a script of a sandbox's role.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecuteScriptRequest {
     /// Which sandbox.
@@ -138,7 +173,8 @@ pub struct ExecuteScriptRequest {
 }
 
 /// Run Python source in a sandbox: a template of its role, or the caller's own. Exactly one of the two.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RunScriptRequest {
     /// Which sandbox.
@@ -166,7 +202,8 @@ pub struct RunScriptRequest {
 }
 
 /// What a script or template did: the answer of an exec, and which it was.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ScriptAnswer {
     /// What the command did.
     #[serde(flatten)]

@@ -1,12 +1,33 @@
 //! Persistent shells: what a line changes, the next one finds.
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ExecAnswer;
 
+/// The persistent shells of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListShells {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// End a persistent shell of the caller's own, with all that runs in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopShell {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which shell; default `default`.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
 /// Run a line in a persistent shell of the caller's own; the shell is started when there is none of that name.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ShellRequest {
     /// Which sandbox.
@@ -22,7 +43,8 @@ pub struct ShellRequest {
 }
 
 /// What a line did. In `exec`, `command` is the shell and the line, and `cwd` is where the shell is after it.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ShellAnswer {
     /// As of an exec.
     #[serde(flatten)]
@@ -38,7 +60,8 @@ pub struct ShellAnswer {
 }
 
 /// A persistent shell.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ShellSummary {
     /// Its name.
     pub name: String,
@@ -59,7 +82,8 @@ pub struct ShellSummary {
 }
 
 /// The persistent shells of a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ShellList {
     /// The sandbox.
     pub container_id: String,
@@ -72,7 +96,8 @@ pub struct ShellList {
 }
 
 /// A persistent shell that was ended.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ShellStopAnswer {
     /// The sandbox.
     pub container_id: String,

@@ -2,11 +2,29 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Read a file of a sandbox, or a part of it; the bytes are streamed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadFile {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Path in the sandbox; relative ones start at `/workspace`.
+    pub path: String,
+    /// The first byte.
+    #[serde(default)]
+    pub offset: u64,
+    /// At most so many bytes.
+    #[serde(default)]
+    pub max_bytes: Option<u64>,
+}
+
 /// What was read of a file.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileReadAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -40,7 +58,8 @@ impl FileReadAnswer {
 }
 
 /// The same with what was read, as JSON can have it.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileContent {
     /// About it.
     #[serde(flatten)]

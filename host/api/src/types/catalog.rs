@@ -8,6 +8,63 @@ use serde_json::Value;
 
 use super::SkillState;
 
+/// List the skills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListSkills;
+
+/// Search names and descriptions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchSkills {
+    /// The words, all of which must occur.
+    pub query: String,
+}
+
+/// Describe one skill whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InspectSkill {
+    /// Its name.
+    pub skill: String,
+}
+
+/// Read every skill anew, also those whose files seem to be what they were, and list them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadSkills;
+
+/// Every action that can be called, with all that a face needs to offer it; they are streamed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListActions {
+    /// The revision that the caller has: while it is the present one, the answer is short.
+    #[serde(default)]
+    pub unless: Option<String>,
+}
+
+/// Watch for changes of what [`ListActions`] answers: [`Event::Watching`](super::Event::Watching) first, then
+/// [`Event::Skills`](super::Event::Skills) for each. It goes on until the caller leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchSkills;
+
+/// The frontmatter of skills and the files in their directories.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListSkillFiles {
+    /// Only of this one.
+    #[serde(default)]
+    pub skill: Option<String>,
+}
+
+/// Read a file of a skill; its bytes are streamed. `not-found` is the error for whatever is not listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadSkillFile {
+    /// The skill.
+    pub skill: String,
+    /// The file's path, just as it is listed.
+    pub path: String,
+}
+
 /// Every action that can be called, or the word that nothing has changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActionList {

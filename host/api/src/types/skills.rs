@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A call of one action.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
     /// `skill`, `skill.action`, `plugin/skill` or `plugin/skill.action`. Without an action the skill must have just one.
@@ -22,7 +24,8 @@ pub struct RunRequest {
 }
 
 /// What an action gave.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct RunAnswer {
     /// The skill.
     pub skill: String,
@@ -45,7 +48,8 @@ pub struct RunAnswer {
 }
 
 /// One line of a listing of skills.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SkillSummary {
     /// Its name, `plugin/skill` when of a plugin.
     pub name: String,
@@ -59,7 +63,7 @@ pub struct SkillSummary {
     pub directory: PathBuf,
     /// Its actions' names.
     pub actions: Vec<String>,
-    /// `ready`, `untrusted`, `disabled`, or `broken`.
+    /// `ready`, `untrusted`, `unapproved`, `disabled`, or `broken`.
     pub state: SkillState,
     /// Why it cannot run, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,13 +71,16 @@ pub struct SkillSummary {
 }
 
 /// Whether a skill can run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SkillState {
     /// It can run.
     Ready,
     /// It is of a project that the user has not trusted.
     Untrusted,
+    /// It would have more than it was let run with, which its owner has not approved.
+    Unapproved,
     /// The operator has switched it off.
     Disabled,
     /// It cannot be read or described.
@@ -81,7 +88,8 @@ pub enum SkillState {
 }
 
 /// The skills.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SkillList {
     /// Every skill found, by name.
     pub skills: Vec<SkillSummary>,
@@ -93,7 +101,8 @@ pub struct SkillList {
 }
 
 /// One skill, whole.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SkillDetail {
     /// Its line in the listing.
     #[serde(flatten)]
@@ -116,7 +125,8 @@ pub struct SkillDetail {
 }
 
 /// One action, described.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ActionDetail {
     /// Its name.
     pub name: String,
@@ -132,7 +142,8 @@ pub struct ActionDetail {
 }
 
 /// An import as the permission that it is.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Permission {
     /// The import, `skillhost:skill/sandbox@0.1.0`.
     pub import: String,

@@ -1,12 +1,76 @@
 //! Background processes: commands that outlive the call that started them.
 
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, TerminalSize};
+use skillhost_protocol::TerminalSize;
+
+use super::Outcome;
+
+/// The background processes of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListProcesses {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Write the streamed input to a background process of the caller's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteProcess {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which process.
+    pub exec_id: String,
+    /// Whether that is the end of its standard input.
+    #[serde(default)]
+    pub close: bool,
+}
+
+/// Wait for the end of a background process; the answer says whether it still runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitProcess {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which process.
+    pub exec_id: String,
+    /// No longer than this; absent is for as long as it takes.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Send a signal to a background process of the caller's own, or end it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignalProcess {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which process.
+    pub exec_id: String,
+    /// To the leader's process group, 1 to 64; absent ends the whole tree (TERM, a moment, KILL) and waits for that.
+    #[serde(default)]
+    pub signal: Option<i32>,
+}
+
+/// Give a running command's terminal another size; the command is told by SIGWINCH. Of an exec or background process of
+/// the caller's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeTerminal {
+    /// Which sandbox.
+    pub container_id: String,
+    /// Which command.
+    pub exec_id: String,
+    /// The size.
+    pub size: TerminalSize,
+}
 
 /// Read what a background process wrote.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ProcessReadRequest {
     /// Which sandbox.
@@ -24,7 +88,8 @@ pub struct ProcessReadRequest {
 }
 
 /// A background process.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ProcessSummary {
     /// The exec's id, `exec_…`.
     pub exec_id: String,
@@ -55,7 +120,8 @@ pub struct ProcessSummary {
 }
 
 /// What is known of a background process.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ProcessAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -67,7 +133,8 @@ pub struct ProcessAnswer {
 }
 
 /// The background processes of a sandbox, oldest first.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ProcessList {
     /// The sandbox.
     pub container_id: String,
@@ -80,19 +147,20 @@ pub struct ProcessList {
 }
 
 /// A piece of what a background process wrote.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ProcessOutput {
     /// The sandbox.
     pub container_id: String,
     /// The process.
     pub exec_id: String,
     /// A piece of standard output.
-    #[serde(flatten, with = "crate::api::bytes::stdout")]
-    #[schemars(with = "crate::api::bytes::stdout::Text")]
+    #[serde(flatten, with = "crate::bytes::stdout")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::stdout::Text"))]
     pub stdout: Vec<u8>,
     /// A piece of standard error.
-    #[serde(flatten, with = "crate::api::bytes::stderr")]
-    #[schemars(with = "crate::api::bytes::stderr::Text")]
+    #[serde(flatten, with = "crate::bytes::stderr")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::stderr::Text"))]
     pub stderr: Vec<u8>,
     /// Where the next piece of standard output begins.
     pub stdout_next: u64,
@@ -117,7 +185,8 @@ pub struct ProcessOutput {
 }
 
 /// A terminal that has another size now.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ResizeAnswer {
     /// The sandbox.
     pub container_id: String,
@@ -130,7 +199,8 @@ pub struct ResizeAnswer {
 }
 
 /// What was written to a background process.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ProcessWriteAnswer {
     /// The sandbox.
     pub container_id: String,

@@ -7,26 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use skillhost_api::answer::Answer;
+use skillhost_api::caller::Caller;
+use skillhost_api::client::Client;
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::service::Service;
+use skillhost_api::types::{Authority, Call, Doctor, Event, ExecRequest, ListSkills, Request, WriteFile};
+use skillhost_api::wire::{API, Hello, Kind, MAX_JSON};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::client::Client;
-use super::server::{ServeOptions, Service, serve};
-use super::types::{Authority, Call, Event, ExecRequest, Request};
-use super::wire::{API, Hello, Kind, MAX_JSON};
-use crate::caller::Caller;
-use crate::error::{Error, ErrorKind, Result};
-use crate::host::{CallIo, Output};
+use super::server::{ServeOptions, serve};
 
-type Answer = Pin<Box<dyn Future<Output = Result<Value>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Value>> + Send>>;
 
 struct Closure<F>(F);
 
-impl<F: Fn(Call, CallIo) -> Answer + Send + Sync + 'static> Service for Closure<F> {
-    async fn call(&self, call: Call, io: CallIo) -> Result<Value> {
-        (self.0)(call, io).await
+impl<F: Fn(Call, CallIo) -> Answering + Send + Sync + 'static> Service for Closure<F> {
+    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
+        Ok(given((self.0)(call, io).await?))
     }
 
     fn busy(&self) -> bool {
@@ -49,7 +51,7 @@ impl Served {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let service = Closure(move |call, io| -> Answer { Box::pin(service(call, io)) });
+        let service = Closure(move |call, io| -> Answering { Box::pin(service(call, io)) });
         let options = ServeOptions { hello: Hello::new(), idle_timeout: None, stop: stopped };
         let server = tokio::spawn(serve(listener, Arc::new(service), options));
         Self { dir, stop, server }
@@ -69,11 +71,16 @@ fn call(request: Request) -> Call {
 }
 
 fn list() -> Call {
-    call(Request::ListSkills)
+    call(Request::ListSkills(ListSkills))
 }
 
 fn write() -> Call {
-    call(Request::WriteFile { container_id: "c".into(), path: "p".into() })
+    call(Request::WriteFile(WriteFile { container_id: "c".into(), path: "p".into() }))
+}
+
+/// An answer that is this value.
+fn given(value: Value) -> Answer {
+    Answer::received(value.to_string().into())
 }
 
 /// The streams of a call that gives no output.
@@ -127,7 +134,7 @@ async fn output_comes_in_order_and_before_the_answer() {
     let mut client = served.client().await;
     for _ in 0..2 {
         let (output, mut pieces) = mpsc::channel(1_000);
-        let answer = client.call(&list(), CallIo { output, input: None }).await.unwrap();
+        let answer = client.answer(&list(), CallIo { output, input: None }).await.unwrap().value().unwrap();
         assert_eq!(answer, json!({"done": true}));
         for n in 0..100u8 {
             assert!(matches!(pieces.try_recv(), Ok(Output::Stdout(bytes)) if *bytes == [n]));
@@ -141,7 +148,7 @@ async fn output_comes_in_order_and_before_the_answer() {
 #[tokio::test]
 async fn an_error_keeps_its_kind_and_message() {
     let served = Served::with(|_, _| async { Err(Error::quota_exceeded("four of four; stop one")) });
-    let error = served.client().await.call(&list(), no_io()).await.unwrap_err();
+    let error = served.client().await.answer(&list(), no_io()).await.unwrap_err();
     assert_eq!(error, Error::quota_exceeded("four of four; stop one"));
 }
 
@@ -175,7 +182,7 @@ async fn input_and_output_cross_whole_in_both_directions_at_once() {
         received
     });
     let mut client = served.client().await;
-    let answer = client.call(&write(), CallIo { output, input: Some(input) }).await.unwrap();
+    let answer = client.answer(&write(), CallIo { output, input: Some(input) }).await.unwrap().value().unwrap();
     assert_eq!(answer, json!(sent.len()));
     assert!(received.await.unwrap() == sent);
 }
@@ -184,7 +191,7 @@ async fn input_and_output_cross_whole_in_both_directions_at_once() {
 async fn a_call_that_ends_before_its_input_leaves_the_connection_usable() {
     let served = Served::with(|call, mut io| async move {
         match call.request {
-            Request::WriteFile { .. } => {
+            Request::WriteFile(_) => {
                 io.input.as_mut().unwrap().recv().await.unwrap();
                 Err(Error::permission("it may not be written"))
             }
@@ -199,10 +206,10 @@ async fn a_call_that_ends_before_its_input_leaves_the_connection_usable() {
             while pieces.send(Bytes::from_static(&[7; 200_000])).await.is_ok() {}
         });
         let io = CallIo { output: mpsc::channel(1).0, input: Some(input) };
-        let error = client.call(&write(), io).await.unwrap_err();
+        let error = client.answer(&write(), io).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Permission);
         feed.await.unwrap();
-        assert_eq!(client.call(&list(), no_io()).await.unwrap(), json!("next"));
+        assert_eq!(client.answer(&list(), no_io()).await.unwrap().value().unwrap(), json!("next"));
     }
 }
 
@@ -213,9 +220,9 @@ async fn input_is_only_offered_to_requests_that_take_it() {
     for (request, takes) in [
         (Request::Exec(ExecRequest { stdin: true, ..ExecRequest::default() }), true),
         (Request::Exec(ExecRequest::default()), false),
-        (Request::ListSkills, false),
+        (Request::ListSkills(ListSkills), false),
     ] {
-        assert_eq!(client.call(&call(request), no_io()).await.unwrap(), json!(takes));
+        assert_eq!(client.answer(&call(request), no_io()).await.unwrap().value().unwrap(), json!(takes));
     }
 }
 
@@ -246,7 +253,7 @@ async fn a_slow_reader_holds_the_call_and_loses_nothing() {
     let mut client = served.client().await;
     let (output, mut pieces) = mpsc::channel(1);
     let request = list();
-    let calling = tokio::spawn(async move { client.call(&request, CallIo { output, input: None }).await });
+    let calling = tokio::spawn(async move { client.answer(&request, CallIo { output, input: None }).await });
     full.notified().await;
     assert!(sent.load(Ordering::SeqCst) < PIECES, "the call ran ahead of its reader");
     for n in 0..PIECES {
@@ -267,7 +274,7 @@ async fn a_client_that_leaves_ends_its_call() {
     let (served, mut running) = endless();
     let mut client = served.client().await;
     let request = list();
-    let calling = tokio::spawn(async move { client.call(&request, no_io()).await });
+    let calling = tokio::spawn(async move { client.answer(&request, no_io()).await });
     let dropped = running.recv().await.unwrap();
     calling.abort();
     dropped.await.unwrap();
@@ -281,7 +288,7 @@ async fn a_client_that_leaves_ends_its_call_also_while_its_input_is_not_read() {
     let request = write();
     let calling = tokio::spawn(async move {
         let io = CallIo { output: mpsc::channel(1).0, input: Some(input) };
-        client.call(&request, io).await
+        client.answer(&request, io).await
     });
     let dropped = running.recv().await.unwrap();
     // As many pieces as there are credits, and the one that waits: then nothing more is taken.
@@ -298,10 +305,10 @@ async fn cancel_returns_when_the_call_has_ended() {
     let mut client = served.client().await;
     let request = list();
     let mut dropped = tokio::select! {
-        _ = client.call(&request, no_io()) => panic!("it has no end"),
+        _ = client.answer(&request, no_io()) => panic!("it has no end"),
         dropped = running.recv() => dropped.unwrap(),
     };
-    let error = client.call(&request, no_io()).await.unwrap_err();
+    let error = client.answer(&request, no_io()).await.unwrap_err();
     assert!(error.message.contains("not waited for"), "{error}");
     client.cancel().await;
     dropped.try_recv().unwrap();
@@ -313,7 +320,7 @@ async fn a_stop_ends_calls_with_a_word_and_then_the_server() {
     let mut client = served.client().await;
     let idle = served.client().await;
     let request = list();
-    let calling = tokio::spawn(async move { client.call(&request, no_io()).await });
+    let calling = tokio::spawn(async move { client.answer(&request, no_io()).await });
     let dropped = running.recv().await.unwrap();
     served.stop.send_replace(true);
     dropped.await.unwrap();
@@ -329,7 +336,7 @@ async fn a_server_that_vanishes_is_an_error_that_says_so() {
     let (served, mut running) = endless();
     let mut client = served.client().await;
     let request = list();
-    let calling = tokio::spawn(async move { client.call(&request, no_io()).await });
+    let calling = tokio::spawn(async move { client.answer(&request, no_io()).await });
     running.recv().await.unwrap();
     served.server.abort();
     let error = calling.await.unwrap().unwrap_err();
@@ -340,27 +347,27 @@ async fn a_server_that_vanishes_is_an_error_that_says_so() {
 #[tokio::test]
 async fn a_panic_is_its_callers_error_and_nobody_elses() {
     let served = Served::with(|call, _| async move {
-        assert!(!matches!(call.request, Request::Doctor), "what a bug");
+        assert!(!matches!(call.request, Request::Doctor(Doctor)), "what a bug");
         Ok(json!("fine"))
     });
     let mut client = served.client().await;
-    let error = client.call(&call(Request::Doctor), no_io()).await.unwrap_err();
+    let error = client.answer(&call(Request::Doctor(Doctor)), no_io()).await.unwrap_err();
     assert!(error.message.contains("what a bug"), "{error}");
-    assert_eq!(client.call(&list(), no_io()).await.unwrap(), json!("fine"));
+    assert_eq!(client.answer(&list(), no_io()).await.unwrap().value().unwrap(), json!("fine"));
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_fit_is_too_large_and_the_connection_goes_on() {
     let served = Served::with(|call, _| async move {
         Ok(match call.request {
-            Request::Doctor => Value::String("x".repeat(MAX_JSON)),
+            Request::Doctor(Doctor) => Value::String("x".repeat(MAX_JSON)),
             _ => Value::Null,
         })
     });
     let mut client = served.client().await;
-    let error = client.call(&call(Request::Doctor), no_io()).await.unwrap_err();
+    let error = client.answer(&call(Request::Doctor(Doctor)), no_io()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::TooLarge);
-    assert_eq!(client.call(&list(), no_io()).await.unwrap(), Value::Null);
+    assert_eq!(client.answer(&list(), no_io()).await.unwrap().value().unwrap(), Value::Null);
 }
 
 #[tokio::test]
@@ -402,7 +409,7 @@ async fn what_is_no_client_is_shut_out_and_disturbs_nobody() {
         // Reset where it had not read everything.
         let _ = stream.read_to_end(&mut rest).await;
     }
-    served.client().await.call(&list(), no_io()).await.unwrap();
+    served.client().await.answer(&list(), no_io()).await.unwrap().value().unwrap();
 }
 
 #[tokio::test]
@@ -415,7 +422,7 @@ async fn a_request_that_cannot_be_read_is_an_error_with_its_place() {
     bytes.push(1);
     bytes.extend(request);
     stream.write_all(&bytes).await.unwrap();
-    let mut reader = super::wire::FrameReader::new(stream);
+    let mut reader = skillhost_api::wire::FrameReader::new(stream);
     reader.hello().await.unwrap();
     let frame = reader.next().await.unwrap().unwrap();
     assert_eq!(frame.kind, Kind::Error);
@@ -431,9 +438,9 @@ struct Busy {
 }
 
 impl Service for Busy {
-    async fn call(&self, _: Call, _: CallIo) -> Result<Value> {
+    async fn answer(&self, _: Call, _: CallIo) -> Result<Answer> {
         self.busy.store(false, Ordering::SeqCst);
-        Ok(json!("not busy any more"))
+        Ok(given(json!("not busy any more")))
     }
 
     fn busy(&self) -> bool {
@@ -456,7 +463,7 @@ async fn an_idle_server_leaves_unless_something_is_under_way_or_connected() {
     // It was idle, asked, and stayed for what is under way.
     let mut client = server.client().await;
     for _ in 0..50 {
-        client.call(&list(), no_io()).await.unwrap();
+        client.answer(&list(), no_io()).await.unwrap().value().unwrap();
     }
     // Nothing is under way now; the connection alone keeps it.
     assert!(!server.server.is_finished());

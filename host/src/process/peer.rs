@@ -10,9 +10,8 @@ use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skillhost_api::error::{Error, Result};
 use tokio::net::UnixStream;
-
-use crate::error::{Error, Result};
 
 /// Absent from the libraries' headers for some architectures, and the same on all that Rust's Linux targets share.
 const SO_PEERPIDFD: libc::c_int = 77;

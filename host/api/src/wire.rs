@@ -25,10 +25,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::BackendChoice;
+use crate::types::BackendChoice;
 
 /// Raised with every change of the frames or of the types in them.
-pub const API: u32 = 3;
+pub const API: u32 = 4;
 
 /// The most bytes of one JSON payload. Room for an exec's both streams of 5 MiB each at the worst escaping (six for one).
 pub const MAX_JSON: usize = 64 << 20;
@@ -110,6 +110,11 @@ impl Frame {
     pub fn json(kind: Kind, value: &impl Serialize) -> Result<Self> {
         let payload = serde_json::to_vec(value)
             .map_err(|error| Error::invalid_argument(format!("it cannot be written as JSON: {error}")))?;
+        Self::written(kind, payload.into())
+    }
+
+    /// A frame of what is JSON already.
+    pub fn written(kind: Kind, payload: Bytes) -> Result<Self> {
         if payload.len() > kind.max() {
             return Err(Error::too_large(format!(
                 "it is {} bytes as JSON and the socket carries at most {}: ask for less, or for a stream",
@@ -117,7 +122,7 @@ impl Frame {
                 kind.max()
             )));
         }
-        Ok(Self { kind, payload: payload.into() })
+        Ok(Self { kind, payload })
     }
 
     /// Reads the payload as JSON.
@@ -255,7 +260,7 @@ enum Take {
 }
 
 /// Whether an I/O error means that the other side is gone, which is how a killed process looks.
-pub(crate) fn left(error: &std::io::Error) -> bool {
+pub fn left(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe)
 }
 

@@ -1,0 +1,109 @@
+//! An answer on its way to whoever asked.
+
+use std::any::Any;
+use std::fmt;
+
+use bytes::Bytes;
+use erased_serde::Serialize as Erased;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::operation::Operation;
+
+/// What an operation gave, whichever it was: written as JSON once, where it leaves the process, and read once, by whoever
+/// knows what was asked.
+pub struct Answer {
+    failed: bool,
+    given: Given,
+}
+
+enum Given {
+    Here(Box<dyn Local>),
+    /// As JSON.
+    Received(Bytes),
+}
+
+/// An answer that is in this process yet.
+trait Local: Erased + Send {
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<T: Serialize + Send + 'static> Local for T {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// What operation `O` gave.
+    pub fn of<O: Operation>(answer: O::Answer) -> Self {
+        Self { failed: O::failed(&answer), given: Given::Here(Box::new(answer)) }
+    }
+
+    /// One that came as JSON.
+    pub fn received(json: Bytes) -> Self {
+        Self { failed: false, given: Given::Received(json) }
+    }
+
+    /// Whether what was asked for failed, though there is an answer (see [`Operation::failed`]); not known of one that was
+    /// received.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// As JSON.
+    pub fn json(self) -> Result<Bytes> {
+        match self.given {
+            Given::Here(answer) => serde_json::to_vec(&Written(&*answer)).map(Bytes::from).map_err(unwritten),
+            Given::Received(json) => Ok(json),
+        }
+    }
+
+    /// As a value, for whoever does not know what was asked.
+    pub fn value(self) -> Result<Value> {
+        match self.given {
+            Given::Here(answer) => serde_json::to_value(Written(&*answer)).map_err(unwritten),
+            Given::Received(json) => read(&json),
+        }
+    }
+
+    /// As what it is.
+    pub fn read<T: DeserializeOwned + 'static>(self) -> Result<T> {
+        match self.given {
+            Given::Here(answer) => match answer.into_any().downcast() {
+                Ok(answer) => Ok(*answer),
+                Err(_) => Err(Error::other("the host gave the answer of another operation; please report this")),
+            },
+            Given::Received(json) => read(&json),
+        }
+    }
+}
+
+struct Written<'a>(&'a dyn Local);
+
+impl Serialize for Written<'_> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        erased_serde::serialize(self.0, to)
+    }
+}
+
+/// Reads an answer that came as JSON.
+pub fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T> {
+    serde_json::from_slice(json).map_err(unreadable)
+}
+
+fn unwritten(error: serde_json::Error) -> Error {
+    Error::other(format!("the answer cannot be written: {error}"))
+}
+
+fn unreadable(error: serde_json::Error) -> Error {
+    Error::other(format!("the host's answer cannot be read: {error}"))
+}

@@ -1,0 +1,263 @@
+//! What can be asked of a host: each operation is declared once, with its answer and with what follows from it.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::types::*;
+
+/// Something that can be asked of a host, with all that its call brings.
+pub trait Operation: Into<Request> + Serialize + DeserializeOwned + Send + 'static {
+    /// What comes back.
+    type Answer: Serialize + DeserializeOwned + Send + 'static;
+    /// Its name on the wire.
+    const NAME: &'static str;
+    /// What it acts on.
+    const RESOURCE: Resource;
+    /// Whose authority it needs.
+    const NEEDS: Needs;
+
+    /// Whether input may follow it.
+    fn takes_input(&self) -> bool {
+        false
+    }
+
+    /// Asks for what it writes as it is written, where that is something to ask for.
+    fn stream(&mut self) {}
+
+    /// Whether what was asked for failed, though the host answered.
+    fn failed(_: &Self::Answer) -> bool {
+        false
+    }
+}
+
+/// What an operation acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// The session's blackboard.
+    Blackboard,
+    /// What skills there are.
+    Catalog,
+    /// A command in a sandbox that its caller waits for.
+    Command,
+    /// A file of a sandbox.
+    File,
+    /// The host itself and what its owner decides.
+    Host,
+    /// A background process of a sandbox.
+    Process,
+    /// What sandboxes are made from.
+    Role,
+    /// A sandbox as a whole.
+    Sandbox,
+    /// An action of a skill.
+    Skill,
+    /// A text that an answer was cut by.
+    Text,
+}
+
+impl Resource {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blackboard => "blackboard",
+            Self::Catalog => "catalog",
+            Self::Command => "command",
+            Self::File => "file",
+            Self::Host => "host",
+            Self::Process => "process",
+            Self::Role => "role",
+            Self::Sandbox => "sandbox",
+            Self::Skill => "skill",
+            Self::Text => "text",
+        }
+    }
+}
+
+/// Whose authority an operation needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Anybody's; agents are held to their grant.
+    Anybody,
+    /// That of the machine's owner.
+    Owner(OwnersAlone),
+    /// The same, and a person must have been shown it: it widens what programs may do, and an agent with a shell has the
+    /// owner's programs and not their eyes.
+    Person(OwnersAlone),
+}
+
+/// What only the owner may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnersAlone {
+    /// The effect under which a refusal is recorded, where it is one.
+    pub effect: Option<&'static str>,
+    /// What to tell others: the owner does this, and with what.
+    pub what: &'static str,
+}
+
+/// One operation after the other: `"name" Variant(Request) -> Answer: Resource, needs;`, and where it is not as in [`Operation`],
+/// `input |request| …`, `stream |request| …` and `failed |answer| …`.
+macro_rules! operations {
+    ($dollar:tt $(
+        $name:literal $variant:ident($request:ty) -> $answer:ty: $resource:ident, $needs:expr
+        $(, input $input:expr)? $(, stream $stream:expr)? $(, failed $failed:expr)?;
+    )*) => {
+        /// What can be asked of the host.
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[serde(tag = "op", content = "with")]
+        pub enum Request {
+            $(
+                #[doc = concat!("See [`", stringify!($request), "`].")]
+                #[serde(rename = $name)]
+                $variant($request),
+            )*
+        }
+
+        $(
+            impl From<$request> for Request {
+                fn from(request: $request) -> Self {
+                    Self::$variant(request)
+                }
+            }
+
+            impl Operation for $request {
+                type Answer = $answer;
+                const NAME: &'static str = $name;
+                const RESOURCE: Resource = Resource::$resource;
+                const NEEDS: Needs = $needs;
+
+                $(
+                    fn takes_input(&self) -> bool {
+                        let takes: fn(&Self) -> bool = $input;
+                        takes(self)
+                    }
+                )?
+                $(
+                    fn stream(&mut self) {
+                        let stream: fn(&mut Self) = $stream;
+                        stream(self);
+                    }
+                )?
+                $(
+                    fn failed(answer: &$answer) -> bool {
+                        let failed: fn(&$answer) -> bool = $failed;
+                        failed(answer)
+                    }
+                )?
+            }
+        )*
+
+        /// Does one thing with whatever operation a [`Request`] is: `with_operation!(request, operation => …)`.
+        #[macro_export]
+        macro_rules! with_operation {
+            ($dollar request:expr, $dollar operation:pat => $dollar body:expr) => {
+                match $dollar request {
+                    $( $crate::operation::Request::$variant($dollar operation) => $dollar body, )*
+                }
+            };
+        }
+    };
+}
+
+operations! {
+    $
+    "run" Run(RunRequest) -> RunAnswer: Skill, Needs::Anybody, failed |answer| answer.failed;
+    "list-skills" ListSkills(ListSkills) -> SkillList: Catalog, Needs::Anybody;
+    "search-skills" SearchSkills(SearchSkills) -> SkillList: Catalog, Needs::Anybody;
+    "inspect-skill" InspectSkill(InspectSkill) -> SkillDetail: Catalog, Needs::Anybody;
+    "reload-skills" ReloadSkills(ReloadSkills) -> SkillList: Catalog, Needs::Anybody;
+    "list-actions" ListActions(ListActions) -> ActionList: Catalog, Needs::Anybody;
+    "watch-skills" WatchSkills(WatchSkills) -> Done: Catalog, Needs::Anybody;
+    "list-skill-files" ListSkillFiles(ListSkillFiles) -> SkillFileList: Catalog, Needs::Anybody;
+    "read-skill-file" ReadSkillFile(ReadSkillFile) -> SkillFileAnswer: Catalog, Needs::Anybody;
+
+    "list-images" ListImages(ImageFilter) -> ImageList: Role, Needs::Anybody;
+    "list-scripts" ListScripts(ListScripts) -> ScriptList: Role, Needs::Anybody;
+    "list-script-templates" ListScriptTemplates(ListScriptTemplates) -> TemplateList: Role, Needs::Anybody;
+    "get-script-template" GetScriptTemplate(GetScriptTemplate) -> TemplateDetail: Role, Needs::Anybody;
+
+    "launch" Launch(LaunchRequest) -> LaunchAnswer: Sandbox, Needs::Anybody;
+    "list-sandboxes" ListSandboxes(ListSandboxes) -> SandboxList: Sandbox, Needs::Anybody;
+    "get-sandbox" GetSandbox(GetSandbox) -> SandboxStatus: Sandbox, Needs::Anybody;
+    "stop-sandbox" StopSandbox(StopSandbox) -> StopAnswer: Sandbox, Needs::Anybody;
+    "restart-sandbox" RestartSandbox(RestartSandbox) -> RestartAnswer: Sandbox, Needs::Anybody;
+    "attach-sandbox" AttachSandbox(AttachSandbox) -> AttachAnswer: Sandbox, Needs::Anybody;
+    "detach-sandbox" DetachSandbox(DetachSandbox) -> DetachAnswer: Sandbox, Needs::Anybody;
+
+    "exec" Exec(ExecRequest) -> ExecAnswer: Command, Needs::Anybody, input |exec| exec.stdin, stream |exec| exec.stream = true;
+    "execute-script" ExecuteScript(ExecuteScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.stream = true;
+    "run-script" RunScript(RunScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.stream = true;
+    "shell" Shell(ShellRequest) -> ShellAnswer: Command, Needs::Anybody;
+    "list-shells" ListShells(ListShells) -> ShellList: Command, Needs::Anybody;
+    "stop-shell" StopShell(StopShell) -> ShellStopAnswer: Command, Needs::Anybody;
+
+    "start-process" StartProcess(StartProcess) -> ProcessAnswer: Process, Needs::Anybody;
+    "list-processes" ListProcesses(ListProcesses) -> ProcessList: Process, Needs::Anybody;
+    "read-process" ReadProcess(ProcessReadRequest) -> ProcessOutput: Process, Needs::Anybody;
+    "write-process" WriteProcess(WriteProcess) -> ProcessWriteAnswer: Process, Needs::Anybody, input |_| true;
+    "wait-process" WaitProcess(WaitProcess) -> ProcessAnswer: Process, Needs::Anybody;
+    "signal-process" SignalProcess(SignalProcess) -> ProcessAnswer: Process, Needs::Anybody;
+    "resize-terminal" ResizeTerminal(ResizeTerminal) -> ResizeAnswer: Process, Needs::Anybody;
+
+    "read-file" ReadFile(ReadFile) -> FileReadAnswer: File, Needs::Anybody;
+    "write-file" WriteFile(WriteFile) -> FileAnswer: File, Needs::Anybody, input |_| true;
+    "list-files" ListFiles(ListFiles) -> FileList: File, Needs::Anybody;
+    "remove-file" RemoveFile(RemoveFile) -> FileAnswer: File, Needs::Anybody;
+    "watch-files" WatchFiles(WatchFiles) -> FileAnswer: File, Needs::Anybody;
+    "copy-in" CopyIn(CopyIn) -> CopyAnswer: File, Needs::Anybody;
+    "copy-out" CopyOut(CopyOut) -> CopyAnswer: File, Needs::Anybody;
+
+    "blackboard-publish" BlackboardPublish(PublishRequest) -> BlackboardEntry: Blackboard, Needs::Anybody;
+    "blackboard-get" BlackboardGet(GetRequest) -> BlackboardEntry: Blackboard, Needs::Anybody;
+    "blackboard-list" BlackboardList(ListRequest) -> BlackboardList: Blackboard, Needs::Anybody;
+    "blackboard-delete" BlackboardDelete(DeleteRequest) -> BlackboardDeleted: Blackboard, Needs::Anybody;
+    "blackboard-watch" BlackboardWatch(WatchRequest) -> Watched: Blackboard, Needs::Anybody;
+
+    "keep-text" KeepText(KeepText) -> KeptText: Text, Needs::Anybody, input |_| true;
+    "read-text" ReadText(ReadTextRequest) -> TextPiece: Text, Needs::Anybody;
+
+    "trust" Trust(Trust) -> Done: Host, person("trust.set", "says which projects are trusted, with `skillhost trust`");
+    "distrust" Distrust(Distrust) -> Done: Host, owner("trust.set", "says which projects are trusted, with `skillhost trust`");
+    "list-approvals" ListApprovals(ListApprovals) -> ApprovalList: Host, reader("sees what waits for approval, with `skillhost approve`");
+    "approve" Approve(Approve) -> Approval: Host, person("approval.give", "approves, with `skillhost approve`");
+    // What a trusted skill has when its approval is forgotten is its new baseline.
+    "revoke-approval" RevokeApproval(RevokeApproval) -> Revoked: Host, person("approval.revoke", "forgets approvals, with `skillhost approve --revoke`");
+    "tail-audit" TailAudit(TailAudit) -> AuditList: Host, reader("reads the audit log, with `skillhost audit tail`");
+    "doctor" Doctor(Doctor) -> DoctorReport: Host, reader("sees what is wrong with the machine, with `skillhost doctor`");
+    "get-host-status" GetHostStatus(GetHostStatus) -> HostStatus: Host, reader("sees how the host process does, with `skillhost host status`");
+    "stop-host" StopHost(StopHost) -> Done: Host, owner("host.stop", "ends the host process, with `skillhost host stop`");
+}
+
+impl Request {
+    /// What the operation acts on.
+    pub fn resource(&self) -> Resource {
+        fn of<O: Operation>(_: &O) -> Resource {
+            O::RESOURCE
+        }
+        with_operation!(self, operation => of(operation))
+    }
+
+    /// Asks for what the operation writes as it is written; see [`Operation::stream`].
+    pub fn stream(&mut self) {
+        with_operation!(self, operation => operation.stream());
+    }
+
+    /// Whether input may follow it.
+    pub fn takes_input(&self) -> bool {
+        with_operation!(self, operation => operation.takes_input())
+    }
+}
+
+/// What changes something by the owner's word.
+const fn owner(effect: &'static str, what: &'static str) -> Needs {
+    Needs::Owner(OwnersAlone { effect: Some(effect), what })
+}
+
+/// What only the owner may look at.
+const fn reader(what: &'static str) -> Needs {
+    Needs::Owner(OwnersAlone { effect: None, what })
+}
+
+/// What a person must have been shown.
+const fn person(effect: &'static str, what: &'static str) -> Needs {
+    Needs::Person(OwnersAlone { effect: Some(effect), what })
+}

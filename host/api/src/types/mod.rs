@@ -1,0 +1,114 @@
+//! The requests and answers of the host as types: what the command line, tests and embedders speak.
+//!
+//! Names in JSON are snake_case for answers, as S1's users know them; enumerations are kebab-case, as in WIT.
+
+mod board;
+mod catalog;
+mod machine;
+mod processes;
+mod read;
+mod records;
+mod sandboxes;
+mod scripts;
+mod shells;
+mod skills;
+mod texts;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::approval::{Approval, ApprovalKind};
+use crate::caller::Caller;
+pub use crate::operation::{Needs, Operation, OwnersAlone, Request, Resource};
+pub use board::*;
+pub use catalog::*;
+pub use machine::*;
+pub use processes::*;
+pub use read::*;
+pub use records::*;
+pub use sandboxes::*;
+pub use scripts::*;
+pub use shells::*;
+pub use skillhost_protocol::TerminalSize;
+pub use skills::*;
+pub use texts::*;
+
+/// One call: who asks, from where, and what for; on the wire, any [`Request`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call<R = Request> {
+    /// Who asks.
+    pub caller: Caller,
+    /// With whose authority. There is no default: who leaves it out has not decided whose call it is.
+    pub authority: Authority,
+    /// The directory the caller works in: its skills are found there, and the host root `project` is this directory.
+    #[serde(default)]
+    pub project: Option<PathBuf>,
+    /// What is asked.
+    pub request: R,
+}
+
+impl<R> Call<R> {
+    /// The same for another request.
+    pub fn asking<T>(self, request: impl FnOnce(R) -> T) -> Call<T> {
+        let Self { caller, authority, project, request: asked } = self;
+        Call { caller, authority, project, request: request(asked) }
+    }
+}
+
+/// With whose authority a call is made. Whoever may speak to the host is its owner, so the owner's program says this, and
+/// says `agent` for what an agent asks of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authority {
+    /// The owner in person, who was shown what the call is about and said yes to it.
+    Person,
+    /// The same, who did not say yes: what was asked about is refused, and that is on record.
+    Declined,
+    /// The state directory's owner: what the operator's policy and the quotas allow.
+    Owner,
+    /// An agent: what `[policy.agents]` allows, and nothing that would change what it may.
+    Agent,
+}
+
+/// What comes before the answer while a call is under way.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A skill's progress.
+    Progress {
+        /// How much is done.
+        done: u64,
+        /// Of how much, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<u64>,
+        /// In words.
+        message: String,
+    },
+    /// A line of a skill's log.
+    Log {
+        /// `trace`, `debug`, `info`, `warn`, `error`, `stdout` or `stderr`.
+        level: String,
+        /// The line.
+        message: String,
+    },
+    /// An exec has started.
+    ExecStarted {
+        /// Its id.
+        exec_id: String,
+    },
+    /// A later audit record.
+    Audit(AuditRecord),
+    /// A change at a watched path of a sandbox.
+    File(FileChange),
+    /// A watch has begun: whatever happens from now on is told.
+    Watching,
+    /// A change of the blackboard.
+    Blackboard(BlackboardEvent),
+    /// The catalogue has changed: what is offered is not what it was.
+    Skills {
+        /// The revision that it has now, as in [`ActionList`].
+        revision: String,
+    },
+}

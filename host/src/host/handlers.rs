@@ -1,0 +1,164 @@
+//! What each operation does: its one handler. An operation without one does not compile.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use skillhost_api::caller::Caller;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::io::CallIo;
+use skillhost_api::operation::Operation;
+use skillhost_api::types::*;
+
+use super::Host;
+use crate::broker::{Actor, Broker, Record, note_revoked, note_trust};
+use crate::sandbox::link::Part;
+
+/// Who asks for an operation, and from where.
+pub struct Asker {
+    pub(super) actor: Actor,
+    pub(super) caller: Caller,
+    pub(super) authority: Authority,
+    pub(super) project: Option<PathBuf>,
+}
+
+/// An operation that a [`Host`] does.
+pub trait Handled: Operation {
+    /// Does it. Dropping the future cancels it.
+    fn handle(self, host: &Arc<Host>, asker: Asker, io: CallIo) -> impl Future<Output = Result<Self::Answer>> + Send;
+
+    /// Adds to the record of its refusal what was asked.
+    #[doc(hidden)]
+    #[allow(private_interfaces, reason = "only this crate handles operations")]
+    fn refused(&self, _broker: &Broker, _record: &mut Record) {}
+}
+
+/// The handler of one request after the other, and of some what the record of a refusal tells.
+macro_rules! handlers {
+    (|$host:ident, $by:ident, $io:ident| $(
+        $request:ty, $asked:pat => $body:expr $(, refused |$broker:ident, $record:ident| $refused:expr)?;
+    )*) => {
+        $(
+            impl Handled for $request {
+                #[allow(unused_variables, reason = "few handlers need all of them")]
+                async fn handle(self, $host: &Arc<Host>, $by: Asker, $io: CallIo) -> Result<Self::Answer> {
+                    let $asked = self;
+                    $body
+                }
+
+                $(
+                    #[allow(private_interfaces, unused_variables, reason = "as in the trait; few need both")]
+                    fn refused(&self, $broker: &Broker, $record: &mut Record) {
+                        let $asked = self;
+                        $refused;
+                    }
+                )?
+            }
+        )*
+    };
+}
+
+handlers! {
+    |host, by, io|
+
+    RunRequest, request => host.run(&by.caller, by.authority, by.project, request, &io).await;
+    ListSkills, ListSkills => host.list_skills(by.authority, by.project, None).await;
+    SearchSkills, SearchSkills { query } => host.list_skills(by.authority, by.project, Some(query)).await;
+    InspectSkill, InspectSkill { skill } => host.inspect_skill(by.authority, by.project, &skill).await;
+    ReloadSkills, ReloadSkills => {
+        host.forget_skills().await?;
+        host.list_skills(by.authority, by.project, None).await
+    };
+    ListActions, ListActions { unless } => host.list_actions(by.project, unless, &io).await;
+    WatchSkills, WatchSkills => match host.watch_skills(by.project, &io).await? {};
+    ListSkillFiles, ListSkillFiles { skill } => host.skill_files(by.authority, by.project, skill).await;
+    ReadSkillFile, ReadSkillFile { skill, path } => {
+        host.read_skill_file(by.authority, by.project, &skill, &path, &io).await
+    };
+
+    ImageFilter, filter => host.broker.images(&by.actor, filter).await;
+    ListScripts, ListScripts { image_role } => host.broker.list_scripts(&by.actor, image_role.as_deref());
+    ListScriptTemplates, ListScriptTemplates { image_role } => host.broker.list_templates(&by.actor, &image_role);
+    GetScriptTemplate, GetScriptTemplate { image_role, name } => host.broker.template(&by.actor, &image_role, &name);
+
+    LaunchRequest, request => host.broker.launch(&by.actor, request).await;
+    ListSandboxes, ListSandboxes { scope } => Ok(host.broker.list_sandboxes(&by.actor, scope));
+    GetSandbox, GetSandbox { container_id } => Ok(host.broker.sandbox_status(&by.actor, &container_id));
+    StopSandbox, StopSandbox { container_id } => host.broker.stop(&by.actor, &container_id).await;
+    RestartSandbox, RestartSandbox { container_id } => host.broker.restart(&by.actor, &container_id).await;
+    AttachSandbox, AttachSandbox { container_id } => host.broker.attach(&by.actor, &container_id).await;
+    DetachSandbox, DetachSandbox { container_id } => host.broker.detach(&by.actor, &container_id).await;
+
+    ExecRequest, request => host.exec(&by.actor, request, io).await;
+    ExecuteScriptRequest, request => host.execute_script(&by.actor, request, io).await;
+    RunScriptRequest, request => host.run_script(&by.actor, request, io).await;
+    ShellRequest, request => host.broker.shell(&by.actor, request).await;
+    ListShells, ListShells { container_id } => host.broker.shell_list(&by.actor, &container_id);
+    StopShell, StopShell { container_id, name } => host.broker.shell_stop(&by.actor, &container_id, name).await;
+
+    StartProcess, StartProcess(request) => host.broker.process_start(&by.actor, request).await;
+    ListProcesses, ListProcesses { container_id } => host.broker.process_list(&by.actor, &container_id);
+    ProcessReadRequest, request => host.broker.process_read(&by.actor, &request).await;
+    WriteProcess, WriteProcess { container_id, exec_id, close } => {
+        let input = io.input.ok_or_else(|| Error::invalid_argument("there is nothing to write: give input"))?;
+        host.broker.process_write(&by.actor, &container_id, &exec_id, input, close).await
+    };
+    WaitProcess, WaitProcess { container_id, exec_id, timeout_ms } => {
+        host.broker.process_wait(&by.actor, &container_id, &exec_id, timeout_ms.map(Duration::from_millis)).await
+    };
+    SignalProcess, SignalProcess { container_id, exec_id, signal } => {
+        host.broker.process_signal(&by.actor, &container_id, &exec_id, signal).await
+    };
+    ResizeTerminal, ResizeTerminal { container_id, exec_id, size } => {
+        host.broker.resize_terminal(&by.actor, container_id, exec_id, size)
+    };
+
+    ReadFile, ReadFile { container_id, path, offset, max_bytes } => {
+        host.read_file(&by.actor, container_id, &path, Part { offset, max: max_bytes, more: true }, io).await
+    };
+    WriteFile, WriteFile { container_id, path } => host.write_file(&by.actor, container_id, path, io).await;
+    ListFiles, ListFiles { container_id, path } => host.broker.list_files(&by.actor, &container_id, &path).await;
+    RemoveFile, RemoveFile { container_id, path, recursive } => {
+        host.broker.remove_file(&by.actor, &container_id, &path, recursive).await
+    };
+    WatchFiles, WatchFiles { container_id, path } => host.watch_files(&by.actor, container_id, path, &io).await;
+    CopyIn, CopyIn(request) => host.broker.copy_in(&by.actor, &request).await;
+    CopyOut, CopyOut(request) => host.broker.copy_out(&by.actor, &request).await;
+
+    PublishRequest, request => host.broker.publish(&by.actor, request).await;
+    GetRequest, GetRequest { key } => host.broker.get(&by.actor, &key).await?.ok_or_else(|| no_such_key(&key));
+    ListRequest, request => host.broker.list(&by.actor, request).await;
+    DeleteRequest, request => {
+        let version = host.broker.delete(&by.actor, &request).await?.ok_or_else(|| no_such_key(&request.key))?;
+        Ok(BlackboardDeleted { key: request.key, version })
+    };
+    WatchRequest, request => host.watch(&by.actor, &request, &io).await;
+
+    KeepText, KeepText { output_id } => host.texts.keep(&by.caller, output_id, io.input).await;
+    ReadTextRequest, request => host.texts.read(&by.caller, &request);
+
+    Trust, Trust { project } => host.set_trust(&by.actor, &project, true).await,
+        refused |broker, record| note_trust(record, project, true);
+    Distrust, Distrust { project } => host.set_trust(&by.actor, &project, false).await,
+        refused |broker, record| note_trust(record, project, false);
+    ListApprovals, ListApprovals => Ok(host.broker.list_approvals());
+    Approve, Approve { id } => {
+        let _changing = host.changing();
+        host.broker.approve(&by.actor, &id).await
+    }, refused |broker, record| broker.note_approval(record, id);
+    RevokeApproval, RevokeApproval { skill, directories } => {
+        let _changing = host.changing();
+        host.broker.revoke_approval(&by.actor, &skill, &directories).await
+    }, refused |broker, record| note_revoked(record, skill, directories);
+    TailAudit, TailAudit { lines, before, follow } => host.audit_tail(lines, before, follow, &io).await;
+    Doctor, Doctor => Ok(host.doctor(by.project).await);
+    GetHostStatus, GetHostStatus => Ok(host.status());
+    StopHost, StopHost => {
+        Err(Error::invalid_argument("only the host process can be told to stop, and this is not in it"))
+    };
+}
+
+fn no_such_key(key: &str) -> Error {
+    Error::not_found(format!("the blackboard has no key {key:?}"))
+}
