@@ -15,10 +15,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::Uid;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use skillhost::api::client::Client;
-use skillhost::api::types::{Call, Event, Request};
-use skillhost::error::Error;
-use skillhost::host::{CallIo, Output};
+use skillhost_api::answer::Answer;
+use skillhost_api::client::Client;
+use skillhost_api::error::Error;
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::{Call, Event, Request};
 
 use crate::{PATIENCE, User, runs_as};
 
@@ -65,14 +66,14 @@ impl User {
                 let mut client = Client::greet(stream).await.unwrap().expect("the host process leaves");
                 while let Some(job) = queue.recv().await {
                     let (output, mut pieces) = tokio::sync::mpsc::channel(QUEUE);
-                    let call = client.call(&job.call, CallIo { output, input: None });
+                    let call = client.answer(&job.call, CallIo { output, input: None });
                     let forward = async {
                         while let Some(piece) = pieces.recv().await {
                             let _ = job.output.send(piece);
                         }
                     };
                     tokio::select! {
-                        (result, ()) = async { tokio::join!(call, forward) } => drop(job.answer.send(result)),
+                        (result, ()) = async { tokio::join!(call, forward) } => drop(job.answer.send(result.and_then(Answer::value))),
                         _ = &mut left => return,
                     }
                 }

@@ -1,8 +1,10 @@
 //! `skillhost mcp` as its client has it: lines on standard input and output, with nothing in between that would mend them.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::AsFd as _;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +16,8 @@ use crate::User;
 pub struct Client {
     /// The server.
     pub child: Child,
-    to: Option<ChildStdin>,
-    from: Option<BufReader<ChildStdout>>,
+    to: Option<File>,
+    from: Option<BufReader<File>>,
     capabilities: Value,
     id: u64,
 }
@@ -29,7 +31,21 @@ impl Client {
     /// One that this command starts.
     pub fn of(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (to, from) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
+        let (to, from) = (child.stdin.take().unwrap().into(), child.stdout.take().unwrap().into());
+        Self::over(child, to, from)
+    }
+
+    /// One that gives the server sockets, as clients in Node.js do.
+    pub fn with_sockets<'a>(user: &User, args: impl IntoIterator<Item = &'a str>) -> Self {
+        let (to, input) = UnixStream::pair().unwrap();
+        let (from, output) = UnixStream::pair().unwrap();
+        let mut command = user.command(["mcp"].into_iter().chain(args));
+        let child = command.stdin(OwnedFd::from(input)).stdout(OwnedFd::from(output)).spawn().unwrap();
+        Self::over(child, to.into(), from.into())
+    }
+
+    fn over(child: Child, to: OwnedFd, from: OwnedFd) -> Self {
+        let (to, from) = (Some(to.into()), Some(BufReader::new(from.into())));
         Self { child, to, from, capabilities: json!({}), id: 0 }
     }
 
@@ -58,7 +74,7 @@ impl Client {
     pub fn flood(&mut self, first: u64, count: u64, method: &'static str) -> Arc<AtomicU64> {
         let written = Arc::new(AtomicU64::new(0));
         let (told, meta) = (Arc::clone(&written), self.meta());
-        let mut to = std::fs::File::from(self.to.as_ref().unwrap().as_fd().try_clone_to_owned().unwrap());
+        let mut to = self.to.as_ref().unwrap().try_clone().unwrap();
         std::thread::spawn(move || {
             for id in first..first + count {
                 let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {"_meta": meta}});

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::{Done, User, run_as_user};
 
 /// Gives a command a controlling terminal beside its three streams, which stay what they are: what is asked, is asked there.
-/// The first argument is what is waited for, the second what is then typed; at the end, a file of descriptor 3 has what was shown.
+/// The first argument is what is waited for, the second what is then typed, the third what the shell does before that; at the end, a file of descriptor 3 has what was shown.
 const TERMINAL: &str = r#"
 import fcntl, os, select, signal, sys, termios
-wait, reply, argv = sys.argv[1].encode(), sys.argv[2].encode(), sys.argv[3:]
+wait, reply, meanwhile, argv = sys.argv[1].encode(), sys.argv[2].encode(), sys.argv[3], sys.argv[4:]
 master, slave = os.openpty()
 pid = os.fork()
 if pid == 0:
@@ -36,6 +36,7 @@ while status is None:
             continue
         shown += os.read(master, 65536)
         if reply and wait in shown:
+            assert os.system(meanwhile) == 0
             os.write(master, reply)
             reply = b""
 while select.select([master], [], [], 0)[0]:
@@ -47,11 +48,16 @@ sys.exit(status if status >= 0 else 128 - status)
 impl User {
     /// Runs a command in a terminal, where `answer` is typed to what it asks. Gives what was shown there, too.
     pub fn at_a_terminal(&self, args: &[&str], answer: &str) -> (Done, String) {
+        self.at_a_terminal_once(":", args, answer)
+    }
+
+    /// The same, where this line for the shell is run once the question is there, and before it is answered.
+    pub fn at_a_terminal_once(&self, meanwhile: &str, args: &[&str], answer: &str) -> (Done, String) {
         let program = self.command(args);
         let (mut shown, tell) = std::io::pipe().unwrap();
         let mut command = Command::new("bash");
         command.args(["-c", "exec 3>&0 0</dev/null; exec \"$@\"", "bash", "python3", "-c", TERMINAL]);
-        command.args(["to let this happen: ", &format!("{answer}\n")]);
+        command.args(["to let this happen: ", &format!("{answer}\n"), meanwhile]);
         command.arg(program.get_program()).args(program.get_args()).current_dir(self.project());
         for (name, value) in program.get_envs() {
             match value {

@@ -1,0 +1,474 @@
+//! What is asked with an agent's authority, over the socket of a real host process: an agent has what the operator lets
+//! agents have, and nothing that it can say changes that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use skillhost::process::{self, HostProcess};
+use skillhost_api::caller::Caller;
+use skillhost_api::client::Client;
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::io::CallIo;
+use skillhost_api::types::{
+    ApprovalKind, ApprovalList, AuditList, AuditRecord, Authority, Call, Command, CopyRequest, DeleteRequest,
+    ExecRequest, HostPath, ImageFilter, LaunchRequest, ListRequest, PublishRequest, Request, RunRequest, WatchRequest,
+};
+use skillhost_api::types::{
+    Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, GetHostStatus, GetRequest, GetSandbox,
+    GetScriptTemplate, ListApprovals, ListScriptTemplates, ListScripts, ListSkills, ReadFile, RevokeApproval, StopHost,
+    TailAudit, Trust,
+};
+use tokio::sync::mpsc;
+
+/// Whom the calls are for.
+const AGENT: &str = "eager";
+/// The smallest skill.
+const COMPONENT: &str = r#"(component
+    (core module $guest (func (export "run")))
+    (core instance $guest (instantiate $guest))
+    (func (export "run") (canon lift (core func $guest "run"))))"#;
+
+/// A host process with a project whose skills are not trusted.
+struct Machine {
+    home: tempfile::TempDir,
+    client: Client,
+}
+
+impl Machine {
+    async fn new(config: &str) -> Self {
+        // A socket's path has room for 108 bytes only.
+        let home = tempfile::Builder::new().prefix("sk").tempdir().unwrap();
+        for dir in ["project/skills/calm", "data"] {
+            fs::create_dir_all(home.path().join(dir)).unwrap();
+        }
+        fs::write(home.path().join("skillhost.toml"), config).unwrap();
+        let skill = home.path().join("project/skills/calm");
+        fs::write(skill.join("calm.wasm"), wat::parse_str(COMPONENT).unwrap()).unwrap();
+        fs::write(skill.join("SKILL.md"), "---\nname: calm\ndescription: It does nothing.\n---\n").unwrap();
+        let manifest = "[skill]\nname = \"calm\"\nversion = \"0.1.0\"\ncomponent = \"calm.wasm\"\n";
+        fs::write(skill.join("skill.toml"), manifest).unwrap();
+        let wanted = HostProcess {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_skillhost")),
+            state_dir: home.path().join("state"),
+            config: Some(home.path().join("skillhost.toml")),
+            backend: Some(BackendChoice::Local),
+        };
+        let client = process::connect_or_start(&wanted).await.unwrap();
+        Self { home, client }
+    }
+
+    fn project(&self) -> PathBuf {
+        self.home.path().join("project")
+    }
+
+    async fn ask(&mut self, authority: Authority, request: Request) -> Result<Value> {
+        let caller = Caller { agent: AGENT.into(), ..Caller::default() };
+        let call = Call { caller, authority, project: Some(self.project()), request };
+        // Nothing here says more before its answer than the channel holds.
+        let (output, _unread) = mpsc::channel(64);
+        self.client.answer(&call, CallIo { output, input: None }).await?.value()
+    }
+
+    async fn person(&mut self, request: Request) -> Value {
+        self.ask(Authority::Person, request).await.unwrap()
+    }
+
+    async fn owner(&mut self, request: Request) -> Value {
+        self.ask(Authority::Owner, request).await.unwrap()
+    }
+
+    async fn agent(&mut self, request: Request) -> Value {
+        self.ask(Authority::Agent, request).await.unwrap()
+    }
+
+    /// Asserts that an agent is denied this, with a message that has all of `says`.
+    async fn denied(&mut self, request: Request, says: &[&str]) -> Error {
+        let what = format!("{request:?}");
+        let error = match self.ask(Authority::Agent, request).await {
+            Ok(answer) => panic!("{what} was answered: {answer}"),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind, ErrorKind::Denied, "{what}: {error}");
+        for part in says {
+            assert!(error.message.contains(part), "{what} is refused without {part:?}: {error}");
+        }
+        error
+    }
+
+    async fn audit(&mut self) -> Vec<AuditRecord> {
+        let answer = self.owner(Request::TailAudit(TailAudit { lines: 1_000, before: None, follow: false })).await;
+        serde_json::from_value::<AuditList>(answer).unwrap().records
+    }
+
+    async fn run(&mut self) -> Result<Value> {
+        let request = Request::Run(RunRequest { skill: "calm".into(), ..RunRequest::default() });
+        self.ask(Authority::Agent, request).await
+    }
+
+    /// Whether this machine gives local sandboxes; where not, the test is counted as skipped.
+    async fn has_sandboxes(&mut self) -> bool {
+        let can = self.owner(Request::Doctor(Doctor)).await["can_sandbox"] == Value::Bool(true);
+        if !can {
+            skillhost_test_support::skip("this machine gives no local sandboxes");
+        }
+        can
+    }
+
+    async fn stop(self) {
+        drop(self.client);
+        process::stop(&self.home.path().join("state")).await.unwrap();
+    }
+}
+
+fn launch(options: Value) -> Request {
+    Request::Launch(serde_json::from_value(options).unwrap())
+}
+
+fn publish(key: &str) -> Request {
+    Request::BlackboardPublish(PublishRequest { key: key.into(), value: json!(1), ..PublishRequest::default() })
+}
+
+#[tokio::test]
+async fn what_is_only_the_owners_is_denied_and_on_record() {
+    let mut machine = Machine::new("").await;
+    let project = machine.project();
+    let recorded = [
+        ("trust.set", Request::Trust(Trust { project }), "skillhost trust"),
+        ("approval.give", Request::Approve(Approve { id: "ap_000000000000".into() }), "skillhost approve"),
+        (
+            "approval.revoke",
+            Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: Vec::new() }),
+            "skillhost approve --revoke",
+        ),
+        ("host.stop", Request::StopHost(StopHost), "skillhost host stop"),
+    ];
+    for (effect, request, remedy) in recorded {
+        machine.denied(request, &["not for agents", remedy]).await;
+        let audit = machine.audit().await;
+        let record = audit.last().unwrap();
+        assert_eq!((record.effect.as_str(), record.outcome.as_str()), (effect, "denied"), "{record:?}");
+        assert_eq!(record.agent, AGENT);
+    }
+    for (request, remedy) in [
+        (Request::ListApprovals(ListApprovals), "skillhost approve"),
+        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: false }), "skillhost audit tail"),
+        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true }), "skillhost audit tail"),
+        (Request::GetHostStatus(GetHostStatus), "skillhost host status"),
+    ] {
+        machine.denied(request, &["not for agents", remedy]).await;
+    }
+    // It is there all the same, and trusts no more than before.
+    assert!(machine.owner(Request::GetHostStatus(GetHostStatus)).await["pid"].is_u64());
+    assert_eq!(machine.owner(Request::ListSkills(ListSkills)).await["skills"][0]["state"], "untrusted");
+    // What is no secret is told.
+    assert_eq!(machine.agent(Request::ListSkills(ListSkills)).await["skills"][0]["name"], "calm");
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_is_told_what_its_owner_has_to_approve_and_cannot_approve_it() {
+    let mut machine = Machine::new("").await;
+    let refused = machine.run().await.unwrap_err();
+    let asked = refused.approval.unwrap();
+    assert_eq!((refused.kind, asked.kind, asked.approved), (ErrorKind::Denied, ApprovalKind::FirstUse, false));
+    assert_eq!(
+        (asked.skill.as_deref(), asked.agent.as_str(), asked.effect.as_str()),
+        (Some("calm"), AGENT, "skill.run")
+    );
+    // A model reads this: it says what the owner does, and nothing that it could run.
+    assert!(refused.message.contains("`skillhost approve` in a terminal"), "{}", refused.message);
+    assert!(!refused.message.contains(&asked.id), "{}", refused.message);
+    machine.denied(Request::Approve(Approve { id: asked.id.clone() }), &["not for agents"]).await;
+    assert_eq!(machine.run().await.unwrap_err().approval.unwrap().id, asked.id, "it still waits, as it did");
+    let answer = machine.owner(Request::ListApprovals(ListApprovals)).await;
+    let list: ApprovalList = serde_json::from_value(answer).unwrap();
+    assert_eq!(list.approvals, [*asked.clone()]);
+    machine.person(Request::Approve(Approve { id: asked.id.clone() })).await;
+    machine.run().await.unwrap();
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_recorded_does_not_count() {
+    let mut machine = Machine::new("").await;
+    // A log that takes these records no more, as on a disk that is full.
+    let log = rusqlite::Connection::open(machine.home.path().join("state/state.db")).unwrap();
+    log.execute_batch(
+        "CREATE TRIGGER refused BEFORE INSERT ON audit WHEN NEW.outcome = 'ok' AND NEW.effect IN ('approval.give', 'trust.set')
+         BEGIN SELECT RAISE(FAIL, 'refused'); END",
+    )
+    .unwrap();
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    let trust = Request::Trust(Trust { project: machine.project() });
+    for request in [Request::Approve(Approve { id: asked.id.clone() }), trust] {
+        machine.ask(Authority::Person, request).await.unwrap_err();
+        machine.run().await.unwrap_err();
+    }
+    log.execute_batch("DROP TRIGGER refused").unwrap();
+    machine.person(Request::Approve(Approve { id: asked.id })).await;
+    machine.run().await.unwrap();
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_persons_no_is_on_record() {
+    let mut machine = Machine::new("").await;
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    let project = machine.project();
+    let revoke = Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: vec!["/calm".into()] });
+    for (effect, request, fact) in [
+        ("approval.give", Request::Approve(Approve { id: asked.id.clone() }), ("kind", json!("first-use"))),
+        ("trust.set", Request::Trust(Trust { project: project.clone() }), ("project", json!(project))),
+        ("approval.revoke", revoke, ("directories", json!(["/calm"]))),
+        ("host.stop", Request::StopHost(StopHost), ("answer", json!("no"))),
+    ] {
+        let refused = machine.ask(Authority::Declined, request).await.unwrap_err();
+        assert!(refused.kind == ErrorKind::Denied && refused.message.contains("did not say yes"), "{refused}");
+        let record = machine.audit().await.pop().unwrap();
+        assert_eq!((record.agent.as_str(), record.effect.as_str(), record.outcome.as_str()), (AGENT, effect, "denied"));
+        assert_eq!((&record.detail["answer"], &record.detail[fact.0]), (&json!("no"), &fact.1), "{record:?}");
+    }
+    // It has no other meaning, and the question stands.
+    machine.ask(Authority::Declined, Request::ListSkills(ListSkills)).await.unwrap_err();
+    let given = machine.audit().await.into_iter().find(|record| record.effect == "approval.give").unwrap();
+    assert_eq!((&given.detail["approval"], &given.detail["skill"]), (&json!(asked.id), &json!("calm")));
+    assert!(given.detail["what"].as_str().unwrap().contains("run this skill"), "{given:?}");
+    machine.person(Request::Approve(Approve { id: asked.id })).await;
+    machine.run().await.unwrap();
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn the_owners_program_does_not_say_yes_in_its_owners_place() {
+    let mut machine = Machine::new("").await;
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    let requests = |machine: &Machine| {
+        [
+            ("approval.give", Request::Approve(Approve { id: asked.id.clone() })),
+            ("trust.set", Request::Trust(Trust { project: machine.project() })),
+            (
+                "approval.revoke",
+                Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: Vec::new() }),
+            ),
+        ]
+    };
+    for (effect, request) in requests(&machine) {
+        let refused = machine.ask(Authority::Owner, request).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Denied, "{refused}");
+        assert!(refused.message.contains("in a terminal") && refused.message.contains("shows forms"), "{refused}");
+        let audit = machine.audit().await;
+        let record = audit.last().unwrap();
+        assert_eq!((record.effect.as_str(), record.outcome.as_str()), (effect, "denied"), "{record:?}");
+    }
+    machine.run().await.unwrap_err();
+    // What takes away needs nobody.
+    machine.owner(Request::Distrust(Distrust { project: machine.project() })).await;
+    machine.stop().await;
+
+    // Where the operator says so, it does.
+    let mut machine = Machine::new("[approvals]\nwithout-terminal = true\n").await;
+    let asked = machine.run().await.unwrap_err().approval.unwrap();
+    machine.owner(Request::Approve(Approve { id: asked.id })).await;
+    machine.run().await.unwrap();
+    let kept = machine.owner(Request::ListApprovals(ListApprovals)).await;
+    let directories = vec![kept["kept"][0]["directory"].as_str().unwrap().to_owned()];
+    machine.owner(Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories })).await;
+    machine.run().await.unwrap_err();
+    machine.owner(Request::Trust(Trust { project: machine.project() })).await;
+    machine.run().await.unwrap();
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn two_tenants_share_a_question_and_learn_nothing_of_each_other() {
+    let mut machine = Machine::new("").await;
+    let first = machine.run().await.unwrap_err().approval.unwrap();
+    let caller = Caller { tenant: "other".into(), session: "theirs".into(), agent: "curious".into() };
+    let request = Request::Run(RunRequest { skill: "calm".into(), ..RunRequest::default() });
+    let call = Call { caller, authority: Authority::Agent, project: Some(machine.project()), request };
+    let (output, _unread) = mpsc::channel(1);
+    let second = machine.client.answer(&call, CallIo { output, input: None }).await.unwrap_err().approval.unwrap();
+    assert_eq!((&first.id, &first.what), (&second.id, &second.what));
+    assert_eq!((second.agent.as_str(), second.session.as_str()), ("curious", "theirs"));
+    machine.stop().await;
+}
+
+const NARROW: &str = r#"
+[policy]
+network = ["none", "bridge"]
+[policy.agents]
+roles = ["default"]
+network = ["none"]
+cpus = 0.5
+memory-mib = 64
+copy-in = ["data"]
+blackboard = { publish = ["mine:*", "shell:**"], read = ["mine:*", "open:**"] }
+[roots.data]
+path = "data"
+"#;
+
+#[tokio::test]
+async fn a_launch_beyond_what_agents_have_names_the_key_that_would_allow_it() {
+    let mut machine = Machine::new(NARROW).await;
+    for (options, key) in [
+        (json!({"role": "build"}), "`roles`"),
+        (json!({"role": "default", "network": "bridge"}), "`network = [\"none\", \"bridge\"]`"),
+        (json!({"role": "default", "cpus": 0.6}), "`cpus` and `memory-mib`"),
+        (json!({"role": "default", "memory_mib": 65}), "`cpus` and `memory-mib`"),
+    ] {
+        machine.denied(launch(options), &["agents", key, "[policy.agents]"]).await;
+        let audit = machine.audit().await;
+        let record = audit.last().unwrap();
+        assert_eq!((record.effect.as_str(), record.outcome.as_str()), ("sandbox.launch", "denied"), "{record:?}");
+    }
+    // What it may not use it may not look at.
+    for request in [
+        Request::ListScripts(ListScripts { image_role: Some("build".into()) }),
+        Request::ListScriptTemplates(ListScriptTemplates { image_role: "build".into() }),
+        Request::GetScriptTemplate(GetScriptTemplate { image_role: "build".into(), name: "x".into() }),
+    ] {
+        machine.denied(request, &["`roles`", "[policy.agents]"]).await;
+    }
+    let images = machine.agent(Request::ListImages(ImageFilter::default())).await;
+    let roles: Vec<_> = images["images"].as_array().unwrap().iter().map(|image| &image["role"]).collect();
+    assert_eq!(roles, ["default"], "{images}");
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn the_network_is_the_policys_where_nothing_is_said_of_agents() {
+    let mut machine = Machine::new("").await;
+    let options = json!({"role": "default", "network": "bridge"});
+    machine.denied(launch(options), &["[policy.agents]"]).await;
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn keys_outside_the_patterns_and_the_hosts_own_are_denied() {
+    let mut machine = Machine::new(NARROW).await;
+    machine.agent(publish("mine:a")).await;
+    machine.owner(publish("secret:a")).await;
+    machine.owner(publish("open:a:b")).await;
+    machine.denied(publish("open:a:b"), &["`blackboard = { publish = [\"open:a:b\"] }`", "[policy.agents]"]).await;
+    machine.denied(publish("shell:stream:x"), &["the host alone"]).await;
+    machine.denied(Request::BlackboardGet(GetRequest { key: "secret:a".into() }), &["read", "[policy.agents]"]).await;
+    let delete = |key: &str| DeleteRequest { key: key.into(), if_version: None };
+    machine.denied(Request::BlackboardDelete(delete("open:a:b")), &["publish", "[policy.agents]"]).await;
+    machine.denied(Request::BlackboardDelete(delete("shell:exec:x:complete")), &["the host alone"]).await;
+    let listed = machine.agent(Request::BlackboardList(ListRequest::default())).await;
+    let keys: Vec<_> = listed["entries"].as_array().unwrap().iter().map(|entry| &entry["key"]).collect();
+    assert_eq!(keys, ["mine:a", "open:a:b"], "{listed}");
+    assert_eq!(machine.agent(Request::BlackboardGet(GetRequest { key: "open:a:b".into() })).await["value"], 1);
+    machine.agent(Request::BlackboardDelete(delete("mine:a"))).await;
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn whom_no_key_is_shown_watches_nothing_and_the_hosts_keys_are_closed_by_default() {
+    let mut machine = Machine::new("[policy.agents]\nblackboard = { read = [] }\n").await;
+    machine.denied(Request::BlackboardWatch(WatchRequest::default()), &["watch", "[policy.agents]"]).await;
+    machine.agent(publish("any:key:at:all")).await;
+    machine.denied(publish("shell:exec:x:complete"), &["the host alone"]).await;
+    machine.stop().await;
+}
+
+async fn launched(machine: &mut Machine) -> String {
+    let answer = machine.agent(launch(json!({"role": "default"}))).await;
+    answer["container_id"].as_str().unwrap().to_owned()
+}
+
+fn copy(id: &str, host: HostPath) -> CopyRequest {
+    CopyRequest { container_id: id.into(), host, sandbox: "copied".into() }
+}
+
+fn root(root: &str, path: &str) -> HostPath {
+    HostPath::Root { root: root.into(), path: path.into() }
+}
+
+#[tokio::test]
+async fn host_paths_are_reached_by_the_names_of_roots_alone() {
+    let mut machine = Machine::new(NARROW).await;
+    if !machine.has_sandboxes().await {
+        return machine.stop().await;
+    }
+    let home = machine.home.path().to_owned();
+    fs::write(home.join("data/open"), "1").unwrap();
+    fs::write(home.join("secret"), "1").unwrap();
+    let id = launched(&mut machine).await;
+    let listed = machine.agent(Request::GetSandbox(GetSandbox { container_id: id.clone() })).await;
+    assert_eq!((&listed["sandbox"]["cpus"], &listed["sandbox"]["memory_mib"]), (&json!(0.5), &json!(64)), "{listed}");
+
+    let owners = |name: &str| HostPath::Owner(home.join(name));
+    machine.denied(Request::CopyIn(CopyIn(copy(&id, owners("data/open")))), &["name a root"]).await;
+    machine.denied(Request::CopyOut(CopyOut(copy(&id, owners("data/new")))), &["name a root"]).await;
+    machine
+        .denied(
+            Request::CopyIn(CopyIn(copy(&id, root("project", ".")))),
+            &["`copy-in = [\"project\"]`", "[policy.agents]"],
+        )
+        .await;
+    machine
+        .denied(
+            Request::CopyOut(CopyOut(copy(&id, root("data", "new")))),
+            &["`copy-out = [\"data\"]`", "[policy.agents]"],
+        )
+        .await;
+    assert_eq!(machine.agent(Request::CopyIn(CopyIn(copy(&id, root("data", "open"))))).await["files"], 1);
+    // The root is where it ends.
+    machine.ask(Authority::Agent, Request::CopyIn(CopyIn(copy(&id, root("data", "../secret"))))).await.unwrap_err();
+    assert!(!Path::new(&home.join("data/new")).exists());
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn without_rules_an_agent_copies_in_from_its_project_and_out_to_nowhere() {
+    let mut machine = Machine::new("").await;
+    if !machine.has_sandboxes().await {
+        return machine.stop().await;
+    }
+    let id = launched(&mut machine).await;
+    let copied = machine.agent(Request::CopyIn(CopyIn(copy(&id, root("project", "skills"))))).await;
+    assert_eq!(copied["files"], 3, "{copied}");
+    let out = Request::CopyOut(CopyOut(copy(&id, root("project", "copied"))));
+    machine.denied(out, &["`copy-out = [\"project\"]`", "[policy.agents]"]).await;
+    assert!(!machine.project().join("copied").exists());
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_of_the_session_that_is_more_than_agents_have_is_closed_to_them() {
+    let mut machine = Machine::new("[policy.agents]\nroles = []\n").await;
+    if !machine.has_sandboxes().await {
+        return machine.stop().await;
+    }
+    let answer = machine.owner(launch(json!({"role": "default"}))).await;
+    let id = answer["container_id"].as_str().unwrap().to_owned();
+    let command = Command::Argv(vec!["true".into()]);
+    let exec = ExecRequest { container_id: id.clone(), command, ..ExecRequest::default() };
+    machine.denied(Request::Exec(exec.clone()), &["`roles`", "[policy.agents]"]).await;
+    let read =
+        Request::ReadFile(ReadFile { container_id: id, path: "/etc/hostname".into(), offset: 0, max_bytes: None });
+    machine.denied(read, &["`roles`", "[policy.agents]"]).await;
+    assert_eq!(machine.owner(Request::Exec(exec)).await["exit_code"], 0);
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_say_whose_it_is_is_nobodys() {
+    let call = |authority: &str| {
+        let caller = json!({"tenant": "t", "session": "s", "agent": "a"});
+        let mut call = json!({"caller": caller, "request": Request::GetHostStatus(GetHostStatus)});
+        if !authority.is_empty() {
+            call["authority"] = json!(authority);
+        }
+        serde_json::from_value::<Call>(call).map(|call| call.authority)
+    };
+    assert!(call("").unwrap_err().to_string().contains("authority"));
+    assert_eq!(call("owner").unwrap(), Authority::Owner);
+    assert_eq!(call("agent").unwrap(), Authority::Agent);
+    assert!(call("root").is_err());
+    // It is said in the call, and nothing in what is asked can say it.
+    assert!(serde_json::from_value::<RunRequest>(json!({"skill": "calm", "authority": "owner"})).is_err());
+    assert!(serde_json::from_value::<LaunchRequest>(json!({"role": "default", "authority": "owner"})).is_err());
+}

@@ -1,0 +1,102 @@
+//! Components are compiled in a process of their own: what is made to make the compiler go on for ever, or take all
+//! memory, ends that process with an error that says so, and the host goes on.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::hostile::{Machine, nothing};
+use skillhost::apart::Bounds;
+use skillhost::engine::compile::BOUNDS;
+use skillhost::host::HostOptions;
+use skillhost_api::error::ErrorKind;
+
+async fn machine(bounds: Bounds) -> Machine {
+    let describer = Some(env!("CARGO_BIN_EXE_skillhost").into());
+    Machine::with(HostOptions { describer, compile_bounds: Some(bounds), ..HostOptions::default() }).await
+}
+
+/// A component of `loops` loops within each other around a use of `locals` variables. Each variable is carried into each
+/// loop, so that the compiler has their product to do, and the component is their sum.
+fn grid(loops: usize, locals: usize) -> Vec<u8> {
+    let mut text = String::from("(component (core module $guest (func (export \"run\") (param i64) (local");
+    text.push_str(&" i64".repeat(locals));
+    text.push(')');
+    text.push_str(&"(loop ".repeat(loops));
+    for local in 1..=locals {
+        write!(text, "(local.set {local} (i64.add (local.get {local}) (local.get 0)))").unwrap();
+    }
+    for depth in 0..loops {
+        write!(text, "(br_if 0 (i64.gt_s (local.get {}) (i64.const {depth}))))", 1 + depth % locals).unwrap();
+    }
+    text.push_str(
+        ")) (core instance $guest (instantiate $guest)) (func (export \"run\") (param \"n\" s64) (canon lift (core func $guest \"run\"))))",
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Calls a component that cannot be compiled within the bounds, and sees that the host has not suffered.
+async fn refused(bounds: Bounds, kind: ErrorKind, says: &[&str]) {
+    let machine = machine(bounds).await;
+    machine.add_component("grid", &grid(1_000, 20_000), "");
+    machine.run("grid", serde_json::json!({"n": -1})).await.fails(kind, says);
+    machine.holds_nothing();
+    assert_eq!(compiled(&machine), 0, "nothing of it is left");
+    machine.add("spin", "fuel = 1_000_000");
+    machine.run("spin", nothing()).await.fails(ErrorKind::QuotaExceeded, &["fuel"]);
+    assert_eq!(compiled(&machine), 1);
+}
+
+/// Files of the compile cache.
+fn compiled(machine: &Machine) -> usize {
+    std::fs::read_dir(machine.state().join("compiled")).unwrap().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_compiled_apart_runs_here() {
+    let machine = machine(BOUNDS).await;
+    machine.add_component("grid", &grid(2, 2), "");
+    machine.run("grid", serde_json::json!({"n": -1})).await.ok();
+    assert_eq!(compiled(&machine), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compile_without_end_is_ended_by_its_processor_time() {
+    refused(
+        Bounds { cpu_seconds: 1, ..BOUNDS },
+        ErrorKind::InvalidArgument,
+        &["signal: 24", "1 s of processor time", "build it again"],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compile_without_end_is_ended_by_the_clock() {
+    refused(
+        Bounds { wall: Duration::from_secs(1), ..BOUNDS },
+        ErrorKind::Unavailable,
+        &["had not ended in time", "try again"],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compile_that_takes_all_memory_is_ended() {
+    refused(
+        Bounds { memory_mib: 256, ..BOUNDS },
+        ErrorKind::InvalidArgument,
+        &["256 MiB", "memory allocation", "build it again"],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_a_component_is_said() {
+    let machine = machine(BOUNDS).await;
+    // Its types are as they should be, its code is not.
+    let text = "(component (core module $guest (func (export \"run\") (result i32) (i64.const 0)))
+        (core instance $guest (instantiate $guest)) (func (export \"run\") (result u32) (canon lift (core func $guest \"run\"))))";
+    machine.add_component("broken", &wat::parse_str(text).unwrap(), "");
+    let says = ["does not take the component", "type mismatch"];
+    machine.run("broken", nothing()).await.fails(ErrorKind::InvalidArgument, &says);
+    machine.holds_nothing();
+}

@@ -1,0 +1,209 @@
+//! A supervisor that is frozen holds nobody: whoever waits is told, and it is a sandbox like any other once it goes on.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::support::{Sandbox, ending, events, skip, stdout, until, user};
+use futures_util::FutureExt as _;
+use rustix::process::{Pid, Signal, kill_process};
+use skillhost::sandbox::link::{CloseReason, Ending, ExecEvent, ExecSpec, Part, SessionSpec};
+use skillhost_api::error::{ErrorKind, Result};
+
+/// How long a supervisor of these tests may say nothing.
+const SILENCE: Duration = Duration::from_secs(2);
+/// More than any window, in MiB.
+const LONG: usize = 8;
+
+async fn sandbox() -> Sandbox {
+    Sandbox::start_with(|config| {
+        config.silence = SILENCE;
+        config.sandbox = "sb_frozen".into();
+    })
+    .await
+}
+
+impl Frozen<'_> {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.0.init).unwrap(), signal).unwrap();
+    }
+
+    fn goes_on(self) {
+        drop(self);
+    }
+}
+
+/// A sandbox whose PID 1 is stopped, until this is dropped.
+struct Frozen<'a>(&'a Sandbox);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+    }
+}
+
+fn freeze(sandbox: &Sandbox) -> Frozen<'_> {
+    let frozen = Frozen(sandbox);
+    frozen.signal(Signal::STOP);
+    frozen
+}
+
+#[track_caller]
+fn is_unavailable<T: Debug>(what: &str, result: Result<T>) {
+    let error = result.expect_err(what);
+    assert_eq!(error.kind, ErrorKind::Unavailable, "{what}: {error}");
+    assert!(error.message.contains("sb_frozen does not answer"), "{what}: {error}");
+}
+
+#[tokio::test]
+async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
+    if skip() {
+        return;
+    }
+    let sandbox = sandbox().await;
+    let link = &sandbox.link;
+    std::fs::write(sandbox.dir.path().join("workspace/file"), "content").unwrap();
+    // What is under way, and what is asked for before anybody can know.
+    let mut runs = sandbox.sh("echo up; sleep 1000").await;
+    while !matches!(runs.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
+    let mut feeds = link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sleep", "1000"], user()) }).await.unwrap();
+    let mut shell = link.session(SessionSpec { cwd: None, env: [].into(), home: "/tmp".into(), user: user() }).unwrap();
+    assert!(matches!(shell.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    let mut watch = link.watch(user(), ".").await.unwrap();
+    watch.next().await.unwrap();
+    let frozen = freeze(&sandbox);
+    let mut input = feeds.stdin().unwrap();
+    let mut fresh = sandbox.sh("true").await;
+    shell.line("echo late", None).unwrap();
+    let reads = async {
+        let mut read = link.read_file(user(), "file", Part::whole(None)).await?;
+        read.next().await
+    };
+    let list = link.list(user(), ".", 10);
+    let stat = link.stat(user(), "file");
+    let write = link.write_file(user(), "written", 0o644, &b"x"[..]);
+    let tree = async {
+        let transfer = link.tree_out(user(), ".")?;
+        let socket = transfer.socket();
+        // A thread that waits for what never comes, as that of a copy does.
+        let work = tokio::task::spawn_blocking(move || {
+            let mut byte = [0];
+            rustix::io::read(&*socket, &mut byte)
+                .map(|len| (len > 0).then_some(()))
+                .map_err(|error| skillhost_api::error::Error::from(std::io::Error::from(error)))
+        });
+        transfer.finish(work).await
+    };
+    let control = runs.control();
+    let (runs, feeds, fresh, line, watch, reads, list, stat, write, tree, signal) = tokio::join!(
+        runs.next(),
+        input.write(vec![0; 1 << 20]),
+        fresh.next(),
+        shell.next(),
+        watch.next(),
+        reads,
+        list,
+        stat,
+        write,
+        tree,
+        control.confirm()
+    );
+    is_unavailable("a command that runs", runs);
+    is_unavailable("standard input", feeds);
+    is_unavailable("a command that is started", fresh);
+    is_unavailable("a line of a shell", line);
+    is_unavailable("a watch", watch);
+    is_unavailable("reading a file", reads);
+    is_unavailable("a listing", list);
+    is_unavailable("a look", stat);
+    is_unavailable("writing a file", write);
+    is_unavailable("a tree", tree);
+    is_unavailable("a signal", signal);
+    // From now on it is known.
+    is_unavailable("another command", link.exec(ExecSpec::argv(["true"], user())).await);
+    is_unavailable("another line", shell.line("true", None));
+    assert!(!link.answers() && !link.is_closed());
+    assert_eq!(link.shutdown().now_or_never(), Some(None), "it does not wait for a goodbye");
+    frozen.goes_on();
+}
+
+#[tokio::test]
+async fn once_it_goes_on_it_is_a_sandbox_like_any_other_and_has_ended_what_was_given_up() {
+    if skip() {
+        return;
+    }
+    let sandbox = sandbox().await;
+    let mut given_up = sandbox.sh("echo up; sleep 98762").await;
+    while !matches!(given_up.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
+    let mut patient = sandbox.sh("sleep 98763").await;
+    assert!(matches!(patient.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    let frozen = freeze(&sandbox);
+    is_unavailable("a command that runs", given_up.next().await);
+    drop(given_up);
+    // Whoever waits for nothing in particular goes on waiting.
+    let later = tokio::select! {
+        biased;
+        event = patient.next_at_last() => Some(event),
+        () = std::future::ready(()) => None,
+    };
+    assert!(later.is_none(), "{later:?}");
+    frozen.goes_on();
+    until("it answers again", || sandbox.link.answers()).await;
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+    until("what was given up is gone", || !sandbox.processes().iter().any(|(_, line)| line.contains("98762"))).await;
+    assert!(sandbox.processes().iter().any(|(_, line)| line.contains("98763")), "the other one runs on");
+    patient.kill();
+    assert_eq!(ending(&events(&mut patient).await), Some(Ending::Cancelled));
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_in_the_cold_is_renewed_by_a_host_that_is_still_there() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start_with(|config| {
+        config.silence = SILENCE;
+        config.lease = Duration::from_secs(1);
+    })
+    .await;
+    let frozen = freeze(&sandbox);
+    // Longer than the lease: until it is known that nothing comes.
+    until("it does not answer", || !sandbox.link.answers()).await;
+    frozen.goes_on();
+    until("it answers again", || sandbox.link.answers() || sandbox.link.is_closed()).await;
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+    assert!(!matches!(sandbox.link.closed().now_or_never(), Some(CloseReason::Bye(_))));
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_while_both_ends_were_frozen_is_renewed() {
+    if skip() {
+        return;
+    }
+    let lease = Duration::from_secs(1);
+    let sandbox = Sandbox::start_with(|config| config.lease = lease).await;
+    let frozen = freeze(&sandbox);
+    // As when a machine sleeps, for longer than the lease and than its end is noticed late: the host's end is on this thread, too.
+    std::thread::sleep(3 * lease);
+    frozen.goes_on();
+    // It sees how late it is before anything comes that it could read.
+    while !std::fs::read_to_string(format!("/proc/{}/stat", sandbox.init)).unwrap().contains(") S ") {
+        std::thread::yield_now();
+    }
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+}
+
+#[tokio::test]
+async fn a_command_that_says_nothing_for_long_is_not_taken_for_a_frozen_one() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start_with(|config| config.silence = Duration::from_millis(500)).await;
+    let mut exec = sandbox.sh("sleep 2; echo done").await;
+    assert_eq!(stdout(&events(&mut exec).await), "done\n");
+    // Nor is a reader that takes nothing in all that time.
+    let mut flood = sandbox.sh(&format!("head -c {} /dev/zero", LONG << 20)).await;
+    assert!(matches!(flood.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    let mut quiet = sandbox.sh("sleep 2").await;
+    events(&mut quiet).await;
+    assert_eq!(stdout(&events(&mut flood).await).len(), LONG << 20);
+}

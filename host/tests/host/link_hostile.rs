@@ -1,0 +1,269 @@
+//! A supervisor that lies, and a host that talks nonsense: the other end hangs up, says why, and lives on.
+
+use std::fs::File;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use crate::support::peer::{Peer, link};
+use crate::support::{skip, stdout, user};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use skillhost::sandbox::link::{CloseReason, Exec, ExecEvent, ExecSpec, HelloConfig, Link, Listener, SOCKET_NAME};
+use skillhost_api::error::{ErrorKind, Result};
+use skillhost_protocol::frame::encode_control;
+use skillhost_protocol::{
+    Ending, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MIN_WINDOW, STDIN_WINDOW, SandboxConfig, ToHost,
+    ToSupervisor, VERSION,
+};
+
+async fn link_with_exec() -> (tempfile::TempDir, Link, Peer, Exec) {
+    let dir = tempfile::tempdir().unwrap();
+    let (link, mut peer) = link(dir.path()).await;
+    let exec = link.exec(ExecSpec { window: 0, ..ExecSpec::argv(["true"], user()) }).await.unwrap();
+    peer.until(|message| matches!(message, ToSupervisor::Exec(_)));
+    (dir, link, peer, exec)
+}
+
+async fn rest(exec: &mut Exec) -> Result<Vec<ExecEvent>> {
+    let mut events = Vec::new();
+    while let Some(event) = exec.next().await? {
+        events.push(event);
+    }
+    Ok(events)
+}
+
+fn started() -> ToHost {
+    ToHost::Started { pid: 7, argv: vec!["true".into()] }
+}
+
+// The other end is spoken in blocking calls, so the link needs a thread of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn lies_end_the_link_and_fail_its_execs() {
+    type Lie = (&'static str, fn(&mut Peer));
+    let lies: &[Lie] = &[
+        ("more output than it was given room for", |peer| {
+            peer.control(1, &started());
+            for _ in 0..2 {
+                peer.data(Kind::Stdout, 1, &[0; 64 * 1024]);
+            }
+        }),
+        // One byte at a time is no way around that.
+        ("more output than it was given room for", |peer| {
+            for _ in 0..200 {
+                peer.data(Kind::Stderr, 1, b"x");
+            }
+        }),
+        ("out of order", |peer| peer.control(1, &ToHost::Exited(Ending::Code(0)))),
+        ("out of order", |peer| {
+            peer.control(1, &started());
+            peer.control(1, &started());
+        }),
+        ("out of order", |peer| peer.control(1, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 })),
+        ("output is missing", |peer| {
+            peer.control(1, &started());
+            peer.control(1, &ToHost::Exited(Ending::Code(0)));
+            peer.control(1, &ToHost::Closed { stdout_bytes: 1, stderr_bytes: 0 });
+        }),
+        ("more room for standard input", |peer| peer.control(1, &ToHost::StdinCredit { bytes: STDIN_WINDOW })),
+        ("standard input from a sandbox", |peer| peer.data(Kind::Stdin, 1, b"x")),
+        ("a frame of 4294967295 bytes", |peer| peer.raw(&[255, 255, 255, 255, 0, 1, 0, 0, 0])),
+        ("unknown frame kind", |peer| peer.raw(&[1, 0, 0, 0, 77, 1, 0, 0, 0, 0])),
+        ("cannot decode", |peer| peer.raw(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 250])),
+        ("for the connection", |peer| peer.control(0, &started())),
+    ];
+    for (says, lie) in lies {
+        let (_dir, link, mut peer, mut exec) = link_with_exec().await;
+        lie(&mut peer);
+        // Nothing is taken meanwhile: that would give room back.
+        assert!(matches!(link.closed().await, CloseReason::Protocol(_)), "{says}");
+        let error = rest(&mut exec).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
+        assert!(error.message.contains(says), "{says}: {error}");
+        peer.wait_for_the_end();
+        assert_eq!(link.exec(ExecSpec::argv(["true"], user())).await.unwrap_err().kind, ErrorKind::SandboxDied);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_to_nobody_is_dropped() {
+    let (_dir, _link, mut peer, mut exec) = link_with_exec().await;
+    peer.control(99, &started());
+    peer.data(Kind::Stdout, 99, b"nobody's");
+    peer.control(1, &started());
+    peer.data(Kind::Stdout, 1, b"out");
+    peer.control(1, &ToHost::Exited(Ending::Code(3)));
+    peer.control(1, &ToHost::Closed { stdout_bytes: 3, stderr_bytes: 0 });
+    let events = rest(&mut exec).await.unwrap();
+    assert_eq!(stdout(&events), "out");
+    assert_eq!(crate::support::ending(&events), Some(Ending::Code(3)));
+}
+
+#[tokio::test]
+async fn only_the_expected_process_is_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Listener::bind(dir.path()).unwrap();
+    let mut peer = Peer::connect(dir.path());
+    peer.hello(VERSION);
+    let accept = tokio::spawn(listener.accept(Some(1), HelloConfig::default()));
+    tokio::task::spawn_blocking(move || peer.wait_for_the_end()).await.unwrap();
+    assert!(!accept.is_finished());
+    accept.abort();
+}
+
+#[tokio::test]
+async fn another_version_is_refused_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Listener::bind(dir.path()).unwrap();
+    Peer::connect(dir.path()).hello(VERSION + 1);
+    let error = listener.accept(None, HelloConfig::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::SandboxDied);
+    assert!(error.message.contains("launch a new sandbox"), "{error}");
+}
+
+#[tokio::test]
+async fn a_long_path_and_an_old_socket_are_no_hindrance() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    drop(Listener::bind(&deep).unwrap());
+    drop(Listener::bind(&deep).unwrap());
+    let error = Listener::bind(&dir.path().join("none")).unwrap_err();
+    // A directory of the host's own is nothing that a caller named.
+    assert_eq!(error.kind, ErrorKind::Other, "{error}");
+}
+
+#[tokio::test]
+async fn a_supervisor_survives_a_host_that_talks_nonsense() {
+    if skip() {
+        return;
+    }
+    let (dir, listener, mut unshare, init) = crate::support::prepare();
+    drop(listener);
+    let run = dir.path().join("run");
+    let nonsense: Vec<Vec<u8>> = {
+        let frame = |exec, message: &ToSupervisor| {
+            let mut frame = Vec::new();
+            encode_control(exec, message, &mut frame).unwrap();
+            frame
+        };
+        vec![
+            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            vec![255; 4096],
+            frame(0, &ToSupervisor::Shutdown),
+            frame(1, &ToSupervisor::Kill),
+            Header { kind: Kind::Stdin, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+            Header { kind: Kind::Stdout, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+        ]
+    };
+    let served = tokio::task::spawn_blocking(move || {
+        std::fs::remove_file(run.join(SOCKET_NAME)).unwrap();
+        let listener = UnixListener::bind(run.join(SOCKET_NAME)).unwrap();
+        for bytes in nonsense {
+            let (stream, _) = listener.accept().unwrap();
+            let mut peer = Peer::new(stream);
+            peer.raw(&bytes);
+            // It says why and hangs up, and comes again.
+            peer.wait_for_the_end();
+        }
+        run
+    });
+    let run = served.await.unwrap();
+    let listener = Listener::bind(&run).unwrap();
+    let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+}
+
+/// A host that has said hello, and then sends `bytes` with so many descriptors of this file.
+fn greeted(listener: &UnixListener, bytes: &[u8], descriptors: usize) -> UnixStream {
+    let (stream, _) = listener.accept().unwrap();
+    let config = SandboxConfig { lease_ms: 60_000, wall_ms: 0, idle_ms: 0, grace_ms: 200, workspace: "/tmp".into() };
+    let hello = HostHello { magic: MAGIC, version: VERSION, build: "test".into(), config };
+    let mut frame = Vec::new();
+    encode_control(0, &ToSupervisor::Hello(hello), &mut frame).unwrap();
+    (&stream).write_all(&frame).unwrap();
+    let file = File::open(file!().trim_start_matches("host/")).unwrap();
+    let passed = vec![file.as_fd(); descriptors];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if descriptors > 0 {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+    }
+    sendmsg(&stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    stream
+}
+
+/// What the supervisor says before it hangs up.
+fn heard(mut stream: UnixStream) -> String {
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    String::from_utf8_lossy(&heard).into_owned()
+}
+
+/// How often a process has this file open.
+fn times_open(pid: i32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to.ends_with("link_hostile.rs"))).count()
+}
+
+#[tokio::test]
+async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
+    if skip() {
+        return;
+    }
+    let (dir, listener, mut unshare, init) = crate::support::prepare();
+    drop(listener);
+    let run = dir.path().join("run");
+    let start = |op| {
+        let mut frame = Vec::new();
+        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW, framed: false };
+        encode_control(1, &ToSupervisor::File(start), &mut frame).unwrap();
+        frame
+    };
+    let stat = start(FileOp::Stat { path: "/".into() });
+    let tree = start(FileOp::TreeIn { path: "x".into() });
+    let served = tokio::task::spawn_blocking(move || {
+        std::fs::remove_file(run.join(SOCKET_NAME)).unwrap();
+        let listener = UnixListener::bind(run.join(SOCKET_NAME)).unwrap();
+        for (bytes, descriptors, says) in [
+            (&tree, 0, "a message without the descriptor that belongs to it"),
+            (&tree, 2, "more than one descriptor with a message"),
+            (&tree, 8, "more than one descriptor with a message"),
+        ] {
+            let heard = heard(greeted(&listener, bytes, descriptors));
+            assert!(heard.contains(says), "{descriptors}: {heard}");
+        }
+        // What nobody claims is closed, and no reason to hang up.
+        let mut stream = greeted(&listener, &stat, 1);
+        let mut peer = Peer::new(stream.try_clone().unwrap());
+        peer.until(|message| matches!(message, ToHost::Closed { .. }));
+        assert_eq!(times_open(init), 0);
+        stream.write_all(&[255; 9]).unwrap();
+        assert!(heard(stream).contains("unknown frame kind"));
+        run
+    });
+    let run = served.await.unwrap();
+    let listener = Listener::bind(&run).unwrap();
+    let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");
+    assert_eq!(times_open(init), 0);
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
+}
+
+#[test]
+fn the_supervisor_runs_as_pid_1_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("supervisor");
+    crate::support::install(&program);
+    let run = |args: &[&str]| std::process::Command::new(&program).args(args).output().unwrap();
+    let output = run(&["connect", "socket"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("only as PID 1"));
+    let output = run(&[]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("usage: supervisor connect PATH"));
+}

@@ -1,0 +1,38 @@
+//! What the host does, from within its own process. All of it is one program, since each would link the whole host; each
+//! file is a behaviour.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod agent_authority;
+mod cli;
+mod common;
+mod compile_apart;
+mod component_features;
+mod copies_hostile;
+mod copies_leave_nothing;
+mod copies_links;
+mod copies_sparse;
+mod descriptor;
+mod discovery;
+mod hostile;
+mod limits_bite;
+mod link_frozen;
+mod link_hostile;
+mod many_execs;
+mod nothing_accumulates;
+mod process;
+mod python_component;
+mod records_stay_small;
+mod sandbox_docker;
+mod stays_for_those_who_come_back;
+mod supervisor_bridge;
+mod supervisor_copies;
+mod supervisor_exec;
+mod supervisor_files;
+mod supervisor_shells;
+mod supervisor_streams;
+mod supervisor_trees;
+mod support;
+mod typed_actions;
+mod what_fits_the_schema_is_taken;
+mod workspace_pipes;

@@ -1,0 +1,106 @@
+//! Twenty thousand commands in a row leave host and supervisor as the first thousand did.
+//!
+//! One test, so that what this process uses is what they used.
+
+use std::fs;
+
+use crate::hostile::Machine;
+use skillhost::host::HostOptions;
+use skillhost_api::error::ErrorKind;
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{Command, ExecRequest, LaunchRequest, Request};
+
+/// Until here caches, pools and threads come up as they are first needed.
+const FIRST: usize = 1_000;
+/// And until here the database's cache of pages, which has its own bound, as the audit log grows.
+const HALF: usize = 10_000;
+const ALL: usize = 20_000;
+/// What memory may have grown by from the first thousand on: the database's cache, and as much again.
+const MARGIN_KIB: u64 = 4_096;
+/// And in the second half. A leak of 64 bytes for each command would be more.
+const HALF_MARGIN_KIB: u64 = 600;
+
+/// What a process uses.
+#[derive(Debug)]
+struct Used {
+    resident_kib: u64,
+    descriptors: usize,
+    threads: usize,
+    /// Those that have ended and were not waited for among them.
+    children: usize,
+}
+
+impl Used {
+    fn of(pid: i32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let count = |dir: &str| fs::read_dir(format!("/proc/{pid}/{dir}")).unwrap().count();
+        let children = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| {
+            let path = task.unwrap().path().join("children");
+            fs::read_to_string(path).unwrap().split_whitespace().count()
+        });
+        Self {
+            resident_kib: resident.trim().trim_end_matches(" kB").parse().unwrap(),
+            descriptors: count("fd"),
+            threads: count("task"),
+            children: children.sum(),
+        }
+    }
+
+    /// Nothing is more than it was. A reserve that is being refilled, or a connection of the measurement's own, is a few.
+    fn has_not_grown_since(&self, before: &Self, margin_kib: u64, who: &str) {
+        let few = 8;
+        let grown = self.resident_kib > before.resident_kib + margin_kib
+            || self.descriptors > before.descriptors + few
+            || self.threads > before.threads
+            || self.children > before.children + few;
+        assert!(!grown, "{who}: before {before:?}, after {self:?}");
+    }
+}
+
+/// A sandbox's supervisor: PID 1 of a namespace in which the sandbox's own files are mounted.
+fn supervisor(id: &str) -> i32 {
+    let mut found = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let inside: Vec<_> = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().collect();
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+        (inside.len() > 1 && inside.last() == Some(&"1") && mounts.contains(id)).then_some(pid)
+    });
+    found.next().unwrap_or_else(|| panic!("no supervisor of {id}"))
+}
+
+async fn in_a_row(backend: BackendChoice) {
+    let machine = Machine::with(HostOptions { backend: Some(backend), ..HostOptions::default() }).await;
+    let request = LaunchRequest { role: "default".into(), ..LaunchRequest::default() };
+    let launched = match machine.call(Request::Launch(request)).await.0 {
+        Err(error) if error.kind == ErrorKind::Unavailable => return skillhost_test_support::skip(&error.message),
+        launched => launched.unwrap(),
+    };
+    let id = launched["container_id"].as_str().unwrap();
+    let supervisor = supervisor(id);
+    let used = || [("the host", Used::of(std::process::id().cast_signed())), ("the supervisor", Used::of(supervisor))];
+    let mut seen = Vec::new();
+    for number in 1..=ALL {
+        let command = Command::Argv(vec!["true".into()]);
+        let request = ExecRequest { container_id: id.to_owned(), command, ..ExecRequest::default() };
+        let answer = machine.call(Request::Exec(request)).await.0.unwrap();
+        assert_eq!(answer["exit_code"], 0, "{number}: {answer}");
+        if [FIRST, HALF, ALL].contains(&number) {
+            seen.push(used());
+        }
+    }
+    println!("{backend:?}: {seen:#?}");
+    let [first, half, all] = seen.try_into().unwrap();
+    for (((who, first), (_, half)), (_, all)) in first.iter().zip(&half).zip(&all) {
+        all.has_not_grown_since(first, MARGIN_KIB, who);
+        all.has_not_grown_since(half, HALF_MARGIN_KIB, who);
+    }
+    machine.host.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_thousand_commands_in_a_row() {
+    in_a_row(BackendChoice::Local).await;
+    in_a_row(BackendChoice::Docker).await;
+}

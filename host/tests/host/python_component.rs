@@ -1,0 +1,36 @@
+//! A component that another toolchain made from another language is a skill like any other.
+
+use std::time::Instant;
+
+use crate::common::run::Running;
+use serde_json::{Value, json};
+use skillhost::skills::docs::Docs;
+use skillhost::skills::{Manifest, check_imports, describe};
+
+#[test]
+fn a_python_component_is_listed_and_runs() {
+    let bytes = std::fs::read(skillhost_test_support::python_guest()).unwrap();
+    let wit = skillhost_test_support::workspace().join("tests/guests/python/wit");
+    let bytes = Docs::from_wit(&wit, None).unwrap().append(&bytes).unwrap();
+    let start = Instant::now();
+    let descriptor = describe(&bytes).unwrap();
+    println!("{} bytes described in {:?}", bytes.len(), start.elapsed());
+
+    let signatures: Vec<_> = descriptor.actions.iter().map(|action| action.signature.as_str()).collect();
+    let expected = ["double: func(item: item) -> result<item, string>", "greet: func(name: string) -> string"];
+    assert_eq!(signatures, expected);
+    assert!(descriptor.unavailable.is_empty());
+    assert_eq!(descriptor.actions[1].docs, "Greets somebody.");
+    assert_eq!(descriptor.actions[1].params[0].docs, "whom");
+    let manifest = "[skill]\nname = \"greeter\"\nversion = \"0.1.0\"\ncomponent = \"greeter.wasm\"";
+    check_imports(&descriptor, &Manifest::parse(manifest, "skill.toml".as_ref()).unwrap()).unwrap();
+
+    let mut running = Running::new(&bytes);
+    let mut call = |name: &str, args: Value| {
+        let action = descriptor.action(Some(name)).unwrap();
+        running.call(action, args.as_object().unwrap()).unwrap()
+    };
+    assert_eq!(call("greet", json!({"name": "you"})).result, json!("hello you"));
+    assert_eq!(call("double", json!({"item": {"name": "a", "n": 21}})).result, json!({"name": "a", "n": 42}));
+    assert_eq!(call("double", json!({"item": {"name": "a", "n": 101}})).failure, Some(json!("too big")));
+}

@@ -1,0 +1,209 @@
+//! A command runs as who it should, and everything that happens to it is told.
+
+use crate::support::{Sandbox, ending, events, skip, stdout, user};
+use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, User};
+
+#[tokio::test]
+async fn a_command_runs_as_its_user_with_nothing_else() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let line = "id -u; id -G; grep -E '^(Cap|NoNewPrivs|SigBlk|SigIgn)' /proc/self/status; pwd; umask; echo $HOME; \
+                echo $PAGER; readlink /proc/self/fd/0; ls /proc/self/fd | tr '\\n' ' '; cut -d' ' -f6 /proc/$$/stat; echo $$";
+    let user = User { uid: 1234, gid: 1235, groups: vec![1236], umask: 0o022 };
+    let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user)).await;
+    let text = stdout(&events);
+    let lines: Vec<_> = text.lines().collect();
+    let none = "\t0000000000000000";
+    let caps: Vec<_> = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"].map(|cap| format!("{cap}{none}")).into();
+    assert_eq!(lines[..2], ["1234", "1235 1236"]);
+    assert_eq!(lines[2..4], [format!("SigBlk:{none}"), format!("SigIgn:{none}")]);
+    assert_eq!(lines[4..9], caps);
+    assert_eq!(lines[9], "NoNewPrivs:\t1");
+    let workspace = sandbox.dir.path().join("workspace");
+    assert_eq!(lines[10..15], [workspace.to_str().unwrap(), "0022", "/tmp", "cat", "/dev/null"]);
+    // The fourth is of `ls` itself.
+    assert!(lines[15].starts_with("0 1 2 3 "), "{text}");
+    // A session of its own: its id is the leader's.
+    assert_eq!(lines[15].rsplit(' ').next(), Some(lines[16]), "{text}");
+    let Some(ExecEvent::Started { pid, argv }) = events.first() else { panic!("{events:?}") };
+    assert_eq!((pid.to_string().as_str(), argv.len()), (lines[16], 3));
+    assert_eq!(ending(&events), Some(Ending::Code(0)));
+}
+
+#[tokio::test]
+async fn endings_are_told_apart() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    for (line, ending) in [
+        ("exit 0", Ending::Code(0)),
+        ("exit 7", Ending::Code(7)),
+        ("exit 137", Ending::Code(137)),
+        ("kill -TERM $$", Ending::Signal(15)),
+        ("kill -KILL $$", Ending::Signal(9)),
+    ] {
+        let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user())).await;
+        assert_eq!(crate::support::ending(&events), Some(ending), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let workspace = sandbox.dir.path().join("workspace");
+    std::fs::write(workspace.join("plain"), "text").unwrap();
+    std::fs::write(workspace.join("orphan"), "#!/no/such/interpreter\n").unwrap();
+    std::process::Command::new("chmod").args(["755", "orphan"]).current_dir(&workspace).status().unwrap();
+    let run = async |argv: &[&str], cwd: Option<&str>, uid: u32| {
+        let user = User { uid, ..user() };
+        let spec = ExecSpec { cwd: cwd.map(Into::into), ..ExecSpec::argv(argv.iter().copied(), user) };
+        match sandbox.run(spec).await.as_slice() {
+            [ExecEvent::NotStarted { code, reason }] => (*code, reason.clone()),
+            other => panic!("{argv:?}: {other:?}"),
+        }
+    };
+    for (argv, cwd, uid, code, says) in [
+        (&["no-such-program"][..], None, 1000, 127, "no-such-program: no such program in the sandbox's PATH"),
+        (&["./nothing"], None, 1000, 127, "./nothing: no such file"),
+        (&["./plain"], None, 1000, 126, "./plain: the sandbox's user may not execute it"),
+        (&["/tmp"], None, 1000, 126, "/tmp: it is a directory"),
+        (&["./orphan"], None, 1000, 126, "./orphan: the interpreter or loader that it names is missing"),
+        (&[""], None, 1000, 127, "the program's name is empty"),
+        (&["a\0b"], None, 1000, 126, "NUL"),
+        (&["true"], Some("nowhere"), 1000, 126, "nowhere: no such file or directory"),
+        (&["true"], Some("plain"), 1000, 126, "plain: not a directory"),
+        (&["true"], None, 0, 126, "0 is the supervisor's alone"),
+    ] {
+        let (got, reason) = run(argv, cwd, uid).await;
+        assert_eq!(got, code, "{argv:?}: {reason}");
+        assert!(reason.contains(says), "{argv:?}: {reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_goes_to_a_login_shell_and_says_which() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let events = sandbox.run(ExecSpec::shell("echo $((1+1)); shopt -q login_shell && echo login", user())).await;
+    assert_eq!(stdout(&events), "2\nlogin\n");
+    let Some(ExecEvent::Started { argv, .. }) = events.first() else { panic!("{events:?}") };
+    assert_eq!(argv[..2], ["bash", "-lc"]);
+    // Where there is no bash in the exec's own PATH, `sh` does.
+    let bin = sandbox.dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink("/bin/dash", bin.join("sh")).unwrap();
+    let mut spec = ExecSpec::shell("echo $0", user());
+    spec.env.insert("PATH".into(), bin.to_str().unwrap().into());
+    let events = sandbox.run(spec).await;
+    let Some(ExecEvent::Started { argv, .. }) = events.first() else { panic!("{events:?}") };
+    assert_eq!((stdout(&events).as_str(), argv[0].as_str()), ("sh\n", "sh"));
+}
+
+#[tokio::test]
+async fn environment_is_laid_in_layers() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let line =
+        "echo $OWN $PYTHONUNBUFFERED $PAGER; echo $PATH; echo $PYTHONPATH; echo ${LD_LIBRARY_PATH-none}; echo $HOME";
+    let mut spec = ExecSpec::argv(["sh", "-c", line], user());
+    spec.env = [("OWN", "x=y"), ("PAGER", "less")].map(|(k, v)| (k.into(), v.into())).into();
+    spec.home = "/its/own".into();
+    let run = sandbox.dir.path().join("run");
+    // No entry that is empty is left, which would be the working directory; nor a home that cannot be written.
+    let path = format!("/nowhere:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin", run.display());
+    assert_eq!(stdout(&sandbox.run(spec).await), format!("x=y 1 less\n{path}\n/opt/lib\nnone\n/its/own\n"));
+}
+
+#[tokio::test]
+async fn standard_input_arrives_whole_and_ends() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = sandbox.link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sha256sum"], user()) }).await.unwrap();
+    let mut stdin = exec.stdin().unwrap();
+    let data: Vec<u8> = (0..20_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let expected = sha256(&data);
+    let write = async {
+        assert!(stdin.write(data).await.unwrap());
+        stdin.close();
+    };
+    let (events, ()) = tokio::join!(events(&mut exec), write);
+    assert_eq!(stdout(&events), format!("{expected}  -\n"));
+}
+
+#[tokio::test]
+async fn empty_and_unread_standard_input_are_fine() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let spec = |argv: &[&str]| ExecSpec { stdin: true, ..ExecSpec::argv(argv.iter().copied(), user()) };
+    let mut exec = sandbox.link.exec(spec(&["wc", "-c"])).await.unwrap();
+    exec.stdin().unwrap().close();
+    assert_eq!(stdout(&events(&mut exec).await).trim(), "0");
+    // Far more than any pipe holds, to a program that reads none of it.
+    let mut exec = sandbox.link.exec(spec(&["sh", "-c", "exec <&-; sleep 0.2; echo done"])).await.unwrap();
+    let mut stdin = exec.stdin().unwrap();
+    let (events, written) = tokio::join!(events(&mut exec), stdin.write(vec![0u8; 8 << 20]));
+    written.unwrap();
+    assert_eq!(stdout(&events), "done\n");
+}
+
+#[tokio::test]
+async fn signals_reach_the_leaders_group() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = sandbox.sh("trap 'echo got; exit 5' USR1; echo ready; while :; do sleep 0.05; done").await;
+    let mut text = String::new();
+    let mut ending = None;
+    while let Some(event) = exec.next().await.unwrap() {
+        match event {
+            ExecEvent::Stdout(bytes) => {
+                text.push_str(std::str::from_utf8(&bytes).unwrap());
+                if text == "ready\n" {
+                    exec.signal(10);
+                }
+            }
+            ExecEvent::Exited(end) => ending = Some(end),
+            _ => {}
+        }
+    }
+    assert!(text.ends_with("got\n"), "{text}");
+    assert_eq!(ending, Some(Ending::Code(5)));
+}
+
+#[tokio::test]
+async fn a_full_house_refuses_politely() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut running = Vec::new();
+    for _ in 0..40 {
+        running.push(sandbox.link.exec(ExecSpec::argv(["sleep", "1000"], user())).await.unwrap());
+    }
+    for exec in &mut running {
+        assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    }
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    drop(running);
+    crate::support::until("no process is left", || sandbox.processes().is_empty()).await;
+}
+
+fn sha256(data: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,235 @@
+//! Nothing of an exec survives its end, however it was ended and whatever it did to stay.
+
+use std::time::Duration;
+
+use crate::support::{Sandbox, ending, events, skip, stdout, user};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, Exec, ExecEvent, ExecSpec, Listener, User};
+use skillhost_api::error::ErrorKind;
+
+/// Forks twice into a session of its own, ignores TERM and HUP, and keeps standard output; so does the leader.
+const SURVIVOR: &str = "trap '' TERM HUP INT; \
+    (setsid sh -c 'trap \"\" TERM HUP INT; (trap \"\" TERM; exec sleep 98765) & sleep 98764' &) ; \
+    sleep 0.1; echo up; sleep 98763";
+
+fn sleepers(sandbox: &Sandbox) -> usize {
+    sandbox.processes().iter().filter(|(_, line)| line.starts_with("sleep 9876")).count()
+}
+
+/// Starts the survivor, and sees all of it alive.
+async fn survivor(sandbox: &Sandbox, timeout: Option<Duration>) -> Exec {
+    let spec = ExecSpec { timeout, ..ExecSpec::argv(["sh", "-c", SURVIVOR], user()) };
+    let mut exec = sandbox.link.exec(spec).await.unwrap();
+    while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
+    crate::support::until("all three sleep", || sleepers(sandbox) >= 3).await;
+    exec
+}
+
+#[tokio::test]
+async fn a_deadline_ends_all_of_a_tree() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = survivor(&sandbox, Some(Duration::from_secs(1))).await;
+    let events = events(&mut exec).await;
+    assert_eq!(ending(&events), Some(Ending::TimedOut));
+    // At once, not soon: the exec is over only when its tree is.
+    assert_eq!(sandbox.processes(), []);
+}
+
+#[tokio::test]
+async fn a_kill_ends_all_of_a_tree() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = survivor(&sandbox, None).await;
+    exec.kill();
+    let events = events(&mut exec).await;
+    assert_eq!(ending(&events), Some(Ending::Cancelled));
+    assert_eq!(sandbox.processes(), []);
+}
+
+#[tokio::test]
+async fn dropping_an_exec_ends_all_of_its_tree_and_nothing_else() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut other = sandbox.sh("echo other; exec sleep 12345").await;
+    while !matches!(other.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
+    drop(survivor(&sandbox, None).await);
+    crate::support::until("only the other is left", || sandbox.processes().len() == 1).await;
+    assert!(sandbox.processes()[0].1.contains("sleep 12345"));
+    other.kill();
+    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Ending::Cancelled)]);
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_its_execs_and_a_new_host_is_served() {
+    if skip() {
+        return;
+    }
+    // The host that dies is a thread's runtime: when that is dropped the socket closes with no word.
+    let (sandbox, runtime) = Sandbox::start_in_a_runtime_of_its_own().await;
+    let exec = survivor(&sandbox, None).await;
+    let listener = Listener::bind(&sandbox.dir.path().join("run")).unwrap();
+    runtime.shutdown_background();
+    let link = listener.accept(Some(sandbox.init), crate::support::config(sandbox.dir.path())).await.unwrap();
+    crate::support::until("the old exec is gone", || sandbox.processes().is_empty()).await;
+    let mut again = link.exec(ExecSpec::argv(["echo", "again"], user())).await.unwrap();
+    assert_eq!(stdout(&events(&mut again).await), "again\n");
+    drop(exec);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_renewed_ends_everything() {
+    if skip() {
+        return;
+    }
+    let (mut sandbox, runtime) = Sandbox::start_in_a_runtime_of_its_own().await;
+    let exec = survivor(&sandbox, None).await;
+    // Longer than the lease of one second: it is renewed.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(sleepers(&sandbox), 3);
+    // Nobody listens any more: the supervisor tries in vain until its lease is over.
+    runtime.shutdown_background();
+    let status = tokio::task::spawn_blocking(move || (sandbox.unshare.wait().unwrap(), sandbox));
+    let (status, sandbox) = status.await.unwrap();
+    assert!(status.success(), "{status}");
+    assert!(crate::support::is_gone(sandbox.init));
+    drop(exec);
+}
+
+#[tokio::test]
+async fn wall_time_and_idle_time_end_a_sandbox_with_a_word() {
+    if skip() {
+        return;
+    }
+    let wall = Sandbox::start_with(|config| config.wall_time = Some(Duration::from_millis(700))).await;
+    let mut exec = survivor(&wall, None).await;
+    let error = loop {
+        match exec.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it ended in order"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind, error.message.contains("wall time")), (ErrorKind::SandboxDied, true), "{error}");
+    assert_eq!(wall.link.closed().await, CloseReason::Bye(ByeReason::WallTime));
+
+    let idle = Sandbox::start_with(|config| config.idle = Some(Duration::from_millis(300))).await;
+    // It is not idle while a command runs.
+    let events = idle.run(ExecSpec::argv(["sh", "-c", "sleep 0.6; echo done"], user())).await;
+    assert_eq!(stdout(&events), "done\n");
+    assert_eq!(idle.link.closed().await, CloseReason::Bye(ByeReason::Idle));
+}
+
+#[tokio::test]
+async fn shutdown_and_the_engines_stop_end_everything() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let _exec = survivor(&sandbox, None).await;
+    sandbox.link.shutdown().await;
+    assert_eq!(sandbox.link.closed().await, CloseReason::Bye(ByeReason::Shutdown));
+    crate::support::until("PID 1 is gone", || crate::support::is_gone(sandbox.init)).await;
+
+    let sandbox = Sandbox::start().await;
+    let _exec = survivor(&sandbox, None).await;
+    let init = rustix::process::Pid::from_raw(sandbox.init).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(sandbox.link.closed().await, CloseReason::Bye(ByeReason::Terminated));
+    crate::support::until("PID 1 is gone", || crate::support::is_gone(sandbox.init)).await;
+}
+
+#[tokio::test]
+async fn a_killed_sandbox_fails_what_runs_in_it() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = survivor(&sandbox, None).await;
+    let init = rustix::process::Pid::from_raw(sandbox.init).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
+    let error = exec.next().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::SandboxDied);
+    let error = sandbox.link.exec(ExecSpec::argv(["true"], user())).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::SandboxDied);
+}
+
+#[tokio::test]
+async fn a_child_in_the_background_does_not_delay_the_end() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    // It holds both streams, and would for a day.
+    let events =
+        sandbox.run(ExecSpec::argv(["sh", "-c", "sleep 98765 & setsid sleep 98764 & echo done"], user())).await;
+    assert_eq!(stdout(&events), "done\n");
+    assert_eq!(ending(&events), Some(Ending::Code(0)));
+    assert_eq!(sandbox.processes(), []);
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_ended() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    // What the container's limit on processes is to a fork bomb, this limit on the user's is here.
+    let bomb =
+        "ulimit -u 300; f() { trap '' TERM; while :; do f & done 2>/dev/null; }; f & f & echo lit; wait; sleep 1000";
+    let user = User { uid: 61_234, gid: 61_234, groups: vec![], umask: 0o022 };
+    let spec = ExecSpec { timeout: Some(Duration::from_secs(1)), ..ExecSpec::argv(["bash", "-c", bomb], user) };
+    let mut exec = sandbox.link.exec(spec).await.unwrap();
+    while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
+    crate::support::until("it has forked a lot", || sandbox.processes().len() > 100).await;
+    assert_eq!(ending(&events(&mut exec).await), Some(Ending::TimedOut));
+    assert_eq!(sandbox.processes(), []);
+}
+
+#[tokio::test]
+async fn a_workload_cannot_reach_the_supervisor_or_others() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut other = sandbox.link.exec(ExecSpec::argv(["sleep", "12345"], User { uid: 1001, ..user() })).await.unwrap();
+    assert!(matches!(other.next().await.unwrap(), Some(ExecEvent::Started { .. })));
+    let socket = sandbox.dir.path().join("run/supervisor.sock");
+    let line = format!(
+        "prlimit --pid 1 --nofile=1:1 && echo LIMITED; prlimit --pid 2 --cpu=1:1 && echo LIMITED; \
+         cat /proc/1/environ /proc/1/mem && echo READ; ls /proc/1/fd /proc/2/fd && echo LISTED; \
+         kill -9 1 2 3 && echo KILLED; \
+         perl -e 'use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, sockaddr_un($ARGV[0])) and print \"CONNECTED\\n\"' {}; \
+         echo end; kill -9 -1",
+        socket.display()
+    );
+    let events_of = sandbox.run(ExecSpec::argv(["bash", "-c", &line], user())).await;
+    assert_eq!(stdout(&events_of), "end\n", "{events_of:?}");
+    // Everything goes on.
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    assert_eq!(sandbox.processes().len(), 1);
+    other.kill();
+    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Ending::Cancelled)]);
+}
+
+#[tokio::test]
+async fn a_killed_keeper_takes_its_tree_with_it() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut exec = survivor(&sandbox, None).await;
+    let leader =
+        sandbox.processes().into_iter().find(|(_, line)| line.contains("98763") && line.starts_with("sh")).unwrap();
+    let keeper = crate::support::parent_of(leader.0);
+    let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
+    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Signal(9)));
+    crate::support::until("its orphans are gone", || sandbox.processes().is_empty()).await;
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+}
