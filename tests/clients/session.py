@@ -102,7 +102,7 @@ def agent_of(tools: list[dict[str, Any]], calls: Callable[[str, dict[str, Any]],
     """An agent for a client that has none: the loop that everybody writes, with tools as the server describes them."""
 
     def complete(messages: list[dict[str, Any]]) -> dict[str, Any]:
-        body = {"model": MODEL, "messages": messages, "tools": [{"type": "function", "function": tool} for tool in tools]}
+        body = {"model": MODEL, "messages": messages, "tools": offered(tools)}
         request = urllib.request.Request(
             f"{asked.provider.url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
         )
@@ -125,6 +125,11 @@ def agent_of(tools: list[dict[str, Any]], calls: Callable[[str, dict[str, Any]],
 
 def function(name: str, description: str | None, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "description": description or "", "parameters": schema}
+
+
+def offered(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Functions as a provider is given them."""
+    return [{"type": "function", "function": tool} for tool in tools]
 
 
 def longest(text: str, structured: Any) -> str:

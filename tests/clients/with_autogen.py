@@ -13,7 +13,7 @@ from session import KEY, MODEL, PATIENCE, Agent, Asked, run
 @asynccontextmanager
 async def opens(asked: Asked) -> AsyncIterator[Agent]:
     if asked.url:
-        server: Any = StreamableHttpServerParams(url=asked.url, headers=asked.headers, timeout=PATIENCE)
+        server: Any = StreamableHttpServerParams(url=asked.url, headers=asked.headers, sse_read_timeout=PATIENCE)
     else:
         server = StdioServerParams(
             command=asked.command, args=list(asked.args), env=asked.env, read_timeout_seconds=PATIENCE

@@ -1,4 +1,4 @@
-//! Tries clients of the Model Context Protocol that nobody here wrote, and shows what held in a table.
+//! Tries clients of the Model Context Protocol that nobody here wrote, and shows in tables what held, and how much a model reads.
 
 use std::fs;
 
@@ -10,6 +10,8 @@ use crate::{guests, host, setup};
 
 /// Names the file that each client's test adds its row to: what was tried, and what failed over each transport.
 const TABLE: &str = "SKILLHOST_CLIENTS";
+/// Names the file for the rows of what a model has to read: what it is, how many tools, bytes, tokens, bytes in a token.
+const TOKENS_TABLE: &str = "SKILLHOST_CLIENTS_TOKENS";
 
 /// Tries those whose names have one of `names` in them, or all.
 pub(crate) fn clients(names: &[String]) -> Result<()> {
@@ -21,20 +23,30 @@ pub(crate) fn clients(names: &[String]) -> Result<()> {
             "no containers here, so clients are tried with local sandboxes alone where these are asked for: {error:#}"
         ));
     }
-    let table = tempfile::NamedTempFile::new()?;
+    let (table, tokens) = (tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?);
     let mut command = cargo();
     // As all tests are built, so that nothing is built twice.
-    command.args(["test", "--workspace", "--test", "clients", "--no-fail-fast", "--", "--include-ignored"]);
-    command.args(names.iter().map(|name| name.replace(['-', '.'], "_"))).env(TABLE, table.path());
+    command.args(["test", "--workspace", "--test", "e2e", "--no-fail-fast", "--", "--include-ignored"]);
+    let all = [String::new()];
+    let wanted = if names.is_empty() { &all } else { names };
+    command.args(wanted.iter().map(|name| format!("clients::{}", name.replace(['-', '.'], "_"))));
+    command.env(TABLE, table.path());
+    command.env(TOKENS_TABLE, tokens.path());
     let status = command.status().context("cargo could not be started")?;
     let rows = fs::read_to_string(table.path())?;
     let mut rows: Vec<&str> = rows.lines().collect();
     rows.sort_unstable();
-    println!("{}", shown(&rows));
+    if !rows.is_empty() {
+        println!("{}", shown(&rows));
+    }
+    let tokens = fs::read_to_string(tokens.path())?;
+    if !tokens.is_empty() {
+        println!("{}", counted(&tokens));
+    }
     if !status.success() {
         bail!("a client failed");
     }
-    if rows.is_empty() {
+    if rows.is_empty() && tokens.is_empty() {
         bail!("no client was tried");
     }
     Ok(())
@@ -60,6 +72,13 @@ fn shown(rows: &[&str]) -> String {
     table + &failures
 }
 
+/// The rows of what a model has to read as a table.
+fn counted(rows: &str) -> String {
+    let head =
+        "| what a model reads | tools | bytes | tokens | bytes in a token |\n| --- | ---: | ---: | ---: | ---: |\n";
+    rows.lines().fold(head.to_owned(), |table, row| format!("{table}| {} |\n", row.replace('\t', " | ")))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -67,5 +86,11 @@ mod tests {
         let shown = super::shown(&["a==1\t\t", "b==2\tloop: 400 no name\t"]);
         assert!(shown.contains("| a==1 | good | good |\n| b==2 | **failed** | good |\n"), "{shown}");
         assert!(shown.ends_with("b==2 over stdio: loop: 400 no name"), "{shown}");
+    }
+
+    #[test]
+    fn what_was_counted_is_a_table() {
+        let shown = super::counted("all\t56\t30000\t7000\t4.3\nx\t\t4\t1\t4.0\n");
+        assert!(shown.ends_with("---: |\n| all | 56 | 30000 | 7000 | 4.3 |\n| x |  | 4 | 1 | 4.0 |\n"), "{shown}");
     }
 }

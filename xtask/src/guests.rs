@@ -19,6 +19,8 @@ use crate::setup::TARGET;
 const HOMES: [&str; 2] = ["skills", "tests/guests"];
 /// The profile of the workspace that guests are built with.
 const PROFILE: &str = "guest";
+/// Vectors: one turn of a loop does the work of several.
+const FLAGS: &str = "-Ctarget-feature=+simd128";
 
 /// One guest.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub(crate) fn build(profile: Profile) -> Result<()> {
         command.args(["--package", &guest.package]);
     }
     // Flags that are meant for this machine would be given to WebAssembly's linker.
-    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
     run(&mut command)?;
 
     let skillhost = host::build(profile)?;

@@ -74,6 +74,7 @@ enum Verb {
     /// Do all the set-up, then try clients of the Model Context Protocol from PyPI: `cargo xtask clients [NAME…]`.
     ///
     /// Each is installed in the version that `tests/clients/NAME.txt` pins, into an environment of its own beneath `target/`.
+    /// `tokens` counts what a model has to read.
     Clients {
         /// Those whose name has one of these in it; all, without any.
         names: Vec<String>,

@@ -6,7 +6,6 @@
 //!
 //! Two [lanes](crate::lane) run side by side, for many tests wait more than they compute: for an engine, for a deadline.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,11 +18,24 @@ use serde::Deserialize;
 use crate::engine::{self, Kind};
 use crate::host::Profile;
 use crate::lane::{BACKEND, ENGINE, IMAGES, Show, Step, Tally, USER};
-use crate::run::{cargo, output, program, run, say};
+use crate::run::{cargo, output, program, root, run, say};
 use crate::{guests, host, setup};
 
 /// Any that is not root does; it needs no account.
 const ORDINARY_USER: &str = "1000";
+
+/// A program of tests, each of whose modules is a behaviour.
+struct Program {
+    name: &'static str,
+    /// Where its modules are.
+    path: &'static str,
+}
+
+/// What the host does, from within its own process.
+const HOST: Program = Program { name: "host", path: "host/tests/host" };
+/// What users meet.
+const END_TO_END: Program = Program { name: "e2e", path: "tests/e2e/tests/e2e" };
+
 /// What is run on each of them: what a transport or an engine could change, and little where each call is slow. Skills,
 /// policy and the command line are the same everywhere.
 const ON_ENGINES: [(Kind, &[&str]); 4] = [
@@ -46,7 +58,7 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend.
-const ONCE: [&str; 16] = [
+const ONCE: [&str; 17] = [
     "calls_see_changes",
     "clients",
     "http",
@@ -54,20 +66,21 @@ const ONCE: [&str; 16] = [
     "http_project",
     "http_protocol",
     "list_actions",
+    "log",
     "mcp",
     "mcp_attacks",
     "mcp_crowd",
     "mcp_lines",
     "mcp_sdk",
     "python_skill",
-    "skill_files",
+    "resources",
     "table_query",
     "watch_skills",
 ];
-/// What takes long without taking all cores: it runs beside the rest.
-const BESIDE: [&str; 4] = ["many_execs", "nothing_accumulates", "supervisor_shells", "table_query"];
-/// The package of the end-to-end tests.
-const END_TO_END: &str = "skillhost-e2e";
+/// What only a container engine has is in modules of this name, within behaviours.
+const DOCKER: &str = "docker";
+/// What counts what its own process holds, and so runs in one of its own.
+const ALONE: [&str; 2] = ["many_execs", "nothing_accumulates"];
 /// Set to `1`: a test that could not run is a failure.
 const REQUIRE: &str = "SKILLHOST_REQUIRE_DOCKER";
 
@@ -92,8 +105,7 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     let skips = tempfile::NamedTempFile::new()?;
     let tally = match arguments.is_empty() {
         true => {
-            let targets = targets()?;
-            let (first, second) = (first(&targets)?, second());
+            let (first, second) = (first()?, second()?);
             let skips = skips.path();
             thread::scope(|scope| {
                 let second = scope.spawn(|| Tally::of(second, Show::AtItsEnd, skips));
@@ -104,8 +116,8 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
         }
         // Who names tests gets these and no more.
         false => {
-            let mut named = cargo();
-            named.args(["test", "--workspace", "--no-fail-fast"]).args(arguments);
+            let mut named = cargo_test();
+            named.args(arguments);
             Tally::of(vec![Step::new(named)], Show::AsItComes, skips.path())?
         }
     };
@@ -130,59 +142,18 @@ fn compile(arguments: &[OsString]) {
     let _ = cargo().args(["test", "--quiet", "--workspace", "--no-run"]).args(arguments).status();
 }
 
-/// A program of tests.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Target {
-    name: String,
-    /// Whether it is one of the end-to-end tests.
-    is_end_to_end: bool,
-}
-
-/// All programs of tests that stand in files of their own.
-fn targets() -> Result<BTreeSet<Target>> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
-    struct Package {
-        name: String,
-        targets: Vec<Found>,
-    }
-    #[derive(Deserialize)]
-    struct Found {
-        name: String,
-        kind: Vec<String>,
-    }
-    let said = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Metadata = serde_json::from_slice(&said.stdout).context("what `cargo metadata` says")?;
-    let all = metadata.packages.into_iter().flat_map(|package| {
-        let is_end_to_end = package.name == END_TO_END;
-        package.targets.into_iter().map(move |found| (found, is_end_to_end))
-    });
-    let tests = all.filter(|(found, _)| found.kind.iter().any(|kind| kind == "test"));
-    Ok(tests.map(|(Found { name, .. }, is_end_to_end)| Target { name, is_end_to_end }).collect())
-}
-
-/// Everything but what runs beside it, with containers; then the end-to-end tests again with local sandboxes, and, for root,
-/// as an ordinary user.
-fn first(targets: &BTreeSet<Target>) -> Result<Vec<Step>> {
-    let rest = targets.iter().map(|target| target.name.as_str()).filter(|name| !BESIDE.contains(name));
-    let mut all = these(rest);
-    all.args(["--lib", "--bins", "--examples"]);
-    let mut docs = cargo();
-    docs.args(["test", "--workspace", "--no-fail-fast", "--doc"]);
-    let mut steps = vec![Step::new(all), Step::new(docs)];
+/// With containers all that no other lane has; then the end-to-end tests again with local sandboxes, and, for root, as an
+/// ordinary user.
+fn first() -> Result<Vec<Step>> {
+    let mut steps = vec![Step::new(END_TO_END.tests())];
     let mut users = vec![None];
     // Whom this process belongs to.
     if fs::metadata("/proc/self")?.uid() == 0 {
         users.push(Some(ORDINARY_USER));
     }
     for user in users {
-        let again = targets.iter().filter(|target| target.is_end_to_end).map(|target| target.name.as_str());
-        let mut local = these(again.filter(|name| !ONCE.contains(name)));
-        // What only a container engine has lies in modules of this name.
-        local.args(["--", "--skip", "docker::"]).env(BACKEND, "local");
+        let mut local = END_TO_END.but(&[&ONCE[..], &[DOCKER]].concat())?;
+        local.env(BACKEND, "local");
         if let Some(user) = user {
             local.env(USER, user);
         }
@@ -191,25 +162,95 @@ fn first(targets: &BTreeSet<Target>) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// What runs beside the first lane: what takes long, and engines of our own.
-fn second() -> Vec<Step> {
-    let mut steps = vec![Step::new(these(BESIDE.into_iter()))];
+/// What runs beside the first lane.
+fn second() -> Result<Vec<Step>> {
+    let mut small = cargo_test();
+    small.args(["--lib", "--bins", "--examples"]);
+    small.args(others()?.iter().flat_map(|name| ["--test", name]));
+    let mut docs = cargo_test();
+    docs.arg("--doc");
+    let mut steps = vec![Step::new(small), Step::new(docs), Step::new(HOST.but(&ALONE)?)];
+    for name in ALONE {
+        steps.push(Step::new(HOST.only(&[name])?));
+    }
     if engine::allowed() {
-        let on =
-            |(kind, tests): (Kind, &'static [&str])| Step { command: these(tests.iter().copied()), engine: Some(kind) };
-        steps.extend(ON_ENGINES.map(on));
+        for (kind, behaviours) in ON_ENGINES {
+            steps.push(Step { command: END_TO_END.only(behaviours)?, engine: Some(kind) });
+        }
     } else {
         say("engines of the tests' own take root: they are left out");
     }
-    steps
+    Ok(steps)
 }
 
-/// These programs of tests.
-fn these<'a>(names: impl Iterator<Item = &'a str>) -> Command {
+/// The programs of tests that are small.
+fn others() -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        targets: Vec<Target>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+        kind: Vec<String>,
+    }
+    let said = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Metadata = serde_json::from_slice(&said.stdout).context("what `cargo metadata` says")?;
+    let all = metadata.packages.into_iter().flat_map(|package| package.targets);
+    let tests = all.filter(|target| target.kind.iter().any(|kind| kind == "test")).map(|target| target.name);
+    Ok(tests.filter(|name| ![HOST.name, END_TO_END.name].contains(&&**name)).collect())
+}
+
+fn cargo_test() -> Command {
     let mut command = cargo();
     // All of the workspace: for one package alone, dependencies have fewer features and are built again.
-    command.args(["test", "--workspace", "--no-fail-fast"]).args(names.flat_map(|name| ["--test", name]));
+    command.args(["test", "--workspace", "--no-fail-fast"]);
     command
+}
+
+impl Program {
+    /// All of it.
+    fn tests(&self) -> Command {
+        let mut command = cargo_test();
+        command.args(["--test", self.name]);
+        command
+    }
+
+    /// These behaviours of it.
+    fn only(&self, behaviours: &[&str]) -> Result<Command> {
+        self.check(behaviours)?;
+        let mut command = self.tests();
+        command.arg("--").args(behaviours.iter().map(|name| format!("{name}::")));
+        Ok(command)
+    }
+
+    /// All but these behaviours.
+    fn but(&self, behaviours: &[&str]) -> Result<Command> {
+        self.check(behaviours)?;
+        let mut command = self.tests();
+        command.arg("--").args(behaviours.iter().flat_map(|name| ["--skip".to_owned(), format!("{name}::")]));
+        Ok(command)
+    }
+
+    /// libtest looks for these names anywhere in a test's, and has nothing to say of one that is in none.
+    fn check(&self, behaviours: &[&str]) -> Result<()> {
+        let mut all = vec![DOCKER.to_owned()];
+        for entry in fs::read_dir(root().join(self.path))? {
+            let path = entry?.path();
+            all.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+        for name in behaviours {
+            let meant: Vec<&String> = all.iter().filter(|behaviour| behaviour.ends_with(name)).collect();
+            if meant != [name] {
+                bail!("`{name}::` means {meant:?} in {}: it has to name one file there", self.path);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Runs a command against an engine of our own.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
-use skillhost::host::BackendChoice;
+use skillhost_api::types::BackendChoice;
 use tokio::runtime::Runtime;
 
 use crate::bare::{self, Bare};

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use serde::Serialize;
-use skillhost::units::{now_ms, show_time};
+use skillhost_api::units::{now_ms, show_time};
 
 /// The versions that this was built with.
 const LOCK: &str = include_str!("../../../Cargo.lock");

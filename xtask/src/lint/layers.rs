@@ -13,16 +13,12 @@ use crate::run::root;
 
 /// The layers, lowest first; those on one line may not name each other. A path with `::` goes before its parent.
 const LAYERS: &[&[&str]] = &[
-    // How text is shown.
-    &["visible"],
-    // What a refusal may carry.
-    &["approval"],
-    // Words that everybody uses.
-    &["error", "units"],
-    &["caller", "project", "ids", "apart", "beneath", "private", "stamp"],
-    // What requests and answers are made of, what limits there are, and what is kept.
-    &["api::bytes"],
-    &["api::types", "engine::limits", "broker::quota", "db"],
+    // How values are shortened; how descriptors are waited for.
+    &["json", "watched"],
+    &["paths"],
+    &["project", "ids", "apart", "beneath", "private", "stamp"],
+    // What limits there are, and what is kept.
+    &["engine::limits", "broker::quota", "db"],
     // What skills are; where commands run; what agents share.
     &["skills", "sandbox", "blackboard"],
     &["config"],
@@ -30,9 +26,8 @@ const LAYERS: &[&[&str]] = &[
     &["broker"],
     &["capabilities"],
     &["engine"],
-    // The one door, and the socket that it is reached by.
+    // The one door, and the process and socket that it is reached by.
     &["host"],
-    &["api"],
     &["process"],
     // What turns what arrives into a call: the protocol, what carries it over HTTP, and the command line that starts both.
     &["mcp"],
@@ -77,7 +72,7 @@ fn upward(source: &Source) -> Vec<String> {
     found
 }
 
-/// The module of a file: `api/types.rs` is `api::types`, `api/mod.rs` is `api`.
+/// The module of a file: `engine/limits.rs` is `engine::limits`, `engine/mod.rs` is `engine`.
 fn module(path: &Path) -> String {
     let parts: Vec<String> = path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
     parts.into_iter().filter(|part| part != "mod").collect::<Vec<_>>().join("::")
@@ -88,7 +83,7 @@ fn place(path: &str) -> Option<(usize, &'static str)> {
     let is_of = |layer: &str| path == layer || path.strip_prefix(layer).is_some_and(|rest| rest.starts_with("::"));
     let mut places =
         LAYERS.iter().enumerate().flat_map(|(rank, layers)| layers.iter().map(move |layer| (rank, *layer)));
-    // The longest name wins: `api::types` is not just of `api`.
+    // The longest name wins: `engine::limits` is not just of `engine`.
     let mut best: Option<(usize, &'static str)> = None;
     for (rank, layer) in places.by_ref().filter(|(_, layer)| is_of(layer)) {
         if best.is_none_or(|(_, so_far)| layer.len() > so_far.len()) {
@@ -98,7 +93,7 @@ fn place(path: &str) -> Option<(usize, &'static str)> {
     best
 }
 
-/// The paths beneath `crate::` that a line names, such as `api::types`, without what is imported from them.
+/// The paths beneath `crate::` that a line names, such as `engine::limits`, without what is imported from them.
 fn named(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (_, rest) in
@@ -131,30 +126,27 @@ mod tests {
 
     #[test]
     fn looking_down_is_fine() {
-        assert_eq!(
-            looked("broker/mod.rs", "use crate::sandbox::spec::X;\nuse crate::{error::Error, api::types::Y};\n"),
-            [""; 0]
-        );
+        assert_eq!(looked("broker/mod.rs", "use crate::sandbox::spec::X;\nuse crate::{paths::P, db::Y};\n"), [""; 0]);
         assert_eq!(looked("broker/grants.rs", "use crate::broker::Z;"), [""; 0]);
     }
 
     #[test]
     fn looking_up_or_aside_is_named_with_its_line() {
         assert_eq!(
-            looked("sandbox/mod.rs", "use crate::error::Error;\nuse crate::broker::Broker;\n"),
+            looked("sandbox/mod.rs", "use crate::paths::P;\nuse crate::broker::Broker;\n"),
             ["host/src/sandbox/mod.rs:2: `sandbox` names `broker`, which is not beneath it"]
         );
         assert_eq!(
-            looked("blackboard/mod.rs", "fn f(x: crate::sandbox::Id, y: crate::{error::E, host::H}) {}").len(),
+            looked("blackboard/mod.rs", "fn f(x: crate::sandbox::Id, y: crate::{paths::P, host::H}) {}").len(),
             2
         );
     }
 
     #[test]
-    fn types_are_beneath_what_the_rest_of_the_api_is_above() {
-        assert_eq!(looked("db.rs", "use crate::api::client::Client;").len(), 1);
-        assert_eq!(looked("host.rs", "use crate::api::types::Call;"), [""; 0]);
-        assert_eq!(looked("host.rs", "use crate::api::server;").len(), 1);
+    fn what_goes_before_its_parent_may_be_named_from_beneath_the_parent() {
+        assert_eq!(looked("db.rs", "use crate::engine::Engine;").len(), 1);
+        assert_eq!(looked("skills.rs", "use crate::engine::limits::Limits;"), [""; 0]);
+        assert_eq!(looked("skills.rs", "use crate::engine;").len(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Everything that can be said of the sources without running them.
 
+mod dependencies;
 mod layers;
 mod length;
 mod sources;
@@ -20,10 +21,14 @@ pub(crate) fn lint() -> Result<()> {
     };
     say("cargo fmt --check");
     check("fmt", run(cargo().args(["fmt", "--all", "--check"])));
-    say("layers, lengths, docs of WIT");
+    say("dependencies, layers, lengths, docs of WIT");
+    check("dependencies", dependencies::check());
     check("layers", layers::check());
     check("length", length::check());
     check("wit-docs", wit_docs::check());
+    say("cargo check of what a client builds");
+    // In the workspace every feature is on.
+    check("client", run(cargo().args(["check", "--package", "skillhost-api", "--features", "client"])));
     say("cargo clippy");
     check("clippy", run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])));
     if failed.is_empty() {

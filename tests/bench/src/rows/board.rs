@@ -5,10 +5,11 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
-use skillhost::api::types::{
+use skillhost_api::io::Output;
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{
     BlackboardChange, BlackboardEntry, Event, ExecAnswer, ExecRequest, PublishRequest, Request, WatchRequest,
 };
-use skillhost::host::{BackendChoice, Output};
 use tokio::sync::mpsc;
 
 use crate::row::{Control, Row, Unit};

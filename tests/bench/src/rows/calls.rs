@@ -19,7 +19,7 @@ pub(super) const IN_PROCESS: Row = Row {
     goal: None,
     controls: &[Control {
         what: "bare Wasmtime, same settings: WASI context, instantiate, typed call",
-        goal: Some(Goal::Times(1.3)),
+        goal: Some(Goal::Times(1.6)),
     }],
     run: in_process,
 };

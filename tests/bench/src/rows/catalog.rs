@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use skillhost::api::client::Client;
-use skillhost::api::types::{ActionEntry, ActionList, Request, SkillList};
+use skillhost_api::client::Client;
+use skillhost_api::types::{ActionEntry, ActionList, ListActions, ListSkills, Request, SkillList};
 
 use crate::row::{Control, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
@@ -53,7 +53,7 @@ pub(super) const UNCHANGED: Row = Row {
 
 /// Lists the skills, all of which must be there and fit to run.
 async fn listed(program: &Program<'_>, client: &mut Client, count: usize) -> Result<()> {
-    let list: SkillList = serde_json::from_value(program.call(client, Request::ListSkills).await?)?;
+    let list: SkillList = serde_json::from_value(program.call(client, Request::ListSkills(ListSkills)).await?)?;
     let ready = list.skills.iter().filter(|skill| !skill.actions.is_empty()).count();
     ensure!(ready == count, "{ready} of {count} skills are listed with their actions: {:?}", list.problems);
     Ok(())
@@ -93,7 +93,7 @@ fn list(bench: &Bench) -> Result<Sampled> {
 
 /// Lists the actions, unless they are what they were.
 async fn offered(program: &Program<'_>, client: &mut Client, unless: Option<String>) -> Result<ActionList> {
-    let (answer, entries) = program.call_streaming(client, Request::ListActions { unless }).await?;
+    let (answer, entries) = program.call_streaming(client, Request::ListActions(ListActions { unless })).await?;
     let list: ActionList = serde_json::from_value(answer)?;
     if let Some(count) = list.actions {
         let entries: Vec<ActionEntry<'_>> = serde_json::from_slice(&entries)?;

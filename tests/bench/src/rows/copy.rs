@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use skillhost::api::types::{CopyAnswer, CopyRequest, HostPath, Request};
-use skillhost::host::BackendChoice;
+use skillhost_api::types::{BackendChoice, CopyIn, CopyOut};
+use skillhost_api::types::{CopyAnswer, CopyRequest, HostPath, Request};
 
 use crate::row::{Control, Goal, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
@@ -113,7 +113,7 @@ fn copy_in(bench: &Bench, backend: BackendChoice, bytes: u64) -> Result<Sampled>
     fill(&place.outside, bytes)?;
     let subject = Side::new(|| {
         absent(&place.inside)?;
-        timed(|| place.ask(Request::CopyIn(place.request())))
+        timed(|| place.ask(Request::CopyIn(CopyIn(place.request()))))
     });
     let outside = place.outside.to_string_lossy().into_owned();
     let docker = place.docker_cp(move |copied| [outside.clone(), copied.to_owned()], None);
@@ -125,14 +125,14 @@ fn copy_out(bench: &Bench, backend: BackendChoice, bytes: u64) -> Result<Sampled
     let place = Place::new(bench, &scratch, backend, bytes)?;
     // By the host itself, so that it is the sandbox's.
     fill(&place.outside, bytes)?;
-    place.ask(Request::CopyIn(place.request()))?;
+    place.ask(Request::CopyIn(CopyIn(place.request())))?;
     if let Ok(container) = &place.container {
         let to = format!("{}:{IN_CONTAINER}", container.id);
         quietly(&mut docker(["cp", "--quiet", &place.outside.to_string_lossy(), &to]))?;
     }
     let subject = Side::new(|| {
         absent(&place.outside)?;
-        timed(|| place.ask(Request::CopyOut(place.request())))
+        timed(|| place.ask(Request::CopyOut(CopyOut(place.request()))))
     });
     let by_docker = scratch.path().join("copied-by-docker");
     let to = by_docker.to_string_lossy().into_owned();

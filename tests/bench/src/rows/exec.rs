@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::Result;
-use skillhost::host::BackendChoice;
+use skillhost_api::types::BackendChoice;
 
 use crate::row::{Control, Goal, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use skillhost::host::BackendChoice;
+use skillhost_api::types::BackendChoice;
 
 use crate::row::{Control, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};

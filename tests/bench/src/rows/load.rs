@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use futures_util::future::try_join_all;
-use skillhost::api::types::{LaunchAnswer, LaunchRequest, Request};
-use skillhost::host::BackendChoice;
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{LaunchAnswer, LaunchRequest, Request};
 
 use super::exec::{TRUE, spawn};
 use crate::row::{Control, Row, Unit};

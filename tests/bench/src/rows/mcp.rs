@@ -1,6 +1,8 @@
 //! What the Model Context Protocol costs, over pipes and over HTTP.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,7 +26,10 @@ pub(super) const STDIO: Row = Row {
     what: "a warm call of `hello` over the standard input and output of `skillhost mcp`",
     unit: Unit::Time,
     goal: None,
-    controls: &[Control { what: "the call in process", goal: Some(Goal::More(0.000_3)) }],
+    controls: &[
+        Control { what: "the call in process", goal: Some(Goal::More(0.000_1)) },
+        Control { what: "a line to another process and back, by pipes: what any server of its own costs", goal: None },
+    ],
     run: stdio,
 };
 
@@ -41,8 +46,8 @@ pub(super) const RATE: Row = Row {
     name: "mcp/http-rate",
     what: "2,000 of these calls by 8 connections at once; the client takes its share of the cores",
     unit: Unit::Done(CALLS),
-    // 5,000 a second.
-    goal: Some(Own::AtMost(0.4)),
+    // 10,000 a second.
+    goal: Some(Own::AtMost(0.2)),
     controls: &[Control { what: "the same calls in process, 8 at once", goal: None }],
     run: rate,
 };
@@ -98,7 +103,39 @@ fn stdio(bench: &Bench) -> Result<Sampled> {
     let program = Program::new(bench, &scratch)?;
     let mut client = OverStdio::start(&program)?;
     let subject = Side::timed(|| greeted(&client.ask("tools/call", hello())?));
-    interleave(bench.pace, subject, vec![Ok(in_process(&host))])
+    let mut echo = Echo::start()?;
+    interleave(bench.pace, subject, vec![Ok(in_process(&host)), Ok(Side::timed(move || echo.line()))])
+}
+
+/// `cat`, spoken to as a server is.
+struct Echo {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Echo {
+    fn start() -> Result<Self> {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("`cat`")?;
+        let (to, from) = child.stdin.take().zip(child.stdout.take()).context("its pipes")?;
+        Ok(Self { child, to, from: BufReader::new(from) })
+    }
+
+    fn line(&mut self) -> Result<()> {
+        let mut line = hello().to_string() + "\n";
+        self.to.write_all(line.as_bytes())?;
+        line.clear();
+        self.from.read_line(&mut line)?;
+        ensure!(line.ends_with("}\n"), "it said {line:?}");
+        Ok(())
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn http(bench: &Bench) -> Result<Sampled> {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use skillhost::api::types::{Request, RunRequest};
-use skillhost::error::ErrorKind;
+use skillhost_api::error::ErrorKind;
+use skillhost_api::types::{Request, RunRequest};
 
 use crate::bare::{self, Bare};
 use crate::row::{Control, Goal, Own, Row, Unit};

@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use skillhost::api::types::{ExecRequest, Request};
-use skillhost::host::{BackendChoice, CallIo, Output};
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{ExecRequest, Request};
 use tokio::sync::mpsc;
 
 use crate::row::{Control, Own, Row, Unit};
@@ -56,7 +57,7 @@ fn run(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
 async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
     let (output, mut pieces) = mpsc::channel(QUEUE);
     let request = ExecRequest { stream: true, max_output: Some(0), ..exec(sandbox, &WRITE) };
-    let call = host.host.call(host.request(Request::Exec(request)), CallIo { output, input: None });
+    let call = host.host.answer(host.request(Request::Exec(request)), CallIo { output, input: None });
     let read = async {
         let mut bytes = 0;
         while let Some(piece) = pieces.recv().await {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use skillhost::api::types::{CopyAnswer, CopyRequest, HostPath, Request};
-use skillhost::host::BackendChoice;
+use skillhost_api::types::{BackendChoice, CopyIn, CopyOut};
+use skillhost_api::types::{CopyAnswer, CopyRequest, HostPath, Request};
 
 use super::copy::timed;
 use crate::row::{Control, Row, Unit};
@@ -79,7 +79,8 @@ fn copy(host: &InProcess<'_>, sandbox: &Sandbox, outside: &Path, into: bool) -> 
         host: HostPath::Owner(outside.to_owned()),
         sandbox: NAME.into(),
     };
-    let answer: CopyAnswer = host.ask(if into { Request::CopyIn(request) } else { Request::CopyOut(request) })?;
+    let answer: CopyAnswer =
+        host.ask(if into { Request::CopyIn(CopyIn(request)) } else { Request::CopyOut(CopyOut(request)) })?;
     ensure!(answer.files == FILES as u64, "{} of {FILES} files were copied: {}", answer.files, answer.message);
     Ok(())
 }

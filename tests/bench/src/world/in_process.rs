@@ -8,13 +8,15 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use skillhost::api::types::{
+use skillhost::host::{Host, HostOptions};
+use skillhost_api::caller::Caller;
+use skillhost_api::error::ErrorKind;
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::{
     Authority, Call, Command, Event, ExecAnswer, ExecRequest, HostStatus, LaunchAnswer, LaunchRequest, Request,
     RunRequest, StopAnswer,
 };
-use skillhost::caller::Caller;
-use skillhost::error::ErrorKind;
-use skillhost::host::{BackendChoice, CallIo, Host, HostOptions, Output};
+use skillhost_api::types::{BackendChoice, GetHostStatus, StopSandbox, Trust};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -68,7 +70,7 @@ impl<'a> InProcess<'a> {
         };
         let host = runtime.block_on(Host::open(options))?;
         let opened = Self { runtime, host, project: scratch::project(home), session: Cell::new(0) };
-        opened.ask::<Value>(Request::Trust { project: opened.project.clone(), trusted: true })?;
+        opened.ask::<Value>(Request::Trust(Trust { project: opened.project.clone() }))?;
         Ok(opened)
     }
 
@@ -80,7 +82,7 @@ impl<'a> InProcess<'a> {
     /// Waits until a sandbox is ready that is nobody's.
     pub(crate) fn wait_until_warm(&self) -> Result<()> {
         // The host tells nobody; this is not what is measured.
-        while self.ask::<HostStatus>(Request::HostStatus)?.warm.values().sum::<usize>() == 0 {
+        while self.ask::<HostStatus>(Request::GetHostStatus(GetHostStatus))?.warm.values().sum::<usize>() == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -98,9 +100,9 @@ impl<'a> InProcess<'a> {
     }
 
     /// A call whose output nobody reads: it must be little.
-    pub(crate) async fn call(&self, request: Request) -> skillhost::error::Result<Value> {
+    pub(crate) async fn call(&self, request: Request) -> skillhost_api::error::Result<Value> {
         let (output, _unread) = mpsc::channel(QUEUE);
-        self.host.call(self.request(request), CallIo { output, input: None }).await
+        self.host.answer(self.request(request), CallIo { output, input: None }).await?.value()
     }
 
     /// The same, to its typed answer.
@@ -114,7 +116,7 @@ impl<'a> InProcess<'a> {
         let (output, outputs) = mpsc::channel(QUEUE);
         let (host, call) = (self.host.clone(), self.request(request));
         let task = self.runtime.spawn(async move {
-            host.call(call, CallIo { output, input: None }).await?;
+            host.answer(call, CallIo { output, input: None }).await?;
             Ok(())
         });
         (task, outputs)
@@ -150,7 +152,7 @@ impl<'a> InProcess<'a> {
     }
 
     pub(crate) fn stop(&self, sandbox: &Sandbox) -> Result<()> {
-        self.ask::<StopAnswer>(Request::StopSandbox { container_id: sandbox.id.clone() }).map(drop)
+        self.ask::<StopAnswer>(Request::StopSandbox(StopSandbox { container_id: sandbox.id.clone() })).map(drop)
     }
 }
 

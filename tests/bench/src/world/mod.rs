@@ -35,7 +35,7 @@ impl Bench {
         if !program.exists() {
             bail!("{} is not there: run `cargo xtask bench`, which builds it", program.display());
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
+        let runtime = skillhost::process::runtime().context("starting threads")?;
         Ok(Self { runtime, pace, program })
     }
 }

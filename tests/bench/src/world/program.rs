@@ -6,11 +6,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use skillhost::api::client::Client;
-use skillhost::api::types::{Authority, Call, Request};
-use skillhost::caller::Caller;
-use skillhost::host::{CallIo, Output};
 use skillhost::process::{self, HostProcess};
+use skillhost_api::caller::Caller;
+use skillhost_api::client::Client;
+use skillhost_api::io::{CallIo, Output};
+use skillhost_api::types::{Authority, Call, Request};
 use tokio::sync::mpsc;
 
 use super::{Bench, Scratch, quietly};
@@ -62,14 +62,14 @@ impl<'a> Program<'a> {
         let (caller, project) = (Caller::default(), Some(self.project.clone()));
         let call = Call { caller, authority: Authority::Owner, project, request };
         let mut bytes = Vec::new();
-        let (answer, ()) = tokio::join!(client.call(&call, CallIo { output, input: None }), async {
+        let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
             while let Some(piece) = pieces.recv().await {
                 if let Output::Stdout(piece) = piece {
                     bytes.extend_from_slice(&piece);
                 }
             }
         });
-        Ok((answer?, bytes))
+        Ok((answer?.value()?, bytes))
     }
 
     /// Ends the host process and waits until it is gone.
