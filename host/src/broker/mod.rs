@@ -19,7 +19,7 @@ mod files;
 mod grants;
 mod processes;
 mod question;
-pub mod quota;
+mod quota;
 mod reach;
 mod record;
 mod retained;

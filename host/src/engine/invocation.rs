@@ -14,9 +14,9 @@ use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
 use super::limiter::{Hit, Limiter, size};
-use super::limits::Limits;
 use super::{Engine, Prepared, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
+use crate::skills::Limits;
 
 /// What a store holds.
 pub(super) struct Store {

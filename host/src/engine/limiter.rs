@@ -19,7 +19,7 @@
 
 use wasmtime::ResourceLimiter;
 
-use super::limits::Limits;
+use crate::skills::Limits;
 
 /// A limit that bit, by the name that it has in `skill.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

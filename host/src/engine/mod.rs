@@ -12,7 +12,6 @@ mod config;
 mod failure;
 mod invocation;
 mod limiter;
-pub mod limits;
 mod ticker;
 
 use std::collections::HashMap;
@@ -29,11 +28,11 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::apart::Bounds;
 use crate::capabilities;
 use crate::private::Private;
+pub use crate::skills::Limits;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
 pub use invocation::{Finished, Invocation, Preopen};
-pub use limits::Limits;
 use ticker::Ticker;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
