@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::operation::Operation;
+use crate::types::operation::Operation;
 
 /// What an operation gave, whichever it was: written as JSON once, where it leaves the process, and read once, by whoever
 /// knows what was asked.

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use crate::answer::Answer;
 use crate::error::{Error, Result};
 use crate::io::{CallIo, Output};
-use crate::operation::Operation;
 use crate::types::Call;
+use crate::types::operation::Operation;
 use crate::wire::{Frame, FrameReader, FrameWriter, Hello, Kind, MAX_DATA};
 
 /// How long a host process that took the connection may take to say hello.

@@ -14,7 +14,6 @@ pub mod client;
 pub mod error;
 #[cfg(feature = "client")]
 pub mod io;
-pub mod operation;
 #[cfg(feature = "client")]
 pub mod service;
 pub mod types;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
+use super::chunk::Chunk;
 use super::question::What;
 use super::streams::{End, Publishing};
 use super::terminals::{self, Entered};
@@ -23,13 +24,6 @@ pub(crate) const DEFAULT_MAX_OUTPUT: u64 = 1_000_000;
 /// The most bytes of each stream that a caller may have kept: they are held in memory, and both have to fit into one
 /// answer as base64. More than this is streamed.
 const MAX_OUTPUT_CEILING: u64 = 8 * 1024 * 1024;
-
-/// A piece of output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Chunk {
-    Stdout(Bytes),
-    Stderr(Bytes),
-}
 
 /// Whom a command ends with.
 #[derive(Debug, Clone, Copy, Default)]

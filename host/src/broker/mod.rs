@@ -11,6 +11,7 @@ mod acts;
 mod approvals;
 mod audit;
 mod board;
+mod chunk;
 mod cutter;
 mod effects;
 mod exec;
@@ -38,8 +39,9 @@ pub(crate) use accepted::{Candidate, SKILL_RUN, Skills, note_revoked, note_trust
 pub(crate) use acts::{Fed, Target};
 pub(crate) use audit::Audit;
 pub(crate) use board::{SKILL_WATCHES, Watching};
+pub(crate) use chunk::Chunk;
 pub(crate) use effects::Effects;
-pub(crate) use exec::{Chunk, Kept, Running, with_background};
+pub(crate) use exec::{Kept, Running, with_background};
 pub(crate) use grants::{Grant, Limited, SandboxGrant};
 pub(crate) use reach::{Place, Reach};
 pub(crate) use sandboxes::Owned;

@@ -14,7 +14,7 @@ use skillhost_api::types::{Command, CopyRequest, Delivery, ExecSpec, HostPath, S
 use skillhost_api::units::hex;
 use skillhost_api::visible;
 
-use crate::sandbox::env::check_env;
+use crate::sandbox::command::check_env;
 use crate::sandbox::spec::SandboxInfo;
 
 /// The most characters that a person is asked to read.

@@ -8,7 +8,7 @@ use skillhost_api::answer;
 use skillhost_api::client::Client;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, Output};
-use skillhost_api::operation::Operation;
+use skillhost_api::types::operation::Operation;
 use skillhost_api::types::{Authority, Call, Event};
 use skillhost_api::visible;
 use tokio::sync::{Mutex, mpsc};

@@ -11,8 +11,9 @@ use skillhost_api::io::CallIo;
 use skillhost_api::types::{ActionEntry, ActionList, Authority, SkillState};
 use skillhost_api::units::hex;
 
+use super::blocking::blocking;
 use super::fit::{MAX_LISTING, fitting};
-use super::skills::{blocking, described};
+use super::skills::described;
 use super::{Host, switched_off};
 use crate::skills::discovery::MIN_SHARE;
 use crate::skills::{Catalog, Descriptor, Entry, Loaded, Places, Roots};

@@ -2,7 +2,7 @@
 //! held to its grant by the broker.
 
 use skillhost_api::error::{Error, Result};
-use skillhost_api::operation::{Needs, OwnersAlone};
+use skillhost_api::types::operation::{Needs, OwnersAlone};
 use skillhost_api::types::{Authority, Call};
 
 use super::handlers::Handled;

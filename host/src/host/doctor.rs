@@ -7,7 +7,7 @@ use std::sync::Arc;
 use skillhost_api::types::{Check, DoctorReport, ImageFilter};
 use skillhost_api::units::show_bytes;
 
-use super::skills::blocking;
+use super::blocking::blocking;
 use super::{Host, names};
 use crate::db::Disk;
 use crate::engine::Allocation;

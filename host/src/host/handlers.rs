@@ -8,7 +8,7 @@ use std::time::Duration;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
-use skillhost_api::operation::Operation;
+use skillhost_api::types::operation::Operation;
 use skillhost_api::types::*;
 
 use super::Host;

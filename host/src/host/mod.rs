@@ -2,6 +2,7 @@
 
 mod actions;
 mod authority;
+mod blocking;
 mod doctor;
 mod fit;
 mod grant;

@@ -9,8 +9,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
 use skillhost_api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 
+use super::blocking::blocking;
 use super::fit::{MAX_LISTING, fitting};
-use super::skills::blocking;
 use super::{Host, switched_off};
 use crate::json::length;
 use crate::skills::discovery::MIN_SHARE;

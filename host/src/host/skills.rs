@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::Result;
 use skillhost_api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 
+use super::blocking::blocking;
 use super::{Host, grant, skill_files, switched_off};
 use crate::broker::{Broker, Candidate};
 use crate::config::Config;
@@ -225,9 +226,4 @@ fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_
         state,
         problem,
     }
-}
-
-/// Does work that waits for the file system.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Error::other(format!("the host failed: {error}")))?
 }

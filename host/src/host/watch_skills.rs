@@ -133,7 +133,7 @@ async fn look(host: &Arc<Host>, mut watcher: Watcher, project: Option<PathBuf>) 
     let mut rounds = 0;
     loop {
         let Look { revision, places, .. } = host.look(project.clone()).await?;
-        let (changed, back) = super::skills::blocking(move || Ok((watcher.arm(places), watcher))).await?;
+        let (changed, back) = super::blocking::blocking(move || Ok((watcher.arm(places), watcher))).await?;
         watcher = back;
         rounds += 1;
         if !changed || rounds == ROUNDS {

@@ -23,6 +23,7 @@ mod serve;
 pub mod server;
 #[cfg(test)]
 mod server_tests;
+mod service;
 mod start;
 mod state_dir;
 
@@ -30,8 +31,9 @@ pub use door::Door;
 pub use log::LOG_FILE;
 pub use recover::recover;
 pub use remote::Remote;
-pub use serve::{HostService, ServeMode, runtime, serve};
+pub use serve::{ServeMode, runtime, serve};
 #[cfg(feature = "http")]
 pub(crate) use server::PATIENCE;
+pub use service::HostService;
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
 pub use state_dir::StateDir;

@@ -8,12 +8,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use skillhost_api::answer::Answer;
 use skillhost_api::client::Client;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::CallIo;
-use skillhost_api::service::Service;
-use skillhost_api::types::{Authority, Call, Done, GetHostStatus, HostStatus, Request, StopHost};
 use skillhost_api::wire::Hello;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +18,7 @@ use tokio::time::timeout;
 
 use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
-use super::{Door, StateDir, log};
+use super::{Door, HostService, StateDir, log};
 use crate::host::{Host, HostOptions};
 use crate::private;
 
@@ -193,47 +189,6 @@ impl<D: Door> Up<D> {
         self.host.shutdown().await;
         tracing::info!("left");
         served
-    }
-}
-
-/// The host, and the requests that are about its process.
-pub struct HostService {
-    host: Arc<Host>,
-    stop: watch::Sender<bool>,
-    http: Option<String>,
-}
-
-impl HostService {
-    /// The host process as it is now.
-    pub fn status(&self) -> HostStatus {
-        HostStatus { http: self.http.clone(), ..self.host.status() }
-    }
-
-    /// Whether the host answers: a request that needs its database would be served.
-    pub async fn ready(&self) -> Result<()> {
-        self.host.ready().await
-    }
-}
-
-impl Service for HostService {
-    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
-        // What is about the process and not the host alone.
-        match call.request {
-            // Anybody else's is the host's to refuse.
-            Request::StopHost(StopHost) if matches!(call.authority, Authority::Person | Authority::Owner) => {
-                self.stop.send_replace(true);
-                Ok(Answer::of::<StopHost>(Done { message: "the host process leaves".into() }))
-            }
-            Request::GetHostStatus(GetHostStatus) => {
-                let status = self.host.call(call.asking(|_| GetHostStatus), io).await?;
-                Ok(Answer::of::<GetHostStatus>(HostStatus { http: self.http.clone(), ..status }))
-            }
-            _ => self.host.answer(call, io).await,
-        }
-    }
-
-    fn busy(&self) -> bool {
-        self.host.busy()
     }
 }
 

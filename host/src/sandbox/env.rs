@@ -15,19 +15,12 @@
 
 use std::collections::BTreeMap;
 
-use skillhost_api::error::{Error, Result};
-use skillhost_api::types::Command;
+use skillhost_api::error::Result;
 
-use super::images::MAX_ARGUMENT;
+use super::command::check_env;
 use super::link::{DEFAULT_HOME, User};
 use super::members::Slot;
 use super::spec::SandboxInfo;
-
-/// The most text of a command and its environment. Linux takes 2 MiB with everything that it counts.
-const MAX_COMMAND: usize = 3 * 512 * 1024;
-/// The same with what the kernel counts for each string, its end and a pointer; the image's own environment has the rest.
-const MAX_COUNTED: usize = 15 * 128 * 1024;
-const FOR_EACH: usize = 9;
 
 /// An agent's user in a sandbox, and what is that agent's own of its commands' environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,80 +65,9 @@ impl Account {
     }
 }
 
-/// Refuses names and values that an environment cannot hold.
-pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
-    for (name, value) in env {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(Error::invalid_argument(format!(
-                "{:?} is not a name of an environment variable: it must not be empty or hold `=` or a zero byte",
-                clip(name)
-            )));
-        }
-        if value.contains('\0') {
-            return Err(Error::invalid_argument(format!(
-                "the value of the environment variable {} holds a zero byte, which an environment cannot carry",
-                clip(name)
-            )));
-        }
-    }
-    check_size(&[], env)
-}
-
-/// Refuses a command that no kernel starts with this environment.
-pub(super) fn check_command(command: &Command, env: &BTreeMap<String, String>) -> Result<()> {
-    match command {
-        Command::Argv(argv) => check_size(argv, env),
-        Command::Shell(line) => check_size(std::slice::from_ref(line), env),
-    }
-}
-
-fn check_size(argv: &[String], env: &BTreeMap<String, String>) -> Result<()> {
-    const REMEDY: &str = "write what is long to a file of the sandbox, or give it as standard input";
-    if let Some(argument) = argv.iter().find(|argument| argument.len() > MAX_ARGUMENT) {
-        return Err(Error::too_large(format!(
-            "an argument, or the line for the shell, has {} bytes, and Linux takes at most {MAX_ARGUMENT} in one: {REMEDY}",
-            argument.len()
-        )));
-    }
-    let variable = |(name, value): (&String, &String)| name.len() + 1 + value.len();
-    if let Some((name, value)) = env.iter().find(|one| variable(*one) > MAX_ARGUMENT) {
-        return Err(Error::too_large(format!(
-            "the environment variable {} has {} bytes with its name, and Linux takes at most {MAX_ARGUMENT} in one: {REMEDY}",
-            clip(name),
-            variable((name, value))
-        )));
-    }
-    let text = argv.iter().map(String::len).sum::<usize>() + env.iter().map(variable).sum::<usize>();
-    let strings = argv.len() + env.len();
-    if text > MAX_COMMAND || text + strings * FOR_EACH > MAX_COUNTED {
-        return Err(Error::too_large(format!(
-            "the command and its environment have {text} bytes in {strings} strings, and at most {MAX_COMMAND} bytes are taken, or \
-             {MAX_COUNTED} with the {FOR_EACH} that Linux counts for each string: {REMEDY}"
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses a line for a persistent shell that is longer than a whole command may be.
-pub(super) fn check_line(line: &str) -> Result<()> {
-    match line.len() > MAX_COMMAND {
-        true => Err(Error::too_large(format!(
-            "the line has {} bytes, and at most {MAX_COMMAND} are taken: write it to a file of the sandbox, and source that",
-            line.len()
-        ))),
-        false => Ok(()),
-    }
-}
-
-/// As much of a name that anybody may have made up as an error repeats.
-fn clip(name: &str) -> String {
-    name.chars().take(64).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skillhost_api::error::ErrorKind;
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -180,29 +102,5 @@ mod tests {
         assert_eq!((account.home.as_str(), &account.env), ("/tmp", &info.env));
         info.home = Some("/state/sandboxes/sbx/home".into());
         assert_eq!(info.account("owner").unwrap().home, "/state/sandboxes/sbx/home");
-    }
-
-    #[test]
-    fn what_no_kernel_starts_is_too_large_and_names_the_limit() {
-        let argv = |sizes: &[usize]| Command::Argv(sizes.iter().map(|size| "x".repeat(*size)).collect());
-        let none = BTreeMap::new();
-        check_command(&argv(&[64 * 1024; 24]), &none).unwrap();
-        check_command(&argv(&[MAX_ARGUMENT]), &none).unwrap();
-        let many = |count: usize| -> BTreeMap<String, String> {
-            (0..count).map(|number| (format!("V{number:03}"), "y".repeat(64 * 1024 - 5))).collect()
-        };
-        check_command(&argv(&[64 * 1024; 8]), &many(16)).unwrap();
-        for (command, env, names) in [
-            (argv(&[MAX_ARGUMENT + 1]), none.clone(), MAX_ARGUMENT),
-            (Command::Shell("x".repeat(MAX_ARGUMENT + 1)), none.clone(), MAX_ARGUMENT),
-            (argv(&[64 * 1024; 25]), none.clone(), MAX_COMMAND),
-            (argv(&[64 * 1024; 9]), many(16), MAX_COMMAND),
-            (argv(&[1; 200_000]), none.clone(), MAX_COUNTED),
-            (argv(&[1]), BTreeMap::from([("A".to_owned(), "x".repeat(MAX_ARGUMENT))]), MAX_ARGUMENT),
-        ] {
-            let error = check_command(&command, &env).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::TooLarge);
-            assert!(error.message.contains(&names.to_string()) && error.message.len() < 400, "{error}");
-        }
     }
 }

@@ -21,9 +21,10 @@ use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, R
 use super::images::Role;
 use super::life::{Engine, Inner, Live, forget};
 use super::link::{HelloConfig, Link, Listener, Part};
+use super::members::Identity;
 use super::members::Members;
 use super::place::Place;
-use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
+use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
 use super::workspace::MODE;
 use crate::watched::watched;
 

@@ -18,10 +18,11 @@ use tokio::task::{AbortHandle, JoinHandle};
 use super::backend::Backend;
 use super::execs::Execs;
 use super::link::{ByeReason, CloseReason, Link};
+use super::members::Identity;
 use super::members::Members;
 use super::place::{Place, Places};
 use super::pool::Pool;
-use super::spec::{Identity, SandboxInfo};
+use super::spec::SandboxInfo;
 use super::workspace::Workspaces;
 use super::{Config, Ended, Held, State};
 

@@ -12,7 +12,40 @@ use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
 
 use super::link::User;
-use super::spec::Identity;
+
+/// The permissions that new files of a sandbox with one user do not get.
+const ALONE_UMASK: u32 = 0o022;
+
+/// The user that a sandbox's commands run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// User id, never 0.
+    pub uid: u32,
+    /// Group id, never 0.
+    pub gid: u32,
+}
+
+impl Identity {
+    /// The user that commands run as where they share the sandbox with nobody.
+    pub(super) fn user(self) -> User {
+        User { uid: self.uid, gid: self.gid, groups: Vec::new(), umask: ALONE_UMASK }
+    }
+}
+
+impl Identity {
+    /// The identity that stands for root, which no command ever runs as.
+    const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
+
+    /// The owner of the host process, so that a workspace's files are theirs on both sides.
+    pub fn of_host() -> Self {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        if uid.is_root() {
+            return Self::FOR_ROOT;
+        }
+        let gid = if gid.is_root() { Self::FOR_ROOT.gid } else { gid.as_raw() };
+        Self { uid: uid.as_raw(), gid }
+    }
+}
 
 /// The most agents of one sandbox, its owner among them.
 pub const MAX_AGENTS: usize = 8;

@@ -15,6 +15,7 @@
 
 mod adopt;
 pub mod backend;
+pub mod command;
 pub mod env;
 mod execs;
 pub mod files;
@@ -45,7 +46,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use backend::docker::{Docker, EngineConfig};
 use backend::local::{Local, LocalConfig};
 use backend::{Backend, Probe};
-use env::{Account, check_command};
+use command::check_command;
+use env::Account;
 use execs::UnderWay;
 use files::Copied;
 use images::{Registry, Role, Roles};

@@ -14,10 +14,8 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Network, SandboxSummary};
 
-use super::backend::{ImageId, Transport};
-use super::env::check_env;
-use super::link::User;
-use super::members::{Members, Slot};
+use super::command::check_env;
+use super::members::{Identity, Members, Slot};
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
 const MAX_CPUS: f64 = 1024.0;
@@ -27,8 +25,6 @@ pub const MIN_MEMORY_MIB: u64 = 16;
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 /// The most processes that can be asked for.
 const MAX_PIDS: u32 = 1 << 20;
-/// The permissions that new files of a sandbox with one user do not get.
-const UMASK: u32 = 0o022;
 /// The longest life that can be asked for.
 const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -104,34 +100,27 @@ fn out_of_range(
     Error::invalid_argument(format!("{asked} {what} is out of range for a sandbox: {least} to {most}"))
 }
 
-/// The user that a sandbox's commands run as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// User id, never 0.
-    pub uid: u32,
-    /// Group id, never 0.
-    pub gid: u32,
+/// An image's id in its engine, `sha256:…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageId(pub String);
+
+/// How the supervisor of a sandbox is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// It connects to a socket of this host, in a directory that it sees.
+    #[default]
+    Socket,
+    /// The engine runs a bridge beside it, which carries the same frames.
+    Bridge,
 }
 
-impl Identity {
-    /// The user that commands run as where they share the sandbox with nobody.
-    pub(super) fn user(self) -> User {
-        User { uid: self.uid, gid: self.gid, groups: Vec::new(), umask: UMASK }
-    }
-}
-
-impl Identity {
-    /// The identity that stands for root, which no command ever runs as.
-    const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
-
-    /// The owner of the host process, so that a workspace's files are theirs on both sides.
-    pub fn of_host() -> Self {
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        if uid.is_root() {
-            return Self::FOR_ROOT;
-        }
-        let gid = if gid.is_root() { Self::FOR_ROOT.gid } else { gid.as_raw() };
-        Self { uid: uid.as_raw(), gid }
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Socket => "socket",
+            Self::Bridge => "bridge",
+        })
     }
 }
 

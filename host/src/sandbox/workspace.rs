@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
-use super::spec::Identity;
+use super::members::Identity;
 use crate::ids::random_hex;
 use crate::private;
 

@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::units::hex;
 
-use super::descriptor::digest;
 use super::manifest::Manifest;
 use crate::beneath::{open_beneath, open_dir, read_beneath};
 use crate::stamp::Stamp;
@@ -74,4 +75,9 @@ fn missing(dir: &Path, relative: &Path, error: Error) -> Error {
         }
         _ => error,
     }
+}
+
+/// `sha256:…` of `bytes`.
+pub fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }

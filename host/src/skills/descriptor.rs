@@ -12,18 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::units::hex;
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
-use super::component::MAX_COMPONENT;
+use super::component::{MAX_COMPONENT, digest};
 use super::docs::{Docs, Owners, clean, split_params};
 use super::features;
 use super::manifest::Actions;
 use super::schema;
-use super::ty::{MAX_NODES, Ty};
+use super::ty::{MAX_NODES, Param, Ty};
 use super::wit::Reader;
 
 /// The most functions that a component may export.
@@ -76,17 +74,6 @@ pub struct ExportPath {
     pub function: String,
 }
 
-/// A parameter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Param {
-    /// Its name.
-    pub name: String,
-    /// What it is for.
-    pub docs: String,
-    /// Its type.
-    pub ty: Ty,
-}
-
 /// Describes the component in `bytes`.
 pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     check_preamble(bytes)?;
@@ -132,11 +119,6 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     }
     descriptor.actions.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(descriptor)
-}
-
-/// `sha256:…` of `bytes`.
-pub fn digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }
 
 /// Tells what is no component at all from what is a broken one.

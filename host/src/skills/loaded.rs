@@ -17,7 +17,8 @@ use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::cache::{DescriptorCache, descriptor_of};
-use super::descriptor::{Descriptor, digest};
+use super::component::digest;
+use super::descriptor::Descriptor;
 use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};

@@ -11,9 +11,9 @@ use serde_json::{Map, Number, Value};
 use skillhost_api::error::{Error, Result};
 use wasmtime::component::Val;
 
-use super::descriptor::{Action, Param};
+use super::descriptor::Action;
 use super::schema::{F32_BOUND, NOT_NUMBERS};
-use super::ty::{Int, Labels, MAX_BYTES, MAX_VALUES, Record, ResultTy, Ty, Variant};
+use super::ty::{Int, Labels, MAX_BYTES, MAX_VALUES, Param, Record, ResultTy, Ty, Variant};
 use crate::json::{cut, shown};
 
 impl Action {

@@ -48,7 +48,7 @@ mod wit;
 
 pub use cache::{DescriptorCache, DirCache};
 pub use component::{Component, MAX_COMPONENT};
-pub use descriptor::{Action, Descriptor, ExportPath, Param, describe};
+pub use descriptor::{Action, Descriptor, ExportPath, describe};
 pub use discovery::{Catalog, Entry, Root, Roots, Source};
 pub use features::FEATURES;
 pub use files::FileDigests;

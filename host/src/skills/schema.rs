@@ -8,8 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::descriptor::Param;
-use super::ty::{Case, Int, Labels, ResultTy, Ty};
+use super::ty::{Case, Int, Labels, Param, ResultTy, Ty};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// The greatest number up to which every reader of JSON tells all whole numbers apart: 2^53 − 1.

@@ -19,6 +19,17 @@ pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The most values in one call's arguments, bytes of `list<u8>` aside.
 pub const MAX_VALUES: usize = 1_000_000;
 
+/// A parameter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub docs: String,
+    /// Its type.
+    pub ty: Ty,
+}
+
 /// A type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::BUFFER;
 use super::connections::Busy;
-use super::listen::BUFFER;
 use super::metrics::UnderWay;
 use super::refusal::{Reason, Refusal};
 

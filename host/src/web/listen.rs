@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
+use super::BUFFER;
 use super::body::{Held, Unsent};
 use super::connections::{Connection, Connections};
 use super::front::Front;
@@ -30,9 +31,6 @@ const MAX_HEAD: usize = 32 << 10;
 
 /// The most headers of a request.
 const MAX_HEADERS: usize = 100;
-
-/// What is read and written at a time.
-pub(super) const BUFFER: usize = 64 << 10;
 
 /// How long a stop lets calls take to be answered that they were stopped, before it ends what streams.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);

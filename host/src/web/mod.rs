@@ -57,6 +57,9 @@ pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Ad
 /// Where MCP is spoken.
 const MCP_PATH: &str = "/mcp";
 
+/// What is read and written at a time.
+const BUFFER: usize = 64 << 10;
+
 /// The door, closed yet.
 pub(crate) struct Door {
     config: HttpConfig,

@@ -15,13 +15,21 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
-use crate::supervisor::Around;
 use crate::sys;
 
 /// Who waits to be let in; there is one host.
 const BACKLOG: i32 = 4;
 /// For uid 0 alone.
 const PRIVATE: u32 = 0o700;
+
+/// What is around a supervisor, and so whom it takes orders from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Around {
+    /// A sandbox of its own: whoever has a process id here is inside, and no master.
+    Sandbox,
+    /// This machine: its host, and the process that ends it, have process ids like everybody.
+    Host { host: i32, parent: i32 },
+}
 
 fn directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))

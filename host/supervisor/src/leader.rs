@@ -208,7 +208,7 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
     if let Some(size) = terminal {
         env.entry("TERM".into()).or_insert_with(|| "xterm".into());
         if let Err(error) = open_terminal(size, job) {
-            return (NOT_EXECUTABLE, format!("the sandbox gives no terminal: {}", plain(&error)));
+            return (NOT_EXECUTABLE, format!("the sandbox gives no terminal: {}", sys::plain(&error)));
         }
     }
     if !env.get("HOME").is_some_and(|home| is_usable(Path::new(home))) {
@@ -216,13 +216,16 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
     }
     let cwd = Path::new(workspace).join(cwd.unwrap_or_default());
     if let Err(error) = std::env::set_current_dir(&cwd) {
-        return (NOT_EXECUTABLE, format!("cannot enter the working directory {}: {}", cwd.display(), plain(&error)));
+        return (
+            NOT_EXECUTABLE,
+            format!("cannot enter the working directory {}: {}", cwd.display(), sys::plain(&error)),
+        );
     }
     if !stdin && terminal.is_none() {
         // The null device and no closed pipe: some programs take a pipe for input that they are to search.
         match File::open("/dev/null").and_then(|null| sys::dup_to(null.as_fd(), 0)) {
             Ok(()) => {}
-            Err(error) => return (NOT_EXECUTABLE, format!("cannot open /dev/null: {}", plain(&error))),
+            Err(error) => return (NOT_EXECUTABLE, format!("cannot open /dev/null: {}", sys::plain(&error))),
         }
     }
     let search = env.get("PATH").map_or_else(|| DEFAULT_PATH.to_owned(), Clone::clone);
@@ -230,7 +233,7 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
         _ if is_session => {
             let shell = shell(&search);
             if let Err(error) = receive(job).and_then(|socket| sys::dup_to(socket.as_fd(), shell.socket())) {
-                return (NOT_EXECUTABLE, format!("the shell cannot be reached: {}", plain(&error)));
+                return (NOT_EXECUTABLE, format!("the shell cannot be reached: {}", sys::plain(&error)));
             }
             // How it takes its lines is nobody's business.
             say(status, &Status::Argv(vec![shell.name().to_owned()]));
@@ -292,7 +295,7 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
                     "it is neither a program for this machine nor a script that names its shell".into()
                 }
                 Some(libc::E2BIG) => "its arguments and environment are larger than the kernel allows".into(),
-                _ => plain(&error),
+                _ => sys::plain(&error),
             };
             (NOT_EXECUTABLE, format!("cannot run {}: {why}", path.display()))
         }
@@ -346,15 +349,6 @@ fn candidates<'a>(name: &'a str, search: &'a str) -> Box<dyn Iterator<Item = Pat
 /// Whether the user, who we are by now, can write here.
 fn is_usable(home: &Path) -> bool {
     home.is_absolute() && accessat(CWD, home, Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()).is_ok()
-}
-
-/// An error's text without Rust's "(os error 2)".
-pub fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.split_once(" (os error") {
-        Some((text, _)) => text.to_lowercase(),
-        None => text,
-    }
 }
 
 /// The image's environment and ours, under what the host and the exec say.

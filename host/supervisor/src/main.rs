@@ -30,13 +30,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use door::Door;
+use door::{Around, Door};
 use local::Inside;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
 use skillhost_protocol::{CORE_LIMIT, FILES_LIMIT, LOCKED_LIMIT, ProcessLimit, WORKSPACE_MODE};
-use supervisor::{Around, Supervisor};
+use supervisor::Supervisor;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();

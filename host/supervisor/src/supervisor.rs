@@ -22,7 +22,7 @@ use skillhost_protocol::{
 };
 
 use crate::buffers::{Input, Output, Read};
-use crate::door::Door;
+use crate::door::{Around, Door};
 use crate::exec::{Exec, Part, span};
 use crate::procs::OomCounter;
 use crate::reserve::Reserve;
@@ -55,15 +55,6 @@ enum Token {
     Socket,
     Exec(u32, Part),
     Dying(usize),
-}
-
-/// What is around a supervisor, and so whom it takes orders from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Around {
-    /// A sandbox of its own: whoever has a process id here is inside, and no master.
-    Sandbox,
-    /// This machine: its host, and the process that ends it, have process ids like everybody.
-    Host { host: i32, parent: i32 },
 }
 
 pub struct Supervisor {

@@ -238,3 +238,12 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     })?;
     Ok(Peer { pid: peer.pid, uid: peer.uid })
 }
+
+/// An error's text without Rust's "(os error 2)".
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_lowercase(),
+        None => text,
+    }
+}

@@ -5,8 +5,9 @@ use crate::common::{any_json, nearly_valid, valid};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use skillhost::skills::ty::Param;
 use skillhost::skills::ty::{Case, Field, Int, Label, Labels, MAX_BYTES, Record, ResultTy, Ty, Variant};
-use skillhost::skills::{Action, ExportPath, Param, schema};
+use skillhost::skills::{Action, ExportPath, schema};
 
 fn action(ty: Ty) -> Action {
     let params = vec![Param { name: "value".into(), docs: "Any.".into(), ty: ty.clone() }];

@@ -114,34 +114,43 @@ impl House {
         found
     }
 
-    /// Files that name one another, by way of others too: one line for each such circle.
+    /// Files that name one another, by way of others too: one line for each such circle, with what ties it.
     fn circles(&self) -> Vec<String> {
-        let graph: BTreeMap<&Module, BTreeSet<&Module>> =
+        let graph: BTreeMap<&Module, BTreeMap<&Module, Vec<String>>> =
             self.files.iter().map(|file| (&file.module, self.beside(file))).collect();
         let mut circles = BTreeSet::new();
-        for start in graph.keys() {
+        for start in graph.keys().copied() {
             let round: BTreeSet<_> =
                 reached(&graph, start).into_iter().filter(|other| reached(&graph, other).contains(start)).collect();
             if round.len() > 1 {
                 circles.insert(round);
             }
         }
-        let shown = |module: &&&Module| module.join("::");
-        circles
-            .iter()
-            .map(|circle| {
-                format!(
-                    "{} go round in a circle: move what they share into a file beneath them",
-                    circle.iter().map(|module| shown(&module)).collect::<Vec<_>>().join(", ")
-                )
-            })
-            .collect()
+        let ties = |circle: &BTreeSet<&Module>| -> Vec<String> {
+            let of_one = |one: &&Module| -> Vec<String> {
+                let others = graph.get(*one).into_iter().flatten().filter(|(other, _)| circle.contains(*other));
+                others
+                    .map(|(other, names)| {
+                        format!("{} takes {} of {}", one.join("::"), names.join(", "), other.join("::"))
+                    })
+                    .collect()
+            };
+            circle.iter().flat_map(of_one).collect()
+        };
+        let shown = |circle| format!("files go round in a circle: {}", ties(circle).join("; "));
+        circles.iter().map(shown).collect()
     }
 
-    /// The other files that a file names, without those that it is in and those that are in it.
-    fn beside(&self, file: &File) -> BTreeSet<&Module> {
-        let others = file.named.keys().filter_map(|path| imports::owner(&self.real(path), &self.modules));
-        others.filter(|other| !other.starts_with(&file.module) && !file.module.starts_with(other)).collect()
+    /// The other files that a file names, and what of each; without those that it is in and those that are in it.
+    fn beside(&self, file: &File) -> BTreeMap<&Module, Vec<String>> {
+        let mut found: BTreeMap<&Module, Vec<String>> = BTreeMap::new();
+        for path in file.named.keys().map(|path| self.real(path)) {
+            let Some(other) = imports::owner(&path, &self.modules) else { continue };
+            if !other.starts_with(&file.module) && !file.module.starts_with(other) {
+                found.entry(other).or_default().push(path.get(other.len()).cloned().unwrap_or_default());
+            }
+        }
+        found
     }
 }
 
@@ -153,12 +162,16 @@ fn place(path: &[String]) -> Option<(usize, &'static str)> {
 }
 
 /// All that is reached from `start`, itself only by a way that leads back.
-fn reached<'a>(graph: &BTreeMap<&'a Module, BTreeSet<&'a Module>>, start: &Module) -> BTreeSet<&'a Module> {
+fn reached<'a>(
+    graph: &BTreeMap<&'a Module, BTreeMap<&'a Module, Vec<String>>>,
+    start: &Module,
+) -> BTreeSet<&'a Module> {
     let mut seen = BTreeSet::new();
-    let mut left: Vec<&Module> = graph.get(start).into_iter().flatten().copied().collect();
+    let beside = |module: &Module| graph.get(module).into_iter().flat_map(BTreeMap::keys).copied();
+    let mut left: Vec<&Module> = beside(start).collect();
     while let Some(next) = left.pop() {
         if seen.insert(next) {
-            left.extend(graph.get(next).into_iter().flatten());
+            left.extend(beside(next));
         }
     }
     seen
@@ -260,7 +273,9 @@ mod tests {
         ]);
         assert_eq!(
             circle.circles(),
-            ["cli::a, cli::b, cli::c go round in a circle: move what they share into a file beneath them"]
+            [
+                "files go round in a circle: cli::a takes B of cli::b; cli::b takes C of cli::c; cli::c takes A of cli::a"
+            ]
         );
         let none = house(&[("cli/mod.rs", "mod a; use a::A; struct Own;"), ("cli/a.rs", "use super::Own;")]);
         assert_eq!(none.circles(), [""; 0]);

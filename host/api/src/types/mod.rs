@@ -5,6 +5,7 @@
 mod board;
 mod catalog;
 mod machine;
+pub mod operation;
 mod processes;
 mod read;
 mod records;
@@ -20,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::approval::{Approval, ApprovalKind};
 use crate::caller::Caller;
-pub use crate::operation::{Needs, Operation, OwnersAlone, Request, Resource};
 pub use board::*;
 pub use catalog::*;
 pub use machine::*;
+pub use operation::{Needs, Operation, OwnersAlone, Request, Resource};
 pub use processes::*;
 pub use read::*;
 pub use records::*;

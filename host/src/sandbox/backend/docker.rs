@@ -9,7 +9,7 @@
 
 mod body;
 mod bridge;
-mod endpoint;
+pub(super) mod endpoint;
 mod route;
 mod volumes;
 
@@ -79,11 +79,6 @@ struct Client {
     sight: OnceCell<Sight>,
     /// The volume with the supervisor in it.
     supervisor: OnceCell<String>,
-}
-
-/// The socket of the engine that is used when nobody names another.
-pub(super) fn engine_socket() -> Option<PathBuf> {
-    Endpoint::from_env().socket().map(Path::to_owned)
 }
 
 impl Docker {

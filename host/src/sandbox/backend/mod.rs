@@ -8,16 +8,15 @@ pub mod docker;
 pub mod local;
 mod mounts;
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
 use tokio::net::UnixStream;
 
 use super::images::Role;
 use super::spec::SandboxSpec;
+pub use super::spec::{ImageId, Transport};
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";
@@ -35,10 +34,6 @@ const CAPABILITIES: [(&str, u32); 4] = [("KILL", 5), ("SETGID", 6), ("SETUID", 7
 /// Processes on top of what the workload may have: the supervisor, its keepers and its reserve of ready ones.
 const SUPERVISOR_PIDS: u64 = 64;
 
-/// An image's id in its engine, `sha256:…`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageId(pub String);
-
 /// What a backend says of itself when it answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
@@ -48,26 +43,6 @@ pub struct Probe {
     pub isolation: String,
     /// What a person should know; empty when all is well.
     pub notes: Vec<String>,
-}
-
-/// How the supervisor of a sandbox is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// It connects to a socket of this host, in a directory that it sees.
-    #[default]
-    Socket,
-    /// The engine runs a bridge beside it, which carries the same frames.
-    Bridge,
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Socket => "socket",
-            Self::Bridge => "bridge",
-        })
-    }
 }
 
 /// How sandboxes of a role are reached, and what they see of this machine.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
 
-use super::docker::engine_socket;
+use super::docker::endpoint::Endpoint;
 use crate::paths::{self, Mounts};
 
 /// Where engines listen when nobody says otherwise; never mounted, whichever is in use.
@@ -51,7 +51,8 @@ fn sockets() -> Vec<PathBuf> {
         .unwrap_or_else(|| PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw())));
     let home = variable("HOME");
     let of_home = OF_HOME.iter().filter_map(|name| Some(home.as_ref()?.join(name)));
-    engine_socket()
+    let engine = Endpoint::from_env().socket().map(Path::to_owned);
+    engine
         .into_iter()
         .chain(podmans)
         .chain(KNOWN.map(PathBuf::from))

@@ -7,8 +7,8 @@ use skillhost_api::error::{Error, Result};
 
 use super::template::find;
 use super::{MAX_NAME, Script, Template, param};
-use crate::sandbox::backend::ImageId;
 use crate::sandbox::image_build::DebianRecipe;
+use crate::sandbox::spec::ImageId;
 
 /// The most tags of a role, and the most variables that it requires.
 const MAX_WORDS: usize = 64;

@@ -6,7 +6,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_protocol::ExecStart;
 
 use super::{Exec, ExecControl, ExecEvent, Link};
-use crate::sandbox::env::check_line;
+use crate::sandbox::command::check_line;
 
 /// A shell that takes one line after the other. Dropping it ends it and all of its processes.
 #[derive(Debug)]

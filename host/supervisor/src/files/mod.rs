@@ -22,8 +22,8 @@ use rustix::net::RecvFlags;
 use skillhost_protocol::socket::Descriptors;
 use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes, Part};
 
-use crate::leader::plain;
 use crate::sys;
+use crate::sys::plain;
 use input::Input;
 
 type Result<T, E = FileError> = std::result::Result<T, E>;

@@ -88,7 +88,7 @@ impl Sender {
                 Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(Level { dir, path, names }),
                 Ok(Some(_)) => self.leave_out(&path, "it is too deep"),
                 Ok(None) => {}
-                Err(Trouble::Entry(error)) => self.leave_out(&path, &crate::leader::plain(&error.into())),
+                Err(Trouble::Entry(error)) => self.leave_out(&path, &crate::sys::plain(&error.into())),
                 Err(Trouble::Stream(error)) => return Err(error),
             }
         }

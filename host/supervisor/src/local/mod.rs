@@ -24,9 +24,9 @@ use rustix::process::{Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, UnshareFlags};
 use skillhost_protocol::local::{LocalSpec, MAX_SPEC, Stage, Users};
 
+use crate::door::Around;
 use crate::door::Door;
 use crate::procs::OomCounter;
-use crate::supervisor::Around;
 use crate::{leader, sys};
 
 /// The namespaces besides those of users and mounts.
@@ -59,7 +59,7 @@ impl Failure {
     /// Tells the host.
     fn report(&self) {
         let Self { stage, what, error } = self;
-        let line = format!("failed {} {what}: {}", stage.word(), leader::plain(error)).replace('\n', " ");
+        let line = format!("failed {} {what}: {}", stage.word(), crate::sys::plain(error)).replace('\n', " ");
         say(&line);
     }
 }

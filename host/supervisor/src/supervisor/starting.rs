@@ -8,7 +8,7 @@ use skillhost_protocol::{Command, ExecStart, FileOp, FileStart, MAX_EXECS, MAX_W
 
 use super::Supervisor;
 use crate::exec::{Exec, Setup};
-use crate::leader::{self, Job, Task};
+use crate::leader::{Job, Task};
 
 /// A socket beside a job: the leader's end, and the other one where it is the supervisor's.
 struct Beside {
@@ -38,7 +38,7 @@ impl Supervisor {
     fn refuse(&mut self, id: u32, whose: &str, error: &std::io::Error) -> Result<(), ProtocolError> {
         self.last_id = id;
         if let Some(connection) = &mut self.connection {
-            connection.output.refuse(id, format!("no socket can be had for {whose}: {}", leader::plain(error)));
+            connection.output.refuse(id, format!("no socket can be had for {whose}: {}", crate::sys::plain(error)));
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Supervisor {
                     self.execs.insert(id, Exec::new(setup, pair));
                 }
                 Err(error) => {
-                    let why = leader::plain(&error);
+                    let why = crate::sys::plain(&error);
                     output.refuse(
                         id,
                         format!("the sandbox cannot start another process ({why}); end some that run in it"),

@@ -13,8 +13,9 @@ use bollard::models::{
 use skillhost_api::types::Network;
 
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
+use crate::sandbox::members::Identity;
 use crate::sandbox::members::Slot;
-use crate::sandbox::spec::{Identity, SandboxSpec, WORKSPACE, Workspace};
+use crate::sandbox::spec::{SandboxSpec, WORKSPACE, Workspace};
 
 const MIB: i64 = 1024 * 1024;
 

@@ -31,7 +31,8 @@ use super::{
     Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined, mounts,
 };
 use crate::sandbox::images::Role;
-use crate::sandbox::spec::{Identity, SandboxSpec};
+use crate::sandbox::members::Identity;
+use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
 use remedy::remedy;

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::types::*;
+use super::*;
 
 /// Something that can be asked of a host, with all that its call brings.
 pub trait Operation: Into<Request> + Serialize + DeserializeOwned + Send + 'static {
@@ -151,7 +151,7 @@ macro_rules! operations {
         macro_rules! with_operation {
             ($dollar request:expr, $dollar operation:pat => $dollar body:expr) => {
                 match $dollar request {
-                    $( $crate::operation::Request::$variant($dollar operation) => $dollar body, )*
+                    $( $crate::types::operation::Request::$variant($dollar operation) => $dollar body, )*
                 }
             };
         }

@@ -1,0 +1,10 @@
+//! A command's output on its way.
+
+use bytes::Bytes;
+
+/// A piece of output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Chunk {
+    Stdout(Bytes),
+    Stderr(Bytes),
+}

@@ -1,0 +1,53 @@
+//! What the host process answers: its host, and what is about the process itself.
+
+use std::sync::Arc;
+
+use skillhost_api::answer::Answer;
+use skillhost_api::error::Result;
+use skillhost_api::io::CallIo;
+use skillhost_api::service::Service;
+use skillhost_api::types::{Authority, Call, Done, GetHostStatus, HostStatus, Request, StopHost};
+use tokio::sync::watch;
+
+use crate::host::Host;
+
+/// The host, and the requests that are about its process.
+pub struct HostService {
+    pub(super) host: Arc<Host>,
+    pub(super) stop: watch::Sender<bool>,
+    pub(super) http: Option<String>,
+}
+
+impl HostService {
+    /// The host process as it is now.
+    pub fn status(&self) -> HostStatus {
+        HostStatus { http: self.http.clone(), ..self.host.status() }
+    }
+
+    /// Whether the host answers: a request that needs its database would be served.
+    pub async fn ready(&self) -> Result<()> {
+        self.host.ready().await
+    }
+}
+
+impl Service for HostService {
+    async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
+        // What is about the process and not the host alone.
+        match call.request {
+            // Anybody else's is the host's to refuse.
+            Request::StopHost(StopHost) if matches!(call.authority, Authority::Person | Authority::Owner) => {
+                self.stop.send_replace(true);
+                Ok(Answer::of::<StopHost>(Done { message: "the host process leaves".into() }))
+            }
+            Request::GetHostStatus(GetHostStatus) => {
+                let status = self.host.call(call.asking(|_| GetHostStatus), io).await?;
+                Ok(Answer::of::<GetHostStatus>(HostStatus { http: self.http.clone(), ..status }))
+            }
+            _ => self.host.answer(call, io).await,
+        }
+    }
+
+    fn busy(&self) -> bool {
+        self.host.busy()
+    }
+}
