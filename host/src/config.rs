@@ -20,7 +20,7 @@ use skillhost_api::types::BackendChoice;
 use skillhost_api::types::Network;
 use skillhost_api::units;
 
-pub use self::http::{HttpConfig, Token};
+pub use self::http::{HttpConfig, HttpToken};
 use crate::blackboard::{self, Eviction};
 use crate::broker::quota::QuotaLimits;
 use crate::db::Durability;
@@ -71,7 +71,7 @@ pub struct Config {
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.
-    pub roots: BTreeMap<String, Root>,
+    pub roots: BTreeMap<String, HostRoot>,
     /// Where the variables come from that roles require for their scripts.
     pub script_env: Vec<EnvProvider>,
     /// The file that all of this stands in.
@@ -164,8 +164,8 @@ impl Default for BlackboardConfig {
 
 impl BlackboardConfig {
     /// As the store knows it.
-    pub(crate) fn limits(&self) -> blackboard::Limits {
-        blackboard::Limits {
+    pub(crate) fn limits(&self) -> blackboard::BlackboardLimits {
+        blackboard::BlackboardLimits {
             max_entries: self.max_entries,
             max_bytes: self.max_bytes.0,
             eviction: self.eviction,
@@ -308,7 +308,7 @@ pub struct SkillPolicy {
 /// A host directory that skills may name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Root {
+pub struct HostRoot {
     /// Absolute, or relative to the configuration file.
     pub path: PathBuf,
 }

@@ -58,8 +58,6 @@
 // They panic where nobody reads any more, or the disk is full.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-pub mod apart;
-mod beneath;
 mod blackboard;
 mod broker;
 mod capabilities;
@@ -77,9 +75,11 @@ mod paths;
 mod private;
 pub mod process;
 mod project;
+mod rooted;
 pub mod sandbox;
 pub mod skills;
 pub mod stamp;
+pub mod subprocess;
 mod watched;
 #[cfg(feature = "http")]
 mod web;

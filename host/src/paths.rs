@@ -46,9 +46,9 @@ struct Spot {
 }
 
 /// A directory, whatever its path.
-type Identity = (u64, u64);
+type DirectoryId = (u64, u64);
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<DirectoryId> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
@@ -60,12 +60,12 @@ impl Mounts {
     }
 
     /// What is at a path, or would be, with what is mounted beneath it and comes along.
-    pub(crate) fn tree(&self, path: &Path) -> Tree<'_> {
+    pub(crate) fn tree(&self, path: &Path) -> DirectoryTree<'_> {
         let real = resolved(path);
         let beneath =
             self.0.iter().map(|mount| &mount.point).filter(|point| point.starts_with(&real) && **point != real);
         let all = std::iter::once(real.clone()).chain(beneath.cloned());
-        Tree { mounts: self, parts: all.map(|path| (identity(&path), self.spot(&path), path)).collect() }
+        DirectoryTree { mounts: self, parts: all.map(|path| (identity(&path), self.spot(&path), path)).collect() }
     }
 
     fn spot(&self, real: &Path) -> Option<Spot> {
@@ -90,13 +90,13 @@ impl Mount {
 }
 
 /// A directory, with what is mounted beneath it.
-pub(crate) struct Tree<'a> {
+pub(crate) struct DirectoryTree<'a> {
     mounts: &'a Mounts,
     /// Itself comes first.
-    parts: Vec<(Option<Identity>, Option<Spot>, PathBuf)>,
+    parts: Vec<(Option<DirectoryId>, Option<Spot>, PathBuf)>,
 }
 
-impl Tree<'_> {
+impl DirectoryTree<'_> {
     /// Whether `path` is in it, by name or by what it is.
     pub(crate) fn holds(&self, path: &Path) -> bool {
         let real = resolved(path);

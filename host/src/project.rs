@@ -21,7 +21,7 @@ pub(crate) fn named(said: &Path) -> Result<PathBuf> {
 }
 
 /// A project of somebody who is not this host's owner, who would become it in the state directory.
-pub(crate) fn apart(project: PathBuf, state_dir: &Path) -> Result<PathBuf> {
+pub(crate) fn outside_state_dir(project: PathBuf, state_dir: &Path) -> Result<PathBuf> {
     check_apart(&project, state_dir).map_err(|error| error.context("the project"))?;
     Ok(project)
 }

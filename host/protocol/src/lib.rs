@@ -27,7 +27,7 @@ pub mod socket;
 pub mod stream;
 pub mod tree;
 
-pub use frame::{Header, Kind, ProtocolError};
+pub use frame::{Header, PayloadKind, ProtocolError};
 pub use message::*;
 
 /// Leads both hellos: says that the peer speaks this protocol at all.

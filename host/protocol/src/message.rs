@@ -15,7 +15,7 @@ pub enum ToSupervisor {
     },
     /// Replaces what the hello said, and counts the wall time from now (exec id 0): for a sandbox that was made before it was
     /// known whose it would be.
-    Configure(SandboxConfig),
+    Configure(SupervisorConfig),
     /// Ends every exec and the supervisor itself (exec id 0).
     Shutdown,
     /// Starts a command under a new exec id.
@@ -119,12 +119,12 @@ pub struct HostHello {
     /// The host's version, for messages only.
     pub build: String,
     /// How the sandbox is to behave from now on.
-    pub config: SandboxConfig,
+    pub config: SupervisorConfig,
 }
 
 /// How a sandbox behaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxConfig {
+pub struct SupervisorConfig {
     /// Without a renewal for this long, everything ends.
     pub lease_ms: u64,
     /// Everything ends this long after the supervisor started; 0 is never.
@@ -265,7 +265,7 @@ pub enum FileOp {
         /// The file.
         path: String,
         /// Which of them.
-        part: Part,
+        part: ByteRange,
     },
     /// Replaces a file by standard input's bytes, atomically; makes parent directories.
     Write {
@@ -289,7 +289,7 @@ pub enum FileOp {
         /// The path.
         path: String,
     },
-    /// Sends what is in a directory, as [`Found`] records ([`crate::record`]) on standard output.
+    /// Sends what is in a directory, as [`ListedFile`] records ([`crate::record`]) on standard output.
     List {
         /// The directory.
         path: String,
@@ -313,7 +313,7 @@ pub enum FileOp {
 
 /// Which bytes of a file are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ByteRange {
     /// Where they begin.
     pub offset: u64,
     /// At most so many.
@@ -322,7 +322,7 @@ pub struct Part {
     pub more: bool,
 }
 
-impl Part {
+impl ByteRange {
     /// All of a file that has at most `max` bytes.
     #[must_use]
     pub fn whole(max: Option<u64>) -> Self {
@@ -372,7 +372,7 @@ pub struct FileStat {
 
 /// What was found in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ListedFile {
     /// Its name, in bytes as the sandbox has it.
     pub name: Vec<u8>,
     /// What it is, not following a link.

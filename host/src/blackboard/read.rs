@@ -10,7 +10,7 @@ use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 use skillhost_api::units::now_ms;
 
 use super::row::{ENTRY, Raw};
-use super::watch::Place;
+use super::watch::WatchRegistration;
 use super::{Events, MAX_LISTED, MAX_LISTED_BYTES, Selection};
 use crate::db::Db;
 
@@ -84,21 +84,21 @@ pub(super) fn there(
 }
 
 /// One who watches, and what is still to be told of what was there.
-pub(super) struct Watching {
+pub(super) struct WatchEvents {
     db: Db,
     scope: String,
     there: VecDeque<(u64, String)>,
     page: VecDeque<BlackboardEvent>,
-    place: Place,
+    place: WatchRegistration,
 }
 
-impl Watching {
-    pub(super) fn new(db: Db, scope: String, there: VecDeque<(u64, String)>, place: Place) -> Self {
+impl WatchEvents {
+    pub(super) fn new(db: Db, scope: String, there: VecDeque<(u64, String)>, place: WatchRegistration) -> Self {
         Self { db, scope, there, page: VecDeque::new(), place }
     }
 }
 
-impl Events for Watching {
+impl Events for WatchEvents {
     fn read_on(&mut self) -> BoxFuture<'_, Result<()>> {
         async move {
             while self.page.is_empty() && !self.there.is_empty() {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 
 use super::watch::Weighed;
-use super::{Eviction, Limits, Totals, Write};
+use super::{BlackboardLimits, Eviction, Totals, Write};
 
 /// Which room an entry is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Room {
 
 /// Why a write was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum WriteRefusal {
     /// This version is there.
     Conflict(u64),
     /// There is no room, and nothing makes any.
@@ -47,11 +47,11 @@ struct Usage {
     bytes: u64,
 }
 
-/// A session in a transaction. What it counted is written by [`Session::close`].
-pub(super) struct Session<'a> {
+/// A session in a transaction. What it counted is written by [`SessionTransaction::close`].
+pub(super) struct SessionTransaction<'a> {
     transaction: &'a Transaction<'a>,
     scope: &'a str,
-    limits: &'a Limits,
+    limits: &'a BlackboardLimits,
     now: u64,
     event: u64,
     values: Usage,
@@ -60,7 +60,7 @@ pub(super) struct Session<'a> {
 }
 
 /// What is known of an entry without its value.
-struct Known {
+struct EntryMetadata {
     key: String,
     version: u64,
     bytes: u64,
@@ -75,8 +75,8 @@ struct Known {
 
 const KNOWN: &str = "key, version, bytes, room, expires_at_ms, created_at_ms, created_by, updated_by, tags, metadata";
 
-fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<Known> {
-    Ok(Known {
+fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryMetadata> {
+    Ok(EntryMetadata {
         key: row.get(0)?,
         version: row.get(1)?,
         bytes: row.get(2)?,
@@ -90,11 +90,11 @@ fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<Known> {
     })
 }
 
-impl<'a> Session<'a> {
+impl<'a> SessionTransaction<'a> {
     pub(super) fn open(
         transaction: &'a Transaction<'a>,
         scope: &'a str,
-        limits: &'a Limits,
+        limits: &'a BlackboardLimits,
         now: u64,
     ) -> rusqlite::Result<Self> {
         let counts = transaction
@@ -140,14 +140,14 @@ impl<'a> Session<'a> {
         agent: &str,
         write: Write,
         text: &str,
-    ) -> rusqlite::Result<Result<Placed, Refused>> {
+    ) -> rusqlite::Result<Result<Placed, WriteRefusal>> {
         let mut before = self.known(&write.key)?;
         if let Some(expired) = before.take_if(|known| known.expires_at_ms.is_some_and(|at| at <= self.now)) {
             self.remove(expired, BlackboardChange::Expire, None)?;
         }
         let there = before.as_ref().map_or(0, |known| known.version);
         if write.if_version.is_some_and(|expected| expected != there) {
-            return Ok(Err(Refused::Conflict(there)));
+            return Ok(Err(WriteRefusal::Conflict(there)));
         }
         let tags = if write.tags.is_empty() { "[]".into() } else { Value::from(write.tags.clone()).to_string() };
         let metadata =
@@ -160,12 +160,12 @@ impl<'a> Session<'a> {
             bytes: usage.bytes.saturating_sub(old_bytes) + bytes,
         };
         if bytes > self.limits.max_bytes {
-            return Ok(Err(Refused::TooLarge(bytes)));
+            return Ok(Err(WriteRefusal::TooLarge(bytes)));
         }
         let keeps = room == Room::Values && self.limits.eviction == Eviction::Refuse;
         let grows = old_entries == 0 || bytes > old_bytes;
         if keeps && grows && (after.entries > self.limits.max_entries || after.bytes > self.limits.max_bytes) {
-            return Ok(Err(Refused::Full));
+            return Ok(Err(WriteRefusal::Full));
         }
         *self.usage(room) = after;
         self.event += 1;
@@ -225,11 +225,11 @@ impl<'a> Session<'a> {
         agent: &str,
         key: &str,
         if_version: Option<u64>,
-    ) -> rusqlite::Result<Result<Option<u64>, Refused>> {
+    ) -> rusqlite::Result<Result<Option<u64>, WriteRefusal>> {
         let known = self.known(key)?.filter(|known| known.expires_at_ms.is_none_or(|at| at > self.now));
         let there = known.as_ref().map_or(0, |known| known.version);
         if if_version.is_some_and(|expected| expected != there) {
-            return Ok(Err(Refused::Conflict(there)));
+            return Ok(Err(WriteRefusal::Conflict(there)));
         }
         let Some(known) = known else { return Ok(Ok(None)) };
         self.remove(known, BlackboardChange::Delete, Some(agent))?;
@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn known(&self, key: &str) -> rusqlite::Result<Option<Known>> {
+    fn known(&self, key: &str) -> rusqlite::Result<Option<EntryMetadata>> {
         self.transaction
             .prepare_cached(&format!("SELECT {KNOWN} FROM board_entries WHERE scope = ?1 AND key = ?2"))?
             .query_row([self.scope, key], known)
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn remove(&mut self, known: Known, event_type: BlackboardChange, by: Option<&str>) -> rusqlite::Result<()> {
+    fn remove(&mut self, known: EntryMetadata, event_type: BlackboardChange, by: Option<&str>) -> rusqlite::Result<()> {
         self.transaction
             .prepare_cached("DELETE FROM board_entries WHERE scope = ?1 AND key = ?2")?
             .execute([self.scope, &known.key])?;

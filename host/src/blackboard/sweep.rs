@@ -8,8 +8,8 @@ use rusqlite::{Transaction, params};
 use skillhost_api::units::now_ms;
 use tokio::sync::Notify;
 
-use super::Limits;
-use super::room::Session;
+use super::BlackboardLimits;
+use super::room::SessionTransaction;
 use super::watch::{Hub, Weighed};
 use crate::db::{Db, atomically};
 
@@ -45,7 +45,7 @@ impl Due {
 }
 
 /// Removes what has expired, when it has.
-pub(super) async fn sweep(db: Db, limits: Arc<Limits>, hub: Arc<Hub>, due: Arc<Due>) {
+pub(super) async fn sweep(db: Db, limits: Arc<BlackboardLimits>, hub: Arc<Hub>, due: Arc<Due>) {
     loop {
         let (limits, hub, next) = (limits.clone(), hub.clone(), due.clone());
         let swept = db
@@ -82,7 +82,11 @@ pub(super) async fn sweep(db: Db, limits: Arc<Limits>, hub: Arc<Hub>, due: Arc<D
 }
 
 /// Removes the entries that expired first, some of each session that has any.
-fn expired(transaction: &Transaction<'_>, limits: &Limits, now: u64) -> rusqlite::Result<Vec<(String, Vec<Weighed>)>> {
+fn expired(
+    transaction: &Transaction<'_>,
+    limits: &BlackboardLimits,
+    now: u64,
+) -> rusqlite::Result<Vec<(String, Vec<Weighed>)>> {
     let mut statement = transaction.prepare_cached(
         "SELECT scope, key FROM board_entries WHERE expires_at_ms <= ?1 ORDER BY expires_at_ms LIMIT ?2",
     )?;
@@ -93,7 +97,7 @@ fn expired(transaction: &Transaction<'_>, limits: &Limits, now: u64) -> rusqlite
     let mut told = Vec::new();
     for session_gone in gone.chunk_by(|(a, _), (b, _)| a == b) {
         let Some((scope, _)) = session_gone.first() else { continue };
-        let mut session = Session::open(transaction, scope, limits, now)?;
+        let mut session = SessionTransaction::open(transaction, scope, limits, now)?;
         for (_, key) in session_gone {
             session.expire(key)?;
         }

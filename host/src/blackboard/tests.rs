@@ -14,8 +14,8 @@ struct Board {
     dir: tempfile::TempDir,
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> BlackboardLimits {
+    BlackboardLimits {
         max_entries: 10_000,
         max_bytes: 64 << 20,
         eviction: Eviction::Lru,
@@ -28,7 +28,7 @@ fn reopened(dir: &tempfile::TempDir) -> Embedded {
     Embedded::new(Db::open(&dir.path().join("state.db"), Durability::Process).unwrap(), limits())
 }
 
-fn board_with(limits: Limits) -> Board {
+fn board_with(limits: BlackboardLimits) -> Board {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
     Board { store: Arc::new(Embedded::new(db, limits)), dir }
@@ -254,7 +254,7 @@ async fn what_expired_while_nobody_looked_is_absent_and_removed_by_the_next_host
 
 #[tokio::test]
 async fn the_least_recently_used_makes_room() {
-    let board = board_with(Limits { max_entries: 3, ..limits() });
+    let board = board_with(BlackboardLimits { max_entries: 3, ..limits() });
     let mut events = board.watch("**", false).await;
     for key in ["a", "b", "c"] {
         board.put(key, json!(1)).await;
@@ -273,7 +273,7 @@ async fn the_least_recently_used_makes_room() {
 
 #[tokio::test]
 async fn bytes_are_bounded_as_well() {
-    let board = board_with(Limits { max_bytes: 10_000, ..limits() });
+    let board = board_with(BlackboardLimits { max_bytes: 10_000, ..limits() });
     for number in 0..20 {
         board.put(&format!("k:{number:02}"), Value::String("x".repeat(1_000))).await;
     }
@@ -285,7 +285,7 @@ async fn bytes_are_bounded_as_well() {
 
 #[tokio::test]
 async fn where_nothing_is_evicted_a_write_is_refused() {
-    let board = board_with(Limits { max_entries: 2, eviction: Eviction::Refuse, ..limits() });
+    let board = board_with(BlackboardLimits { max_entries: 2, eviction: Eviction::Refuse, ..limits() });
     board.put("a", json!(1)).await;
     board.put("b", json!(1)).await;
     let error = board.store.publish(&me(), write("c", json!(1))).await.unwrap_err();
@@ -338,7 +338,7 @@ async fn numbers_of_events_go_on_after_a_restart() {
 
 #[tokio::test]
 async fn a_watcher_that_does_not_read_slows_nobody_and_hears_what_it_missed() {
-    let board = board_with(Limits { watch_queue: 10, ..limits() });
+    let board = board_with(BlackboardLimits { watch_queue: 10, ..limits() });
     let mut events = board.watch("**", false).await;
     for number in 0..1_000 {
         board.put("k", json!(number)).await;
@@ -392,8 +392,8 @@ async fn watchers_of_another_session_see_nothing() {
     assert_eq!((event.value, event.event_id), (json!("theirs"), 1));
 }
 
-fn stream(exec_id: &str) -> Stream {
-    Stream { by: me(), container_id: "sbx_1".into(), exec_id: exec_id.into(), started_at_ms: 1 }
+fn stream(exec_id: &str) -> PublishedExec {
+    PublishedExec { by: me(), container_id: "sbx_1".into(), exec_id: exec_id.into(), started_at_ms: 1 }
 }
 
 fn totals(chunks: u64) -> Totals {
@@ -425,7 +425,7 @@ async fn a_stream_without_an_end_is_known_to_the_next_host() {
 
 #[tokio::test]
 async fn a_stream_pushes_out_its_own_beginning_and_no_agents_value() {
-    let board = board_with(Limits { max_bytes: 100_000, eviction: Eviction::Refuse, ..limits() });
+    let board = board_with(BlackboardLimits { max_bytes: 100_000, eviction: Eviction::Refuse, ..limits() });
     board.put("precious", json!("x".repeat(50_000))).await;
     let stream = stream("exec_1");
     board.store.open_stream(&stream).await.unwrap();

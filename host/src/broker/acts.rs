@@ -9,7 +9,7 @@ use super::{Actor, Broker};
 
 /// The command that is acted on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct CommandTarget<'a> {
     pub(crate) container_id: &'a str,
     pub(crate) exec_id: &'a str,
 }
@@ -28,7 +28,7 @@ impl Broker {
     pub(crate) async fn feed<T>(
         &self,
         actor: &Actor,
-        target: Target<'_>,
+        target: CommandTarget<'_>,
         work: impl Future<Output = (Fed, Result<T>)>,
     ) -> Result<T> {
         let mut record = self.begin(actor, "process.write").await?;
@@ -44,7 +44,7 @@ impl Broker {
     pub(crate) async fn signal<T>(
         &self,
         actor: &Actor,
-        target: Target<'_>,
+        target: CommandTarget<'_>,
         signal: Option<i32>,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {

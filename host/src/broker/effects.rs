@@ -16,7 +16,7 @@ pub(crate) struct Effects {
 }
 
 /// One too many.
-pub(super) struct Refused {
+pub(super) struct EffectRefusal {
     /// Whether it is the first.
     pub(super) first: bool,
     pub(super) error: Error,
@@ -29,7 +29,7 @@ impl Effects {
     }
 
     /// Counts one that is about to begin.
-    pub(super) fn begin(&self) -> Result<(), Refused> {
+    pub(super) fn begin(&self) -> Result<(), EffectRefusal> {
         let before = self.asked.fetch_add(1, Ordering::Relaxed);
         if before < self.limit {
             return Ok(());
@@ -39,7 +39,7 @@ impl Effects {
              under [limits] in its skill.toml",
             self.limit
         ));
-        Err(Refused { first: before == self.limit, error })
+        Err(EffectRefusal { first: before == self.limit, error })
     }
 }
 

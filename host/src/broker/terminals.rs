@@ -17,12 +17,12 @@ use crate::sandbox::link::ExecControl;
 /// They.
 #[derive(Default)]
 pub(super) struct Terminals {
-    table: Table,
+    table: TerminalTable,
 }
 
-type Table = Arc<Mutex<HashMap<String, Terminal>>>;
+type TerminalTable = Arc<Mutex<HashMap<String, OpenTerminal>>>;
 
-struct Terminal {
+struct OpenTerminal {
     container_id: String,
     owner: Caller,
     control: ExecControl,
@@ -30,7 +30,7 @@ struct Terminal {
 
 /// One of them, for as long as its command runs.
 pub(super) struct Entered {
-    table: Table,
+    table: TerminalTable,
     exec_id: String,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Entered {
 
 impl Terminals {
     pub(super) fn enter(&self, actor: &Actor, container_id: &str, exec_id: &str, control: ExecControl) -> Entered {
-        let terminal = Terminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
+        let terminal = OpenTerminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
         self.table.lock().insert(exec_id.to_owned(), terminal);
         Entered { table: self.table.clone(), exec_id: exec_id.to_owned() }
     }

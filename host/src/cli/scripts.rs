@@ -13,9 +13,9 @@ use skillhost_api::units::{parse_duration, parse_size};
 use super::app::App;
 use super::exec::{exit_code, show_text, streamed};
 use super::failure::{Ended, Failure};
-use super::feed;
 use super::print::table;
 use super::skills::{millis, pair, plain};
+use super::stdin_reader;
 
 /// Lists the scripts that a sandbox of a role can run
 #[derive(Debug, Args)]
@@ -89,7 +89,7 @@ pub(super) struct Script {
     /// The script
     name: String,
     #[command(flatten)]
-    how: How,
+    how: ScriptFlags,
     /// Refuse when the sandbox is of another role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
@@ -97,7 +97,7 @@ pub(super) struct Script {
 
 /// What scripts and templates have in common.
 #[derive(Debug, Args)]
-struct How {
+struct ScriptFlags {
     /// An argument, read by the type of its parameter
     #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = pair)]
     args: Vec<(String, String)>,
@@ -211,7 +211,7 @@ pub(super) struct RunScript {
     #[arg(long, value_name = "FILE|-", group = "source")]
     file: Option<String>,
     #[command(flatten)]
-    how: How,
+    how: ScriptFlags,
     /// Environment added for it
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -223,8 +223,8 @@ pub(super) struct RunScript {
 impl RunScript {
     pub(super) async fn run(self, app: &App) -> Ended {
         let script = match self.file {
-            Some(file) if file == "-" => Some(feed::text(file).await?),
-            Some(file) => Some(feed::text(format!("@{file}")).await?),
+            Some(file) if file == "-" => Some(stdin_reader::text(file).await?),
+            Some(file) => Some(stdin_reader::text(format!("@{file}")).await?),
             None => None,
         };
         let stream = self.how.stream;

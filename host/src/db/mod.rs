@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use disk::Disk;
 use ground::is_full;
-use serve::{Failed, Job, Ran};
+use serve::{DbJob, Failed, Ran};
 use skillhost_api::error::{Error, Result};
 
 /// Its name in the state directory.
@@ -45,7 +45,7 @@ pub enum Durability {
 /// The handle; clones share the thread, which ends with the last of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<DbJob>,
     disk: Arc<Disk>,
 }
 
@@ -90,7 +90,7 @@ impl Db {
         then: impl FnOnce(T) -> U + Send + 'static,
     ) -> Result<U> {
         let (send, receive) = oneshot::channel();
-        let job: Job = Box::new(move |transaction| {
+        let job: DbJob = Box::new(move |transaction| {
             let answer = work(transaction);
             let was_full = answer.as_ref().is_err_and(is_full);
             let reply = Box::new(move |committed: std::result::Result<(), &Failed>| {

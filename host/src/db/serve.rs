@@ -10,7 +10,7 @@ use super::ground::{Ground, is_full};
 const BATCH: usize = 256;
 
 /// Work in a transaction, whatever becomes of that.
-pub(super) type Job = Box<dyn FnOnce(&Transaction<'_>) -> Ran + Send>;
+pub(super) type DbJob = Box<dyn FnOnce(&Transaction<'_>) -> Ran + Send>;
 
 type Reply = Box<dyn FnOnce(std::result::Result<(), &Failed>)>;
 
@@ -36,7 +36,7 @@ impl From<&rusqlite::Error> for Failed {
 }
 
 /// Does jobs until nobody can send any more.
-pub(super) fn serve(mut connection: Connection, mut ground: Ground, queue: &mpsc::Receiver<Job>) {
+pub(super) fn serve(mut connection: Connection, mut ground: Ground, queue: &mpsc::Receiver<DbJob>) {
     while let Ok(first) = queue.recv() {
         ground.look(&mut connection);
         let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
@@ -71,8 +71,8 @@ impl Batch {
         &mut self,
         connection: &mut Connection,
         ground: &mut Ground,
-        first: Job,
-        queue: &mpsc::Receiver<Job>,
+        first: DbJob,
+        queue: &mpsc::Receiver<DbJob>,
     ) -> std::result::Result<(), Failed> {
         let transaction = connection.transaction().map_err(|error| Failed::from(&error))?;
         let mut next = Some(first);

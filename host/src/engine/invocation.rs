@@ -15,11 +15,11 @@ use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
 use super::limiter::{Hit, Limiter, size};
 use super::limits::Limits;
-use super::{Engine, Prepared, ended, failure};
+use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
 
 /// What a store holds.
-pub(super) struct Store {
+pub(super) struct StoreData {
     wasi: WasiCtx,
     table: ResourceTable,
     context: Context,
@@ -27,20 +27,20 @@ pub(super) struct Store {
     limiter: Limiter,
 }
 
-impl Store {
+impl StoreData {
     /// The limit that was met, where the guest itself had to do with less.
     fn hit(&self) -> Option<Hit> {
         self.limiter.hit.or_else(|| self.files.refused().then_some(Hit::OpenFiles))
     }
 }
 
-impl WasiView for Store {
+impl WasiView for StoreData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-impl CapabilitiesView for Store {
+impl CapabilitiesView for StoreData {
     fn capabilities(&mut self) -> View<'_> {
         View { context: &mut self.context, table: &mut self.table, files: &mut self.files }
     }
@@ -58,7 +58,7 @@ pub struct Preopen {
 /// A call.
 pub struct Invocation {
     /// What runs.
-    pub prepared: Prepared,
+    pub prepared: LinkedComponent,
     /// The exported interface that holds the function; `None` for a function of the world itself.
     pub interface: Option<String>,
     /// The function.
@@ -85,9 +85,9 @@ pub struct Finished {
 }
 
 /// Aborts the guest when its caller is gone.
-struct AbortOnDrop(tokio::task::AbortHandle);
+struct AbortGuestOnDrop(tokio::task::AbortHandle);
 
-impl Drop for AbortOnDrop {
+impl Drop for AbortGuestOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -110,7 +110,7 @@ impl Engine {
             return result;
         }
         let task = guests.spawn(work);
-        let _guard = AbortOnDrop(task.abort_handle());
+        let _guard = AbortGuestOnDrop(task.abort_handle());
         match task.await {
             Ok(result) => result,
             Err(error) if error.is_cancelled() => Err(Error::cancelled("the call was cancelled")),
@@ -156,7 +156,12 @@ impl Engine {
         }
     }
 
-    fn store(&self, limits: &Limits, workspace: Option<Preopen>, context: Context) -> Result<wasmtime::Store<Store>> {
+    fn store(
+        &self,
+        limits: &Limits,
+        workspace: Option<Preopen>,
+        context: Context,
+    ) -> Result<wasmtime::Store<StoreData>> {
         let deadline: Instant = context.deadline;
         let mut wasi = WasiCtx::builder();
         wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
@@ -169,7 +174,7 @@ impl Engine {
         let mut table = ResourceTable::new();
         table.set_max_capacity(size(limits.resources));
         let files = OpenFiles::new(size(limits.open_files));
-        let data = Store { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
+        let data = StoreData { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
         let mut store = wasmtime::Store::new(&self.engine, data);
         store.limiter(|data| &mut data.limiter);
         store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;

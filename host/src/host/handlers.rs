@@ -12,8 +12,8 @@ use skillhost_api::operation::Operation;
 use skillhost_api::types::*;
 
 use super::Host;
-use crate::broker::{Actor, Broker, Record, note_revoked, note_trust};
-use crate::sandbox::link::Part;
+use crate::broker::{Actor, Broker, EffectRecord, note_revoked, note_trust};
+use crate::sandbox::link::ByteRange;
 
 /// Who asks for an operation, and from where.
 pub struct Asker {
@@ -31,7 +31,7 @@ pub trait Handled: Operation {
     /// Adds to the record of its refusal what was asked.
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "only this crate handles operations")]
-    fn refused(&self, _broker: &Broker, _record: &mut Record) {}
+    fn refused(&self, _broker: &Broker, _record: &mut EffectRecord) {}
 }
 
 /// The handler of one request after the other, and of some what the record of a refusal tells.
@@ -49,7 +49,7 @@ macro_rules! handlers {
 
                 $(
                     #[allow(private_interfaces, unused_variables, reason = "as in the trait; few need both")]
-                    fn refused(&self, $broker: &Broker, $record: &mut Record) {
+                    fn refused(&self, $broker: &Broker, $record: &mut EffectRecord) {
                         let $asked = self;
                         $refused;
                     }
@@ -115,7 +115,7 @@ handlers! {
     };
 
     ReadFile, ReadFile { container_id, path, offset, max_bytes } => {
-        host.read_file(&by.actor, container_id, &path, Part { offset, max: max_bytes, more: true }, io).await
+        host.read_file(&by.actor, container_id, &path, ByteRange { offset, max: max_bytes, more: true }, io).await
     };
     WriteFile, WriteFile { container_id, path } => host.write_file(&by.actor, container_id, path, io).await;
     ListFiles, ListFiles { container_id, path } => host.broker.list_files(&by.actor, &container_id, &path).await;

@@ -2,14 +2,14 @@
 
 mod actions;
 mod authority;
+mod catalog_cache;
 mod doctor;
-mod fit;
 mod grant;
-mod guarded;
+mod guarded_cache;
 mod handlers;
-mod held;
-mod kept;
+mod listing_budget;
 mod names;
+mod resource_counts;
 mod run;
 mod sandboxes;
 mod skill_files;
@@ -26,27 +26,27 @@ use std::time::Duration;
 
 use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{AuditList, BackendChoice, Call, Event, HostStatus, WatchRequest, Watched};
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
 
-use crate::apart::Bounds;
 use crate::broker::{Actor, Audit, Broker, Skills};
 use crate::config::{Config, Isolation};
 use crate::db::{self, Db};
 use crate::engine::{Engine, compile};
 use crate::paths;
 use crate::private::Private;
-use crate::sandbox::backend::local::LocalConfig;
+use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
-use crate::skills::{DirCache, FileDigests, Shelf};
+use crate::skills::{DirCache, FileDigests, SkillCache};
+use crate::subprocess::ProcessBounds;
+use catalog_cache::CatalogCache;
 pub use handlers::{Asker, Handled};
-pub use held::Held;
-use kept::Kept;
+pub use resource_counts::ResourceCounts;
 use texts::Texts;
-use trust::Trust;
+use trust::TrustStore;
 use watch_skills::Watches;
 
 /// How long a background host process stays with nothing to do.
@@ -66,10 +66,10 @@ pub struct HostOptions {
     /// How long a background host process stays with nothing to do, when that was said.
     pub idle_timeout: Option<Duration>,
     /// The `skillhost` that describes and compiles components in processes of their own; without one that is done in this
-    /// process, which a component that is made for it can then end or hold up (see [`crate::apart`]).
+    /// process, which a component that is made for it can then end or hold up (see [`crate::subprocess`]).
     pub describer: Option<PathBuf>,
     /// What compiling one component may use, where it is done in a process of its own; [`compile::BOUNDS`] when absent.
-    pub compile_bounds: Option<Bounds>,
+    pub compile_bounds: Option<ProcessBounds>,
 }
 
 /// The host: everything behind the faces.
@@ -79,11 +79,11 @@ pub struct Host {
     broker: Arc<Broker>,
     engine: Arc<Engine>,
     descriptors: Arc<DirCache>,
-    shelf: Arc<Shelf>,
+    shelf: Arc<SkillCache>,
     digests: Arc<FileDigests>,
-    kept: Kept,
+    kept: CatalogCache,
     watches: Watches,
-    trust: Trust,
+    trust: TrustStore,
     db: Db,
     texts: Texts,
     calls: AtomicUsize,
@@ -91,9 +91,9 @@ pub struct Host {
 }
 
 /// One call under way.
-struct UnderWay<'a>(&'a AtomicUsize);
+struct CallInFlight<'a>(&'a AtomicUsize);
 
-impl Drop for UnderWay<'_> {
+impl Drop for CallInFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -120,11 +120,11 @@ impl Host {
         )?);
         let descriptors =
             Arc::new(DirCache::new(private.cache("descriptors")?).describing_with(options.describer.clone()));
-        let sandboxes = Sandboxes::open(sandbox::Config {
+        let sandboxes = Sandboxes::open(sandbox::SandboxSettings {
             roles,
             backend,
             engine: config.engine,
-            local: LocalConfig {
+            local: LocalSettings {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
                 env: config.local.env.clone(),
@@ -132,7 +132,7 @@ impl Host {
             },
             lease: config.sandbox.lease.0,
             pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },
-            ..sandbox::Config::new(state)?
+            ..sandbox::SandboxSettings::new(state)?
         })
         .await?;
         let config = Arc::new(config);
@@ -152,9 +152,9 @@ impl Host {
             descriptors,
             shelf: Arc::default(),
             digests: Arc::default(),
-            kept: Kept::default(),
+            kept: CatalogCache::default(),
             watches: Watches::default(),
-            trust: Trust::open(db.clone()).await?,
+            trust: TrustStore::open(db.clone()).await?,
             db,
             texts: Texts::default(),
             calls: AtomicUsize::new(0),
@@ -166,7 +166,7 @@ impl Host {
     pub async fn call<O: Handled>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
         call.caller.check()?;
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let _under_way = UnderWay(&self.calls);
+        let _under_way = CallInFlight(&self.calls);
         let actor = self.actor(&call).await?;
         let Call { caller, authority, project, request } = call;
         request.handle(self, Asker { actor, caller, authority, project }, io).await
@@ -193,16 +193,16 @@ impl Host {
         let mut last = 0;
         for record in listed.records {
             last = record.seq;
-            io.send(Output::Event(Event::Audit(record))).await?;
+            io.send(CallOutput::Event(Event::Audit(record))).await?;
         }
         loop {
             match live.recv().await {
                 Ok(record) if record.seq <= last => {}
-                Ok(record) => io.send(Output::Event(Event::Audit(record))).await?,
+                Ok(record) => io.send(CallOutput::Event(Event::Audit(record))).await?,
                 Err(RecvError::Lagged(missed)) => {
                     let message =
                         format!("{missed} records came faster than they were read; `skillhost audit tail` has them");
-                    io.send(Output::Event(Event::Log { level: "warn".into(), message })).await?;
+                    io.send(CallOutput::Event(Event::Log { level: "warn".into(), message })).await?;
                 }
                 Err(RecvError::Closed) => return Ok(AuditList::default()),
             }
@@ -211,10 +211,10 @@ impl Host {
 
     async fn watch(&self, actor: &Actor, request: &WatchRequest, io: &CallIo) -> Result<Watched> {
         let mut watching = self.broker.watch(actor, request).await?;
-        io.send(Output::Event(Event::Watching)).await?;
+        io.send(CallOutput::Event(Event::Watching)).await?;
         while request.count.is_none_or(|count| watching.seen().events < count) {
             let event = watching.next().await?;
-            io.send(Output::Event(Event::Blackboard(event))).await?;
+            io.send(CallOutput::Event(Event::Blackboard(event))).await?;
         }
         Ok(watching.seen())
     }

@@ -24,10 +24,10 @@ const LONGEST_ID: usize = 64;
 #[derive(Default)]
 pub(super) struct Texts {
     /// The oldest first.
-    kept: Mutex<VecDeque<Kept>>,
+    kept: Mutex<VecDeque<StoredText>>,
 }
 
-struct Kept {
+struct StoredText {
     id: String,
     owner: Caller,
     text: String,
@@ -35,7 +35,7 @@ struct Kept {
 }
 
 impl Texts {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<StoredText>> {
         let mut kept = self.kept.lock();
         kept.retain(|text| text.since.elapsed() < FOR);
         kept
@@ -75,7 +75,7 @@ impl Texts {
         kept.retain(|other| other.id != id || other.owner != *caller);
         make_room(&mut kept, OF_ONE - text.len(), |other| other.owner == *caller);
         make_room(&mut kept, OF_ALL - text.len(), |_| true);
-        kept.push_back(Kept { id, owner: caller.clone(), text, since: Instant::now() });
+        kept.push_back(StoredText { id, owner: caller.clone(), text, since: Instant::now() });
         Ok(answer)
     }
 
@@ -108,7 +108,7 @@ impl Texts {
 }
 
 /// Lets go of the oldest of these until no more than `room` is used by them.
-fn make_room(kept: &mut VecDeque<Kept>, room: usize, counts: impl Fn(&Kept) -> bool) {
+fn make_room(kept: &mut VecDeque<StoredText>, room: usize, counts: impl Fn(&StoredText) -> bool) {
     let mut used: usize = kept.iter().filter(|text| counts(text)).map(|text| text.text.len()).sum();
     kept.retain(|text| {
         let goes = used > room && counts(text);

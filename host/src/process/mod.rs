@@ -14,7 +14,7 @@
 //! A host that leaves closes its socket first. A client that got into the socket's queue just before sees the connection
 //! close without a hello, and goes on as one that found nobody.
 
-mod door;
+mod listener;
 mod log;
 mod peer;
 mod recover;
@@ -26,7 +26,7 @@ mod server_tests;
 mod start;
 mod state_dir;
 
-pub use door::Door;
+pub use listener::Listener;
 pub use log::LOG_FILE;
 pub use recover::recover;
 pub use remote::Remote;

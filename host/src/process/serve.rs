@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
-use super::{Door, StateDir, log};
+use super::{Listener, StateDir, log};
 use crate::host::{Host, HostOptions};
 use crate::private;
 
@@ -62,7 +62,7 @@ pub(super) enum Started {
 
 /// Is the host process of `options.state_dir` until it is told to stop or has been idle. Clients come by the state
 /// directory's socket, and by `door` where there is one.
-pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
+pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
     let up = come_up(options, mode, door).await;
     if mode == ServeMode::Background {
         // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just the word
@@ -102,7 +102,7 @@ struct Up<D> {
     stop: watch::Sender<bool>,
 }
 
-async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
+async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
     private::keep_others_from_writing();
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
@@ -170,11 +170,11 @@ fn raise_descriptors() {
     }
 }
 
-impl<D: Door> Up<D> {
+impl<D: Listener> Up<D> {
     async fn run(self) -> Result<()> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
         let stopped = self.serve.stop.clone();
-        let http = self.door.as_ref().and_then(Door::url);
+        let http = self.door.as_ref().and_then(Listener::url);
         let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop, http });
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new

@@ -20,7 +20,7 @@ use skillhost_api::types::Command;
 
 use super::images::MAX_ARGUMENT;
 use super::link::{DEFAULT_HOME, User};
-use super::members::Slot;
+use super::members::MemberSlot;
 use super::spec::SandboxInfo;
 
 /// The most text of a command and its environment. Linux takes 2 MiB with everything that it counts.
@@ -55,7 +55,7 @@ impl SandboxInfo {
         if self.shared {
             env.extend(["HOME", "TMPDIR"].map(|name| (name.to_owned(), home.clone())));
         }
-        if slot == Slot::OWNER {
+        if slot == MemberSlot::OWNER {
             env.extend(self.env.clone());
         }
         Some(Account { user, home, env })

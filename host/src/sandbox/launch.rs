@@ -16,14 +16,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use super::Held;
-use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, Running, Transport, confined_inside};
+use super::ReservationGuard;
+use super::backend::{
+    Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, RunningSandbox, Transport, confined_inside,
+};
 use super::images::Role;
-use super::life::{Engine, Inner, Live, forget};
-use super::link::{HelloConfig, Link, Listener, Part};
+use super::life::{Inner, LiveSandbox, SandboxBackend, forget};
+use super::link::{ByteRange, HelloConfig, Link, SupervisorListener};
 use super::members::Members;
-use super::place::Place;
-use super::spec::{Identity, LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
+use super::sandbox_dir::SandboxDir;
+use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec, SandboxUser, WORKSPACE, Workspace};
 use super::workspace::MODE;
 use crate::watched::watched;
 
@@ -35,7 +37,7 @@ const MAX_STATUS: u64 = 64 * 1024;
 /// A launch that is done and not yet taken: when its caller has left, the sandbox goes too.
 pub(super) struct Untaken {
     inner: Arc<Inner>,
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveSandbox>>,
 }
 
 impl Drop for Untaken {
@@ -48,7 +50,7 @@ impl Drop for Untaken {
 
 /// The backend for a launch.
 pub(super) struct Chosen<'a> {
-    pub engine: &'a Engine,
+    pub engine: &'a SandboxBackend,
     pub image: ImageId,
     pub route: Route,
     /// Which better ones it was not, and why.
@@ -56,10 +58,10 @@ pub(super) struct Chosen<'a> {
 }
 
 /// Whoever asked for a launch, for as long as they wait.
-pub(super) type Caller = oneshot::Sender<Result<Untaken>>;
+pub(super) type LaunchReply = oneshot::Sender<Result<Untaken>>;
 
-fn still_wanted(caller: Option<&Caller>) -> Result<()> {
-    if caller.is_some_and(Caller::is_closed) {
+fn still_wanted(caller: Option<&LaunchReply>) -> Result<()> {
+    if caller.is_some_and(LaunchReply::is_closed) {
         Err(Error::cancelled("the caller left during the launch"))
     } else {
         Ok(())
@@ -68,7 +70,7 @@ fn still_wanted(caller: Option<&Caller>) -> Result<()> {
 
 impl Inner {
     /// Launches a sandbox of `role` and keeps `held` for it.
-    pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: Held) -> Result<SandboxInfo> {
+    pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: ReservationGuard) -> Result<SandboxInfo> {
         let (give, take) = oneshot::channel();
         let inner = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -85,7 +87,13 @@ impl Inner {
         }
     }
 
-    async fn make(self: &Arc<Self>, spec: LaunchSpec, role: &Role, held: Held, caller: &Caller) -> Result<Arc<Live>> {
+    async fn make(
+        self: &Arc<Self>,
+        spec: LaunchSpec,
+        role: &Role,
+        held: ReservationGuard,
+        caller: &LaunchReply,
+    ) -> Result<Arc<LiveSandbox>> {
         let Chosen { engine, image, route, passed_over } = self.choose(role).await?;
         match self.take_warm(&spec, role, engine.backend.name(), &image) {
             Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
@@ -145,7 +153,7 @@ impl Inner {
         role: &Role,
         backend: &str,
         image: ImageId,
-        place: &Place,
+        place: &SandboxDir,
         workspace: Workspace,
         transport: Transport,
     ) -> SandboxInfo {
@@ -184,7 +192,7 @@ impl Inner {
     }
 
     /// What the engine is to build for a sandbox.
-    pub(super) fn build_from(&self, info: &SandboxInfo, place: &Place) -> SandboxSpec {
+    pub(super) fn build_from(&self, info: &SandboxInfo, place: &SandboxDir) -> SandboxSpec {
         SandboxSpec {
             id: info.id.clone(),
             name: info.name.clone(),
@@ -219,7 +227,7 @@ impl Inner {
     }
 
     /// Starts a sandbox whose container is gone, from what is known of it.
-    pub(super) async fn start_again(&self, info: SandboxInfo, place: &Place) -> Result<(SandboxInfo, Link)> {
+    pub(super) async fn start_again(&self, info: SandboxInfo, place: &SandboxDir) -> Result<(SandboxInfo, Link)> {
         let info = SandboxInfo { started_at_ms: now_ms(), ..info };
         self.start(self.maker(&info)?, &self.build_from(&info, place), info, place, None).await
     }
@@ -230,16 +238,17 @@ impl Inner {
         backend: &dyn Backend,
         built: &SandboxSpec,
         mut info: SandboxInfo,
-        place: &Place,
-        caller: Option<&Caller>,
+        place: &SandboxDir,
+        caller: Option<&LaunchReply>,
     ) -> Result<(SandboxInfo, Link)> {
         // Before the container is there, so that its supervisor finds somebody at once.
         let listener = match built.transport {
-            Transport::Socket => Some(Listener::bind(&built.control)?),
+            Transport::Socket => Some(SupervisorListener::bind(&built.control)?),
             Transport::Bridge => None,
         };
         still_wanted(caller)?;
-        let Running { engine_id, init_pid, own_kernel, isolation, bare, home, notes } = backend.launch(built).await?;
+        let RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare, home, notes } =
+            backend.launch(built).await?;
         let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
         info.notes.extend(news);
         info = SandboxInfo { engine_id, isolation, bare, home, ..info };
@@ -288,7 +297,7 @@ impl Inner {
     /// Waits for the supervisor to connect; gives up as soon as its process has ended.
     pub(super) async fn connect(
         &self,
-        listener: Listener,
+        listener: SupervisorListener,
         init_pid: i32,
         info: &SandboxInfo,
         patience: Duration,
@@ -343,13 +352,13 @@ impl Inner {
 /// Whether the workspace belongs to the commands' user: a volume that was just made does not.
 async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
     let workspace = link.stat(info.identity.user(), WORKSPACE).await?;
-    let Identity { uid, gid } = info.identity;
+    let SandboxUser { uid, gid } = info.identity;
     Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
 }
 
 /// Looks how a sandbox is confined that this machine's kernel does not know.
 async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
-    let mut file = link.read_file(info.identity.user(), "/proc/1/status", Part::whole(Some(MAX_STATUS))).await?;
+    let mut file = link.read_file(info.identity.user(), "/proc/1/status", ByteRange::whole(Some(MAX_STATUS))).await?;
     let mut status = Vec::new();
     while let Some(bytes) = file.next().await? {
         status.extend_from_slice(&bytes);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
 
 use super::link::User;
-use super::spec::Identity;
+use super::spec::SandboxUser;
 
 /// The most agents of one sandbox, its owner among them.
 pub const MAX_AGENTS: usize = 8;
@@ -34,7 +34,7 @@ struct Member {
 
 /// One agent's place in a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(usize);
+pub struct MemberSlot(usize);
 
 impl Members {
     /// Attaches an agent. Whether it was not attached yet.
@@ -58,9 +58,9 @@ impl Members {
     }
 
     /// The place of an agent that is attached.
-    pub fn slot(&self, agent: &str) -> Option<Slot> {
+    pub fn slot(&self, agent: &str) -> Option<MemberSlot> {
         let at = self.0.iter().position(|member| member.agent == agent && member.attached)?;
-        Some(Slot(at + 1))
+        Some(MemberSlot(at + 1))
     }
 
     /// Those that are attached.
@@ -69,7 +69,7 @@ impl Members {
     }
 }
 
-impl Slot {
+impl MemberSlot {
     /// The owner's.
     pub const OWNER: Self = Self(0);
 
@@ -79,7 +79,7 @@ impl Slot {
     }
 
     /// Its user, in a sandbox of this identity.
-    pub fn user(self, identity: Identity) -> User {
+    pub fn user(self, identity: SandboxUser) -> User {
         let own = FIRST + u32::try_from(self.0).unwrap_or_default();
         let uid = if self == Self::OWNER { identity.uid } else { own };
         // The workspace's group comes second, so that what is made elsewhere is not the workspace's.
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn users_and_groups_are_each_agents_own() {
-        let identity = Identity { uid: 1000, gid: 100 };
-        let users: Vec<_> = Slot::all().map(|slot| slot.user(identity)).collect();
+        let identity = SandboxUser { uid: 1000, gid: 100 };
+        let users: Vec<_> = MemberSlot::all().map(|slot| slot.user(identity)).collect();
         let uids: HashSet<_> = users.iter().map(|user| user.uid).collect();
         let gids: HashSet<_> = users.iter().map(|user| user.gid).collect();
         assert_eq!((uids.len(), gids.len()), (MAX_AGENTS, MAX_AGENTS));

@@ -26,7 +26,7 @@ use super::images::Role;
 use super::launch::Chosen;
 use super::life::{Inner, forget};
 use super::link::Link;
-use super::place::Place;
+use super::sandbox_dir::SandboxDir;
 use super::spec::{LaunchSpec, SandboxInfo, Workspace};
 
 /// Between attempts to make one where that has failed.
@@ -60,7 +60,7 @@ pub(super) struct Pool {
 /// One that is ready.
 pub(super) struct Warm {
     info: SandboxInfo,
-    place: Place,
+    place: SandboxDir,
     link: Link,
 }
 
@@ -154,7 +154,7 @@ impl Inner {
         role: &Role,
         backend: &str,
         image: &ImageId,
-    ) -> Option<Result<(SandboxInfo, Place, Link)>> {
+    ) -> Option<Result<(SandboxInfo, SandboxDir, Link)>> {
         let fits = |info: &SandboxInfo| {
             (info.backend.as_str(), info.image.as_str(), info.runtime.as_deref())
                 == (backend, image.0.as_str(), role.runtime.as_deref())
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// Makes a warm one the session's. `Ok(None)` when the session got a workspace meanwhile.
-    fn give(self: &Arc<Self>, warm: Warm, spec: &LaunchSpec) -> Result<Option<(SandboxInfo, Place, Link)>> {
+    fn give(self: &Arc<Self>, warm: Warm, spec: &LaunchSpec) -> Result<Option<(SandboxInfo, SandboxDir, Link)>> {
         let adopted = match warm.info.workspace.directory() {
             Some(spare) => self.workspaces.adopt(spare, &spec.owner),
             None => Ok(None),

@@ -17,7 +17,7 @@ use skillhost_api::types::{Network, SandboxSummary};
 use super::backend::{ImageId, Transport};
 use super::env::check_env;
 use super::link::User;
-use super::members::{Members, Slot};
+use super::members::{MemberSlot, Members};
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
 const MAX_CPUS: f64 = 1024.0;
@@ -106,21 +106,21 @@ fn out_of_range(
 
 /// The user that a sandbox's commands run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct SandboxUser {
     /// User id, never 0.
     pub uid: u32,
     /// Group id, never 0.
     pub gid: u32,
 }
 
-impl Identity {
+impl SandboxUser {
     /// The user that commands run as where they share the sandbox with nobody.
     pub(super) fn user(self) -> User {
         User { uid: self.uid, gid: self.gid, groups: Vec::new(), umask: UMASK }
     }
 }
 
-impl Identity {
+impl SandboxUser {
     /// The identity that stands for root, which no command ever runs as.
     const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
 
@@ -193,7 +193,7 @@ pub struct SandboxSpec {
     /// Whether other agents are to use it too, each as a user of their own.
     pub shared: bool,
     /// Whom the owner's commands run as, and whose group the workspace has.
-    pub identity: Identity,
+    pub identity: SandboxUser,
     /// Labels, `skillhost.…`.
     pub labels: BTreeMap<String, String>,
     /// The session's workspace: `/workspace` inside.
@@ -248,7 +248,7 @@ pub struct SandboxInfo {
     #[serde(default)]
     pub invocation: Option<String>,
     /// Whom the owner's commands run as.
-    pub identity: Identity,
+    pub identity: SandboxUser,
     /// The session's workspace.
     pub workspace: Workspace,
     /// How its supervisor is reached.
@@ -307,8 +307,8 @@ impl SandboxInfo {
     }
 
     /// The place in it of an agent of its session: the owner's, or one that is attached.
-    pub(super) fn slot(&self, agent: &str) -> Option<Slot> {
-        if agent == self.owner.agent { Some(Slot::OWNER) } else { self.members.slot(agent) }
+    pub(super) fn slot(&self, agent: &str) -> Option<MemberSlot> {
+        if agent == self.owner.agent { Some(MemberSlot::OWNER) } else { self.members.slot(agent) }
     }
 
     /// Whether the caller may use it: its owner, or an agent of the session that is attached.
@@ -371,7 +371,7 @@ impl SandboxInfo {
             network: spec.network,
             env: spec.env,
             invocation: None,
-            identity: Identity { uid: 1000, gid: 1000 },
+            identity: SandboxUser { uid: 1000, gid: 1000 },
             workspace: Workspace::Directory("/w".into()),
             transport: Transport::default(),
             warm: false,

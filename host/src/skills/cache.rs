@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 use skillhost_api::error::Result;
 use skillhost_api::units::hex;
 
-use super::apart;
 use super::component::{Component, FileKey, check_pin, file_key};
+use super::describe_process;
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
 use crate::private::Private;
@@ -37,7 +37,7 @@ pub trait DescriptorCache: Send + Sync {
     fn descriptor(&self, digest: &str) -> Option<Descriptor>;
     /// Keeps a descriptor, and which file's component it describes.
     fn keep(&self, file: Option<&FileKey>, descriptor: &Descriptor);
-    /// Describes a component that is not known yet. See [`super::apart`] for what that can cost the one who does it.
+    /// Describes a component that is not known yet. See [`super::describe_process`] for what that can cost the one who does it.
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         describe(component)
     }
@@ -124,7 +124,7 @@ impl DirCache {
 
     fn read(&self, name: &str) -> Option<Descriptor> {
         let mut text = Vec::new();
-        self.dir.read(name).ok()??.take(apart::MAX_ANSWER).read_to_end(&mut text).ok()?;
+        self.dir.read(name).ok()??.take(describe_process::MAX_ANSWER).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
@@ -185,7 +185,7 @@ impl DescriptorCache for DirCache {
 
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         match &self.program {
-            Some(program) => apart::describe(program, component),
+            Some(program) => describe_process::describe(program, component),
             None => describe(component),
         }
     }

@@ -1,7 +1,7 @@
 //! A component's bytes.
 //!
 //! Read once: what is hashed, pinned, described, compiled and run are the same bytes. Read beneath the skill's
-//! directory (see [`crate::beneath`]).
+//! directory (see [`crate::rooted`]).
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::descriptor::digest;
 use super::manifest::Manifest;
-use crate::beneath::{open_beneath, open_dir, read_beneath};
+use crate::rooted::{open_beneath, open_dir, read_beneath};
 use crate::stamp::Stamp;
 
 /// The most bytes of a component.

@@ -19,7 +19,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::SkillFile;
 use skillhost_api::units::hex;
 
-use crate::beneath::{open_dir, open_dir_itself, open_itself};
+use crate::rooted::{open_dir, open_dir_itself, open_itself};
 use crate::stamp::Stamp;
 
 /// The most files of one skill.

@@ -22,7 +22,7 @@ use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
-use crate::beneath::{open_beneath, read_whole};
+use crate::rooted::{open_beneath, read_whole};
 use crate::stamp::Stamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
@@ -87,19 +87,19 @@ fn lasts<T>(result: &Result<T>) -> bool {
 
 /// Skills that were read, by their directory.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct SkillCache {
     /// By the directory as it is written: to take it apart, as a path is when it is compared, costs more than all the rest.
-    kept: Mutex<HashMap<OsString, Kept>>,
+    kept: Mutex<HashMap<OsString, CacheSlot>>,
 }
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct CacheSlot {
     stamps: Stamps,
     loaded: Result<Arc<Loaded>>,
 }
 
 /// A skill of the shelf whose files are still those that were read.
-pub(super) struct Known {
+pub(super) struct CachedSkill {
     pub(super) loaded: Result<Arc<Loaded>>,
     /// What its component is, where that is known and the component has not changed either.
     pub(super) described: Option<Result<Arc<Descriptor>>>,
@@ -122,15 +122,15 @@ impl Stamps {
     }
 }
 
-impl Shelf {
+impl SkillCache {
     /// Forgets all of it: each skill is read anew when it is next asked for.
     pub fn forget(&self) {
         self.lock().clear();
     }
 
     /// The skill in the directory `at`, which is `skill` as seen from `dir`, when it is here and has not changed.
-    pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<Known> {
-        let Kept { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
+    pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<CachedSkill> {
+        let CacheSlot { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
         // Not under the lock: the file system may take its time.
         if Stamps::of(&dir, skill)? != stamps {
             return None;
@@ -139,7 +139,7 @@ impl Shelf {
             .as_ref()
             .ok()
             .and_then(|loaded| loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?));
-        Some(Known { loaded, described })
+        Some(CachedSkill { loaded, described })
     }
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
@@ -163,13 +163,13 @@ impl Shelf {
             kept.clear();
         }
         match stamps.filter(|_| lasts(&loaded)) {
-            Some(stamps) => kept.insert(at.into(), Kept { stamps, loaded: loaded.clone() }),
+            Some(stamps) => kept.insert(at.into(), CacheSlot { stamps, loaded: loaded.clone() }),
             None => kept.remove(at.as_os_str()),
         };
         Some(loaded)
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, Kept>> {
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, CacheSlot>> {
         self.kept.lock()
     }
 }
@@ -181,18 +181,18 @@ fn has_manifest(skill: &Dir) -> bool {
 
 /// What the skill's texts say, and what tells whether they are still those.
 fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
-    let manifest = match Text::read(skill, manifest::FILE, manifest::MAX_BYTES) {
+    let manifest = match SkillText::read(skill, manifest::FILE, manifest::MAX_BYTES) {
         Ok(manifest) => manifest,
         // Other programs' skills have none: nothing more of them is read.
         Err(error) => return (Err(error), None),
     };
-    let frontmatter = Text::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
+    let frontmatter = SkillText::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
     let stamps = manifest.stamp.zip(frontmatter.as_ref().ok().and_then(|text| text.stamp));
     let stamps = stamps.map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
     (parse(directory, manifest, frontmatter), stamps)
 }
 
-fn parse(directory: &str, manifest: Text, frontmatter: Result<Text>) -> Result<Loaded> {
+fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -> Result<Loaded> {
     check_part("skill", directory)?;
     let text = manifest.text?;
     let manifest_digest = digest(text.as_bytes());
@@ -220,13 +220,13 @@ fn parse(directory: &str, manifest: Text, frontmatter: Result<Text>) -> Result<L
 }
 
 /// A file of a skill, read.
-struct Text {
+struct SkillText {
     text: Result<String>,
     /// Of the file before it was read, where that tells already.
     stamp: Option<Stamp>,
 }
 
-impl Text {
+impl SkillText {
     fn read(skill: &Dir, file: &str, max: u64) -> Result<Self> {
         let named = |error: Error| error.context(file);
         let open = open_beneath(skill, Path::new(file)).map_err(named)?;
@@ -302,11 +302,11 @@ mod tests {
         for (file, content) in [(manifest::FILE, content), (frontmatter::FILE, "---\ndescription: b\n---\n")] {
             std::fs::write(at.join(file), content).unwrap();
         }
-        let shelf = Shelf::default();
-        let loaded = shelf.read(&crate::beneath::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
+        let shelf = SkillCache::default();
+        let loaded = shelf.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
-        shelf.lock().insert(at.clone().into(), Kept { stamps, loaded });
+        shelf.lock().insert(at.clone().into(), CacheSlot { stamps, loaded });
         shelf.forget();
         assert!(shelf.get(&at, CWD, &at).is_none() && shelf.lock().is_empty());
     }

@@ -42,7 +42,7 @@ pub enum Ty {
     /// `tuple`.
     Tuple(Vec<Ty>),
     /// `record`.
-    Record(Record),
+    Record(RecordTy),
     /// `enum`.
     Enum(Labels),
     /// `flags`.
@@ -72,7 +72,7 @@ pub enum Int {
 
 /// `record`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RecordTy {
     /// Its name.
     pub name: String,
     /// What it is, from its comment.
@@ -263,7 +263,7 @@ impl fmt::Display for Ty {
                 }
                 f.write_str(">")
             }
-            Self::Record(Record { name, .. })
+            Self::Record(RecordTy { name, .. })
             | Self::Enum(Labels { name, .. })
             | Self::Flags(Labels { name, .. })
             | Self::Variant(Variant { name, .. }) => f.write_str(name),

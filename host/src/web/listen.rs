@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
-use super::body::{Held, Unsent};
-use super::connections::{Connection, Connections};
-use super::front::Front;
+use super::body::{ResponseBody, Unsent};
+use super::connections::{Connections, HttpConnection};
 use super::half_closed::HalfClosed;
+use super::router::HttpRouter;
 use crate::config::HttpConfig;
 use crate::process::PATIENCE;
 
@@ -47,13 +47,13 @@ const ASK_TIMES: u32 = 3;
 
 /// What a connection may take.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct ConnectionLimits {
     connections: usize,
     header_timeout: Duration,
     write_timeout: Duration,
 }
 
-impl Bounds {
+impl ConnectionLimits {
     pub(super) fn of(config: &HttpConfig) -> Self {
         Self {
             connections: config.max_connections,
@@ -64,7 +64,12 @@ impl Bounds {
 }
 
 /// Serves until it is told to stop. Nobody is let in from then on; when this returns, no connection and no call is left.
-pub(super) async fn serve(listener: TcpListener, front: Arc<Front>, bounds: Bounds, stop: watch::Receiver<bool>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    front: Arc<HttpRouter>,
+    bounds: ConnectionLimits,
+    stop: watch::Receiver<bool>,
+) {
     let mut known = Connections::default();
     let idle = known.idle();
     let mut tasks = JoinSet::new();
@@ -124,9 +129,9 @@ async fn ended(tasks: &mut JoinSet<u64>) {
 
 async fn serve_one(
     stream: TcpStream,
-    connection: Arc<Connection>,
-    front: Arc<Front>,
-    bounds: Bounds,
+    connection: Arc<HttpConnection>,
+    front: Arc<HttpRouter>,
+    bounds: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let local = stream.local_addr()?;
@@ -141,7 +146,7 @@ async fn serve_one(
         let (front, busy, unsent) = (Arc::clone(&front), connection.begin(), Arc::clone(&unsent));
         async move {
             let (answer, taken) = front.answer(request, local, busy).await;
-            Ok::<_, Infallible>(answer.map(|body| Held::new(body, taken, unsent)))
+            Ok::<_, Infallible>(answer.map(|body| ResponseBody::new(body, taken, unsent)))
         }
     });
     let mut http = http1::Builder::new();

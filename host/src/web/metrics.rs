@@ -28,7 +28,7 @@ const CLIENT_LEFT: u32 = 499;
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(super) enum HttpEndpoint {
     Mcp,
     Healthz,
     Readyz,
@@ -37,7 +37,7 @@ pub(super) enum Endpoint {
     Other,
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     pub(super) fn at(path: &str) -> Self {
         match path {
             super::MCP_PATH => Self::Mcp,
@@ -156,10 +156,10 @@ impl Metrics {
     }
 
     /// A request has come.
-    pub(super) fn begin(self: &Arc<Self>, endpoint: Endpoint) -> UnderWay {
+    pub(super) fn begin(self: &Arc<Self>, endpoint: HttpEndpoint) -> RequestInFlight {
         let label = OfEndpoint { endpoint: endpoint.label() };
         self.in_flight.get_or_create(&label).inc();
-        UnderWay { metrics: Arc::clone(self), label, since: Instant::now(), status: CLIENT_LEFT }
+        RequestInFlight { metrics: Arc::clone(self), label, since: Instant::now(), status: CLIENT_LEFT }
     }
 
     pub(super) fn refused(&self, reason: Reason) {
@@ -200,21 +200,21 @@ impl Metrics {
 }
 
 /// A request that is not answered to its end.
-pub(super) struct UnderWay {
+pub(super) struct RequestInFlight {
     metrics: Arc<Metrics>,
     label: OfEndpoint,
     since: Instant,
     status: u32,
 }
 
-impl UnderWay {
+impl RequestInFlight {
     /// Its answer begins.
     pub(super) fn answered(&mut self, status: StatusCode) {
         self.status = status.as_u16().into();
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         let Self { metrics, label, since, status } = self;
         metrics.in_flight.get_or_create(label).dec();
@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn every_count_is_shown_under_its_documented_name() {
         let metrics = Metrics::new();
-        let mut answered = metrics.begin(Endpoint::Mcp);
+        let mut answered = metrics.begin(HttpEndpoint::Mcp);
         answered.answered(StatusCode::OK);
         drop(answered);
-        drop(metrics.begin(Endpoint::Healthz));
-        let _open = metrics.begin(Endpoint::Other);
+        drop(metrics.begin(HttpEndpoint::Healthz));
+        let _open = metrics.begin(HttpEndpoint::Other);
         let _connected = metrics.connected();
         metrics.gave_way();
         metrics.refused(Reason::WrongToken);

@@ -30,7 +30,7 @@ pub fn run(path: &Path) -> io::Result<()> {
     for fd in [input, output, socket.as_fd()] {
         rustix::io::ioctl_fionbio(fd, true)?;
     }
-    let (mut to, mut from) = (Way::new(input, socket.as_fd()), Way::new(socket.as_fd(), output));
+    let (mut to, mut from) = (Pump::new(input, socket.as_fd()), Pump::new(socket.as_fd(), output));
     let mut told = false;
     loop {
         if to.is_over() && !std::mem::replace(&mut told, true) {
@@ -76,7 +76,7 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// One direction.
-struct Way<'a> {
+struct Pump<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     buffer: Vec<u8>,
@@ -85,7 +85,7 @@ struct Way<'a> {
     ended: bool,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Pump<'a> {
     fn new(from: BorrowedFd<'a>, to: BorrowedFd<'a>) -> Self {
         Self { from, to, buffer: vec![0; CAPACITY], start: 0, end: 0, ended: false }
     }

@@ -37,14 +37,14 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-pub enum Door {
+pub enum HostDoor {
     /// The host listens at this path.
     Outside(PathBuf),
     /// The host comes here.
     Inside(OwnedFd),
 }
 
-impl Door {
+impl HostDoor {
     /// Listens at `path`, whose directory becomes, or is, closed to everybody but us.
     pub fn inside(path: &Path) -> io::Result<Self> {
         // An engine may not have closed it as it was told.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use skillhost_protocol::socket::{Descriptors, send_all};
 use skillhost_protocol::{FileDone, FileError, FileOp, Program, TerminalSize, User};
 
-use crate::driver::Shell;
+use crate::driver::ShellProgram;
 use crate::{files, sys};
 
 /// Why a leader could not become its program: an exit code and the reason.
@@ -312,10 +312,10 @@ fn execute(
 }
 
 /// The shell that there is.
-fn shell(search: &str) -> Shell {
+fn shell(search: &str) -> ShellProgram {
     let bash = candidates("bash", search)
         .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
-    if bash { Shell::Bash } else { Shell::Sh }
+    if bash { ShellProgram::Bash } else { ShellProgram::Sh }
 }
 
 /// The descriptor that came with the job.

@@ -30,7 +30,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use door::Door;
+use door::HostDoor;
 use local::Inside;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -42,9 +42,9 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
         [verb, path] if verb == "connect" => {
-            Inside { door: Door::Outside(PathBuf::from(path)), oom: OomCounter::open(), around: Around::Sandbox }
+            Inside { door: HostDoor::Outside(PathBuf::from(path)), oom: OomCounter::open(), around: Around::Sandbox }
         }
-        [verb, path] if verb == "listen" => match Door::inside(Path::new(path)) {
+        [verb, path] if verb == "listen" => match HostDoor::inside(Path::new(path)) {
             Ok(door) => Inside { door, oom: OomCounter::open(), around: Around::Sandbox },
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },

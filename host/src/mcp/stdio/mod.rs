@@ -42,8 +42,8 @@ use skillhost_api::service::Service;
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::lines::{Line, Lines, MAX_LINE};
-use self::output::{Output, Sink};
+use self::lines::{InputLine, Lines, MAX_LINE};
+use self::output::{Sink, StdoutWriter};
 use super::Server;
 use super::fast_path::ToolCall;
 use super::incoming::{Incoming, read, unreadable};
@@ -63,7 +63,7 @@ const STUCK: Duration = Duration::from_secs(5);
 /// Standard input and output.
 pub(crate) struct Stdio {
     lines: Lines,
-    output: Arc<Output>,
+    output: Arc<StdoutWriter>,
     requests: Arc<Requests>,
     units: Arc<Semaphore>,
     /// Requests that wait until others are answered.
@@ -80,7 +80,7 @@ pub(crate) struct Stdio {
     /// How long nothing came while we were ready to read, and since when that is so now.
     quiet: Duration,
     quiet_since: Option<Instant>,
-    state: State,
+    state: StdioPhase,
 }
 
 impl<S: Service> Server<S> {
@@ -104,7 +104,7 @@ impl<S: Service> Server<S> {
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum StdioPhase {
     /// No request has come.
     New,
     /// Requests come.
@@ -134,29 +134,29 @@ struct Waiting {
 /// The requests that have no answer yet.
 #[derive(Default)]
 struct Requests {
-    all: Mutex<HashMap<RequestId, Asked>>,
+    all: Mutex<HashMap<RequestId, PendingRequest>>,
 }
 
-struct Asked {
+struct PendingRequest {
     /// How long it had been quiet when it came.
     since: Duration,
     /// It has no end of its own.
     endless: bool,
     counts: Option<OwnedSemaphorePermit>,
-    running: Option<Running>,
+    running: Option<FastPathTask>,
 }
 
 /// A call on the fast path, which ends with this.
-struct Running(AbortHandle);
+struct FastPathTask(AbortHandle);
 
-impl Drop for Running {
+impl Drop for FastPathTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl Requests {
-    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, Asked>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, PendingRequest>> {
         self.all.lock()
     }
 }
@@ -171,7 +171,7 @@ impl Stdio {
     fn over(input: Box<dyn AsyncRead + Send + Unpin>, sink: Sink) -> Self {
         Self {
             lines: Lines::new(input),
-            output: Arc::new(Output::new(sink)),
+            output: Arc::new(StdoutWriter::new(sink)),
             requests: Arc::default(),
             units: Arc::new(Semaphore::new(MAX_UNITS as usize)),
             waiting: VecDeque::new(),
@@ -182,7 +182,7 @@ impl Stdio {
             replying: false,
             quiet: Duration::ZERO,
             quiet_since: None,
-            state: State::New,
+            state: StdioPhase::New,
         }
     }
 
@@ -192,9 +192,9 @@ impl Stdio {
     }
 
     /// Takes a line; gives it on when it is a message that can be taken at once.
-    fn take(&mut self, line: Line) -> Option<ClientJsonRpcMessage> {
+    fn take(&mut self, line: InputLine) -> Option<ClientJsonRpcMessage> {
         let incoming = match line {
-            Line::Whole => {
+            InputLine::Whole => {
                 if self.direct.get().is_some()
                     && let Some(call) = ToolCall::read(self.lines.line())
                 {
@@ -204,9 +204,9 @@ impl Stdio {
                 }
                 read(self.lines.line())
             }
-            Line::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
-            Line::End => {
-                self.end(State::Ended);
+            InputLine::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
+            InputLine::End => {
+                self.end(StdioPhase::Ended);
                 return None;
             }
         };
@@ -226,7 +226,7 @@ impl Stdio {
         let request = match &*message {
             ClientJsonRpcMessage::Request(request) => request,
             // Before the first request there is nothing that it could be about.
-            _ if self.state == State::New => return None,
+            _ if self.state == StdioPhase::New => return None,
             other => {
                 if let Some(id) = cancelled(other).cloned() {
                     // It has no answer, so this is where it ends.
@@ -243,8 +243,8 @@ impl Stdio {
 
     /// Has a request wait for its turn.
     fn request(&mut self, id: RequestId, endless: bool, request: Waits) {
-        let asked = Asked { since: self.quiet, endless, counts: None, running: None };
-        self.state = State::Open;
+        let asked = PendingRequest { since: self.quiet, endless, counts: None, running: None };
+        self.state = StdioPhase::Open;
         {
             let mut all = self.requests.all();
             if all.contains_key(&id) {
@@ -275,7 +275,7 @@ impl Stdio {
             // A client that is gone is noticed by whoever reads.
             let _ = answered(&output, &requests, call.await).await;
         });
-        asked.running = Some(Running(running));
+        asked.running = Some(FastPathTask(running));
         self.calls.push(Box::pin(async {
             let _ = call.await;
         }));
@@ -283,13 +283,14 @@ impl Stdio {
     }
 
     /// Nothing more is read, and in the end nothing more written.
-    fn end(&mut self, state: State) {
+    fn end(&mut self, state: StdioPhase) {
         self.state = state;
         let all = self.requests.all();
-        let ends = |asked: &Asked| state == State::Left || asked.endless || self.quiet - asked.since > LAST;
+        let ends =
+            |asked: &PendingRequest| state == StdioPhase::Left || asked.endless || self.quiet - asked.since > LAST;
         self.ending = all.iter().filter(|(_, asked)| ends(asked)).map(|(id, _)| id.clone()).collect();
         drop(all);
-        if state == State::Left {
+        if state == StdioPhase::Left {
             self.output.close();
             self.waiting.clear();
         }
@@ -304,9 +305,9 @@ impl Stdio {
             return Ok(Some(ClientJsonRpcMessage::notification(notification)));
         }
         let ended = match self.state {
-            State::New | State::Open => false,
-            State::Ended => true,
-            State::Left => return Err(Over),
+            StdioPhase::New | StdioPhase::Open => false,
+            StdioPhase::Ended => true,
+            StdioPhase::Left => return Err(Over),
         };
         let first = self.waiting.front().map(|waiting| waiting.units);
         let room = self.waiting.iter().map(|waiting| waiting.bytes).sum::<usize>() < MAX_WAITING;
@@ -332,7 +333,7 @@ impl Stdio {
             Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(Over),
         };
         match happened {
-            Happened::Left | Happened::Replied(Err(_)) => self.end(State::Left),
+            Happened::Left | Happened::Replied(Err(_)) => self.end(StdioPhase::Left),
             Happened::Replied(Ok(())) => self.replying = false,
             Happened::Room(counts) => return Ok(self.start(counts)),
             Happened::Line(line) => {
@@ -359,7 +360,7 @@ enum Happened {
     Left,
     Replied(io::Result<()>),
     Room(OwnedSemaphorePermit),
-    Line(Line),
+    Line(InputLine),
 }
 
 /// Nothing more comes.
@@ -377,7 +378,7 @@ fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
 }
 
 /// Writes a message; a request that it answers is over.
-async fn answered(output: &Output, requests: &Requests, message: ServerJsonRpcMessage) -> io::Result<()> {
+async fn answered(output: &StdoutWriter, requests: &Requests, message: ServerJsonRpcMessage) -> io::Result<()> {
     let id = match &message {
         ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
         ServerJsonRpcMessage::Error(error) => error.id.clone(),

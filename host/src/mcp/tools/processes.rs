@@ -10,7 +10,7 @@ use skillhost_api::types::{
     WaitProcess, WriteProcess,
 };
 
-use super::sandbox::{Container, ECHOES, Words};
+use super::sandbox::{CommandArg, Container, ECHOES};
 use super::{Ask, Builtin, Effect, MOST, builtin, milliseconds};
 use crate::config::Group::Sandbox;
 
@@ -25,7 +25,7 @@ struct Start {
     container_id: String,
     /// A line for the shell (`bash -lc`). A list of arguments is taken too and run without a shell.
     #[schemars(with = "String")]
-    command: Words,
+    command: CommandArg,
     /// The process is ended after so many seconds; default the sandbox's own wall time.
     timeout_seconds: Option<f64>,
     /// Environment variables added for it.

@@ -59,32 +59,33 @@ struct Containers {
 
 /// A command: a string is a line for the shell, a list is passed verbatim.
 #[derive(Debug)]
-pub(super) struct Words(Command);
+pub(super) struct CommandArg(Command);
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for CommandArg {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> de::Visitor<'de> for Reader {
-            type Value = Words;
+            type Value = CommandArg;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a line for the shell, or a list of arguments that are strings")
             }
 
-            fn visit_str<E: de::Error>(self, line: &str) -> Result<Words, E> {
-                Ok(Words(Command::Shell(line.to_owned())))
+            fn visit_str<E: de::Error>(self, line: &str) -> Result<CommandArg, E> {
+                Ok(CommandArg(Command::Shell(line.to_owned())))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Words, A::Error> {
-                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(|argv| Words(Command::Argv(argv)))
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<CommandArg, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list))
+                    .map(|argv| CommandArg(Command::Argv(argv)))
             }
         }
         from.deserialize_any(Reader)
     }
 }
 
-impl From<Words> for Command {
-    fn from(words: Words) -> Self {
+impl From<CommandArg> for Command {
+    fn from(words: CommandArg) -> Self {
         words.0
     }
 }
@@ -97,7 +98,7 @@ struct Execute {
     container_id: String,
     /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments is taken too and run without a shell.
     #[schemars(with = "String")]
-    command: Words,
+    command: CommandArg,
     /// The command is ended after so many seconds; default 120, at most 600 unless the operator says otherwise.
     timeout_seconds: Option<f64>,
     /// Environment variables added for this command.

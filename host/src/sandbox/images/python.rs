@@ -17,7 +17,7 @@ pub const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 const APART: &str = r#"exec("import sys;sys.path[:]=[p for p in sys.path if p];import os;sys.path[:]=[p for p in sys.path if p!=os.getcwd()]",{})"#;
 /// Whose a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum SourceOwner {
     /// The operator's.
     Operators,
     /// Whoever gives it.

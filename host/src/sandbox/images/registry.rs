@@ -18,11 +18,11 @@ use crate::stamp::Stamp;
 #[derive(Debug)]
 pub struct Registry {
     file: Option<PathBuf>,
-    kept: Mutex<Kept>,
+    kept: Mutex<LoadedRegistry>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct LoadedRegistry {
     /// What was read, and what told that it was still the same; `None` for a file that did not tell.
     stamps: Vec<(PathBuf, Option<Stamp>)>,
     /// The last file that was good.
@@ -35,7 +35,7 @@ impl From<Roles> for Registry {
     /// Roles that never change.
     fn from(roles: Roles) -> Self {
         let roles = Arc::new(roles);
-        Self { file: None, kept: Mutex::new(Kept { stamps: Vec::new(), good: roles.clone(), roles }) }
+        Self { file: None, kept: Mutex::new(LoadedRegistry { stamps: Vec::new(), good: roles.clone(), roles }) }
     }
 }
 
@@ -61,12 +61,12 @@ impl Registry {
         kept.roles.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, LoadedRegistry> {
         self.kept.lock()
     }
 }
 
-impl Kept {
+impl LoadedRegistry {
     fn is_current(&self) -> bool {
         let same = |(path, stamp): &(PathBuf, Option<Stamp>)| stamp.is_some() && *stamp == Stamp::settled(path);
         !self.stamps.is_empty() && self.stamps.iter().all(same)

@@ -37,15 +37,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skillhost_api::types::Command;
-pub use skillhost_protocol::tree::{Entry, EntryKind};
+pub use skillhost_protocol::tree::{EntryKind, TreeEntry};
 pub use skillhost_protocol::{
-    ByeReason, Change, Changed, Ending, FileDone, FileKind, FileStat, Found, Part, TerminalSize, User,
+    ByeReason, ByteRange, Change, Changed, Ending, FileDone, FileKind, FileStat, ListedFile, TerminalSize, User,
 };
 
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
 pub use files::{FileRead, FileWatch};
-pub use listener::{Listener, SOCKET_NAME};
-pub use session::{Session, SessionSpec};
+pub use listener::{SOCKET_NAME, SupervisorListener};
+pub use session::{SessionSpec, ShellSession};
 pub use transfer::{Transfer, TreeSocket};
 
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
@@ -155,7 +155,7 @@ pub enum ExecEvent {
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
-    /// A line of a [`Session`] ended; all that it wrote came before this.
+    /// A line of a [`ShellSession`] ended; all that it wrote came before this.
     LineDone {
         /// Which.
         number: u32,

@@ -24,21 +24,21 @@ pub struct SessionSpec {
 
 /// A shell that takes one line after the other. Dropping it ends it and all of its processes.
 #[derive(Debug)]
-pub struct Session {
+pub struct ShellSession {
     exec: Exec,
     lines: u32,
 }
 
 impl Link {
     /// Asks for a shell: `bash`, or `sh` where there is none. Which it is stands in [`ExecEvent::Started`].
-    pub fn session(&self, spec: SessionSpec) -> Result<Session> {
+    pub fn session(&self, spec: SessionSpec) -> Result<ShellSession> {
         let SessionSpec { cwd, env, home, user } = spec;
         let spec = ExecSpec { cwd, env, home, ..ExecSpec::shell("", user) };
-        Ok(Session { exec: self.run(Program::Session, spec)?, lines: 0 })
+        Ok(ShellSession { exec: self.run(Program::Session, spec)?, lines: 0 })
     }
 }
 
-impl Session {
+impl ShellSession {
     /// Gives it a line, whose end is the [`ExecEvent::LineDone`] of this number, or the shell's own end. One at a time.
     pub fn line(&mut self, text: &str, timeout: Option<Duration>) -> Result<u32> {
         if text.contains('\0') {

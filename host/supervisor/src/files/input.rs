@@ -9,9 +9,9 @@ use super::{Result, Who};
 use crate::sys;
 
 /// Watches for TERM: a transfer that is ended has time to clean up after itself.
-pub struct Watch(Option<OwnedFd>);
+pub struct TermWatch(Option<OwnedFd>);
 
-impl Watch {
+impl TermWatch {
     pub fn new() -> Self {
         Self(sys::signal_fd().ok())
     }
@@ -51,14 +51,14 @@ impl Watch {
 }
 
 /// Standard input as a file operation's stream.
-pub struct Input {
-    watch: Watch,
+pub struct OperationInput {
+    watch: TermWatch,
     buffer: Vec<u8>,
 }
 
-impl Input {
+impl OperationInput {
     pub fn new() -> Self {
-        Self { watch: Watch::new(), buffer: vec![0; 256 * 1024] }
+        Self { watch: TermWatch::new(), buffer: vec![0; 256 * 1024] }
     }
 
     /// The next bytes; `None` at the end.

@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::Descriptors;
-use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes, Part};
+use skillhost_protocol::{ByteRange, FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes};
 
 use crate::leader::plain;
 use crate::sys;
-use input::Input;
+use input::OperationInput;
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
@@ -136,10 +136,10 @@ fn open_regular(who: Who, path: &Path) -> Result<(OwnedFd, Stat)> {
     }
 }
 
-fn read(who: Who, path: &Path, Part { offset, max, more }: Part) -> Result<FileDone> {
+fn read(who: Who, path: &Path, ByteRange { offset, max, more }: ByteRange) -> Result<FileDone> {
     let (fd, stat) = open_regular(who, path)?;
     let max = max.unwrap_or(u64::MAX);
-    let mut stat = told(&stat);
+    let mut stat = file_stat(&stat);
     let too_large = || FileError {
         kind: FileErrorKind::TooLarge,
         message: format!("{} has more than the {max} bytes that were asked for", path.display()),
@@ -173,7 +173,7 @@ fn output() -> Result<File> {
 fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
     let place = place::resolve(who, path)?;
     let mut target = place.open(who, mode)?;
-    let mut input = Input::new();
+    let mut input = OperationInput::new();
     let mut bytes = 0;
     while let Some(chunk) = input.read(who)? {
         target.file.write_all(chunk).map_err(|error| who.error("write", path.display(), error))?;
@@ -185,7 +185,7 @@ fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
 
 fn stat(who: Who, path: &Path) -> Result<FileDone> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| who.error("see", path.display(), error))?;
-    Ok(FileDone { stat: Some(told(&stat)), ..done(path, 0, 0, Notes::default()) })
+    Ok(FileDone { stat: Some(file_stat(&stat)), ..done(path, 0, 0, Notes::default()) })
 }
 
 /// Removes what is at `path`; a link is removed and not followed.
@@ -210,7 +210,7 @@ fn remove(who: Who, path: &Path, workspace: &Path, recursive: bool) -> Result<Fi
 }
 
 /// What is told of a file.
-fn told(stat: &Stat) -> FileStat {
+fn file_stat(stat: &Stat) -> FileStat {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Dir,

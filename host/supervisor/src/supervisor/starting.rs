@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skillhost_protocol::{ExecStart, FileOp, FileStart, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, Program, ProtocolError};
 
 use super::Supervisor;
-use crate::exec::{Exec, More, Setup, span};
+use crate::exec::{More, Setup, SupervisedExec, span};
 use crate::leader::{self, Job, Task};
 
 /// A socket beside a job: the leader's end, and the other one where it is the supervisor's.
@@ -112,7 +112,7 @@ impl Supervisor {
                     }
                     let more = More { terminal, session };
                     let setup = Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, more };
-                    self.execs.insert(id, Exec::new(setup, pair));
+                    self.execs.insert(id, SupervisedExec::new(setup, pair));
                 }
                 Err(error) => {
                     let why = leader::plain(&error);

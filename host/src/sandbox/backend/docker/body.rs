@@ -13,8 +13,8 @@ use bollard::models::{
 use skillhost_api::types::Network;
 
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
-use crate::sandbox::members::Slot;
-use crate::sandbox::spec::{Identity, SandboxSpec, WORKSPACE, Workspace};
+use crate::sandbox::members::MemberSlot;
+use crate::sandbox::spec::{SandboxSpec, SandboxUser, WORKSPACE, Workspace};
 
 const MIB: i64 = 1024 * 1024;
 
@@ -104,7 +104,7 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
     let mut all = HashMap::from([("/tmp".to_owned(), options("mode=1777"))]);
     if spec.shared {
         // Before anybody is attached: later, another agent could have made the directory first.
-        all.extend(Slot::all().map(|slot| {
+        all.extend(MemberSlot::all().map(|slot| {
             let user = slot.user(spec.identity);
             (slot.home(), options(&format!("mode=0700,uid={},gid={}", user.uid, user.gid)))
         }));
@@ -113,7 +113,7 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
 }
 
 /// A container that gives a volume to the commands' user, and can do nothing else.
-pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: Identity) -> ContainerCreateBody {
+pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: SandboxUser) -> ContainerCreateBody {
     let host_config = HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(vec!["CHOWN".to_owned()]),
@@ -124,7 +124,7 @@ pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: Identity)
         mounts: Some(vec![volume(workspace, WORKSPACE, false), volume(supervisor, CONTROL, true)]),
         ..HostConfig::default()
     };
-    let Identity { uid, gid } = user;
+    let SandboxUser { uid, gid } = user;
     let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
     ContainerCreateBody {
         image: Some(image.0.clone()),

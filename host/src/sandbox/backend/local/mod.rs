@@ -23,15 +23,16 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Network;
-use skillhost_protocol::local::{LocalSpec, Shown, Stage, Users};
+use skillhost_protocol::local::{HostBind, LocalSpec, SetupStage, Users};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::{
-    Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined, mounts,
+    Backend, CONTROL, FoundSandbox, ImageId, Probe, RunningSandbox, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS,
+    confined, mounts,
 };
 use crate::sandbox::images::Role;
-use crate::sandbox::spec::{Identity, SandboxSpec};
+use crate::sandbox::spec::{SandboxSpec, SandboxUser};
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
 use remedy::remedy;
@@ -52,7 +53,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// What the operator says of local sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LocalConfig {
+pub struct LocalSettings {
     /// Nothing isolates: commands run on this machine. Whoever sets this must have each of them approved.
     pub bare: bool,
     /// Paths of the host that are seen inside, read-only, besides the system's own.
@@ -64,17 +65,17 @@ pub struct LocalConfig {
 }
 
 /// The kernel of this machine.
-pub struct Local {
-    config: LocalConfig,
+pub struct LocalBackend {
+    config: LocalSettings,
     /// Where the trial sandbox of a probe is made.
     state_dir: PathBuf,
-    identity: Identity,
+    identity: SandboxUser,
     cgroups: Cgroups,
-    running: Mutex<HashMap<String, Arc<Held>>>,
+    running: Mutex<HashMap<String, Arc<LocalSandbox>>>,
 }
 
 /// A sandbox that runs.
-struct Held {
+struct LocalSandbox {
     id: String,
     init_pid: i32,
     outer: tokio::sync::Mutex<Outer>,
@@ -89,16 +90,22 @@ struct Outer {
     cgroup: Option<Cgroup>,
 }
 
-impl Local {
+impl LocalBackend {
     /// The backend; looks at what can be limited here, and makes nothing.
-    pub fn new(config: LocalConfig, state_dir: &Path) -> Self {
+    pub fn new(config: LocalSettings, state_dir: &Path) -> Self {
         let state_dir = state_dir.to_owned();
-        Self { config, state_dir, identity: Identity::of_host(), cgroups: Cgroups::find(), running: Mutex::default() }
+        Self {
+            config,
+            state_dir,
+            identity: SandboxUser::of_host(),
+            cgroups: Cgroups::find(),
+            running: Mutex::default(),
+        }
     }
 
     /// The users of a sandbox, or why there cannot be one.
     fn users(&self) -> Result<Users> {
-        let Identity { uid, gid } = self.identity;
+        let SandboxUser { uid, gid } = self.identity;
         if !rustix::process::geteuid().is_root() {
             return Ok(Users::One { uid, gid });
         }
@@ -130,7 +137,7 @@ impl Local {
     }
 
     /// What the operator adds, as long as it is no way out.
-    fn extra(&self) -> Result<Vec<Shown>> {
+    fn extra(&self) -> Result<Vec<HostBind>> {
         if !self.config.bare {
             mounts::check_apart(&system::PATHS, &self.state_dir)?;
         }
@@ -155,7 +162,7 @@ impl Local {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.cgroups.lacking();
         if self.config.bare {
-            let Identity { uid, .. } = self.identity;
+            let SandboxUser { uid, .. } = self.identity;
             notes.push(format!(
                 "nothing isolates commands: they run on this machine as uid {uid}, with its files and its network, and \
                  each waits for `skillhost approve`, because the operator wrote `isolation = \"none\"`"
@@ -164,15 +171,15 @@ impl Local {
         notes
     }
 
-    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Arc<Held>>> {
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Arc<LocalSandbox>>> {
         self.running.lock()
     }
 
-    fn held(&self, engine_id: &str) -> Option<Arc<Held>> {
+    fn held(&self, engine_id: &str) -> Option<Arc<LocalSandbox>> {
         self.table().get(engine_id).cloned()
     }
 
-    async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
+    async fn launch(&self, spec: &SandboxSpec) -> Result<RunningSandbox> {
         if spec.network != Network::None {
             return Err(Error::unavailable(
                 "a local sandbox has no network but its own loopback: launch it with the network `none`, or use a \
@@ -194,9 +201,9 @@ impl Local {
         let order = self.order(spec, &root, &cgroup)?;
         let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, &env, Some(cgroup)).await?;
         let engine_id = format!("local-{init_pid}");
-        let held = Held { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
+        let held = LocalSandbox { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
         self.table().insert(engine_id.clone(), Arc::new(held));
-        Ok(Running {
+        Ok(RunningSandbox {
             engine_id,
             init_pid: Some(init_pid),
             own_kernel: false,
@@ -433,7 +440,7 @@ fn understand(line: &str) -> Result<i32> {
         return Ok(pid);
     }
     let failed = line.strip_prefix("failed ").and_then(|rest| rest.split_once(' '));
-    let Some((stage, why)) = failed.and_then(|(word, why)| Some((Stage::from_word(word)?, why))) else {
+    let Some((stage, why)) = failed.and_then(|(word, why)| Some((SetupStage::from_word(word)?, why))) else {
         return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
     };
     Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
@@ -461,7 +468,7 @@ fn offered(role: &Role) -> bool {
     role.local && role.runtime.is_none()
 }
 
-impl Backend for Local {
+impl Backend for LocalBackend {
     fn name(&self) -> &'static str {
         "local"
     }
@@ -503,7 +510,7 @@ impl Backend for Local {
         ))
     }
 
-    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>> {
+    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<RunningSandbox>> {
         Box::pin(self.launch(spec))
     }
 
@@ -528,9 +535,9 @@ impl Backend for Local {
         Box::pin(self.remove(engine_id, grace))
     }
 
-    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         self.cgroups.sweep(deployment);
-        let found = |(engine_id, held): (&String, &Arc<Held>)| Found {
+        let found = |(engine_id, held): (&String, &Arc<LocalSandbox>)| FoundSandbox {
             id: held.id.clone(),
             engine_id: engine_id.clone(),
             running: true,

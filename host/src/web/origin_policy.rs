@@ -10,22 +10,22 @@ use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 
-use super::refusal::{Reason, Refusal};
+use super::refusal::{HttpRefusal, Reason};
 use crate::config::{HostName, HttpConfig, Origin};
 
 /// Our names, and the web pages that are allowed.
-pub(super) struct Doorplate {
+pub(super) struct OriginPolicy {
     hosts: Vec<HostName>,
     origins: Vec<Origin>,
 }
 
-impl Doorplate {
+impl OriginPolicy {
     pub(super) fn new(config: &HttpConfig) -> Self {
         Self { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() }
     }
 
     /// Whether a request that came to the address `local` is meant for us.
-    pub(super) fn meant(&self, request: &Parts, local: SocketAddr) -> Result<(), Refusal> {
+    pub(super) fn meant(&self, request: &Parts, local: SocketAddr) -> Result<(), HttpRefusal> {
         let mut named = request.headers.get_all(HOST).iter();
         let host = match (named.next(), named.next()) {
             (Some(host), None) => host.to_str().ok().and_then(HostName::parse),
@@ -43,7 +43,7 @@ impl Doorplate {
         {
             return Ok(());
         }
-        Err(Refusal::new(
+        Err(HttpRefusal::new(
             Reason::Host,
             "the Host header does not name this server; its operator can add a name to `allowed-hosts` in [http] of the configuration",
         ))
@@ -59,13 +59,13 @@ impl Doorplate {
     }
 
     /// The origin that the answer is for, when a web page sent the request.
-    pub(super) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+    pub(super) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, HttpRefusal> {
         let mut named = headers.get_all(ORIGIN).iter();
         let Some(origin) = named.next() else { return Ok(None) };
         let allowed = self.origins.iter().any(|allowed| allowed.text().as_bytes() == origin.as_bytes());
         match allowed && named.next().is_none() {
             true => Ok(Some(origin.clone())),
-            false => Err(Refusal::new(
+            false => Err(HttpRefusal::new(
                 Reason::Origin,
                 "web pages of this origin may not use this server; its operator can add the origin to `allowed-origins` in [http] of the configuration",
             )),
@@ -79,15 +79,15 @@ mod tests {
 
     use super::*;
 
-    fn plate(hosts: &[&str], origins: &[&str]) -> Doorplate {
+    fn plate(hosts: &[&str], origins: &[&str]) -> OriginPolicy {
         let own = |text: &&str| (*text).to_owned();
-        Doorplate {
+        OriginPolicy {
             hosts: hosts.iter().map(|text| own(text).try_into().unwrap()).collect(),
             origins: origins.iter().map(|text| own(text).try_into().unwrap()).collect(),
         }
     }
 
-    fn meant(plate: &Doorplate, local: &str, uri: &str, hosts: &[&str]) -> bool {
+    fn meant(plate: &OriginPolicy, local: &str, uri: &str, hosts: &[&str]) -> bool {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
             request = request.header(HOST, *host);

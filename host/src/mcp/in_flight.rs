@@ -20,7 +20,7 @@ const MAX_MESSAGE: usize = 4_096;
 #[derive(Deserialize)]
 struct Cancelled {
     method: Method,
-    params: Params,
+    params: CancelParams,
 }
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ enum Method {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Params {
+struct CancelParams {
     request_id: RequestId,
 }
 
@@ -39,7 +39,7 @@ type Calls = HashMap<(Caller, RequestId), Vec<Arc<Notify>>>;
 
 /// The calls of all callers.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightCalls {
     calls: Arc<Mutex<Calls>>,
 }
 
@@ -55,7 +55,7 @@ fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
     calls.lock()
 }
 
-impl UnderWay {
+impl InFlightCalls {
     /// Adds a call.
     pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> Begun {
         let (key, cancel) = ((caller.clone(), id.clone()), Arc::<Notify>::default());
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn just_the_callers_own_call_is_cancelled_and_none_where_two_are_meant() {
-        let under_way = UnderWay::default();
+        let under_way = InFlightCalls::default();
         let (me, other) = (Caller::default(), Caller { tenant: "other".into(), ..Caller::default() });
         let id = RequestId::Number(1);
         let mine = under_way.begin(&me, &id);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::HostService;
 
 /// A door by which clients come that do not use the state directory's socket. It opens and closes with the host process.
-pub trait Door: Send {
+pub trait Listener: Send {
     /// Takes its place, an address say. Called once, by the process that holds the state directory's lock, before anything is
     /// opened: a door that cannot be had ends the start.
     fn bind(&mut self) -> impl Future<Output = Result<()>> + Send;

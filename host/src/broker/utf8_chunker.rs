@@ -22,7 +22,7 @@ impl Tag {
 
 /// Makes chunks of pieces: neighbours of one stream are joined, none is longer than allowed, and no character is cut in two.
 #[derive(Debug)]
-pub(super) struct Cutter {
+pub(super) struct Utf8Chunker {
     longest: usize,
     runs: Vec<(Tag, Vec<u8>)>,
     /// Of each stream, the beginning of a character whose rest has not come yet.
@@ -30,7 +30,7 @@ pub(super) struct Cutter {
     stderr: Vec<u8>,
 }
 
-impl Cutter {
+impl Utf8Chunker {
     pub(super) fn new(longest: usize) -> Self {
         Self { longest: longest.max(4), runs: Vec::new(), stdout: Vec::new(), stderr: Vec::new() }
     }
@@ -114,7 +114,7 @@ mod tests {
     fn a_character_in_two_pieces_is_one_again() {
         for character in ["é", "€", "🦀"] {
             for at in 1..character.len() {
-                let mut cutter = Cutter::new(64);
+                let mut cutter = Utf8Chunker::new(64);
                 cutter.take(out(&character.as_bytes()[..at]));
                 assert_eq!(cutter.cut(false), []);
                 // The other stream is not held up by it.
@@ -131,7 +131,7 @@ mod tests {
     fn long_pieces_are_cut_between_characters_and_nothing_is_lost() {
         let text = "aé€🦀".repeat(50);
         for longest in 4..20 {
-            let mut cutter = Cutter::new(longest);
+            let mut cutter = Utf8Chunker::new(longest);
             cutter.take(out(text.as_bytes()));
             let chunks = cutter.cut(true);
             assert!(chunks.iter().all(|(_, bytes)| bytes.len() <= longest), "{longest}");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_stream_are_joined_in_the_order_of_arrival() {
-        let mut cutter = Cutter::new(64);
+        let mut cutter = Utf8Chunker::new(64);
         for piece in [out(b"a"), out(b"b"), err(b"x"), out(b"c")] {
             cutter.take(piece);
         }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn what_is_no_text_is_whole() {
         let bytes = [0xff, 0xfe, b'a', 0xe2, 0x82];
-        let mut cutter = Cutter::new(64);
+        let mut cutter = Utf8Chunker::new(64);
         cutter.take(out(&bytes));
         let mut all = cutter.cut(false);
         all.extend(cutter.cut(true));

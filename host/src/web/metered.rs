@@ -15,21 +15,21 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 
 /// A service behind the door.
-pub(super) struct Counted<S> {
+pub(super) struct MeteredService<S> {
     service: Arc<S>,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 }
 
-impl<S> Counted<S> {
+impl<S> MeteredService<S> {
     pub(super) fn new(service: Arc<S>, metrics: Arc<Metrics>, stop: watch::Receiver<bool>) -> Self {
         Self { service, metrics, stop }
     }
 }
 
-impl<S: Service> Service for Counted<S> {
+impl<S: Service> Service for MeteredService<S> {
     async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
-        let mut counting = Counting {
+        let mut counting = MeteredCall {
             metrics: &self.metrics,
             kind: call.request.resource().name(),
             // Until we know better: a call that is dropped ends here.
@@ -57,14 +57,14 @@ impl<S: Service> Service for Counted<S> {
     }
 }
 
-struct Counting<'a> {
+struct MeteredCall<'a> {
     metrics: &'a Metrics,
     kind: &'static str,
     outcome: &'static str,
     since: Instant,
 }
 
-impl Drop for Counting<'_> {
+impl Drop for MeteredCall<'_> {
     fn drop(&mut self) {
         self.metrics.called(self.kind, self.outcome, self.since.elapsed());
     }
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn however_a_call_ends_it_is_counted_once() {
         let (metrics, (stop, stopped)) = (Metrics::new(), watch::channel(false));
-        let counted = Counted::new(Arc::new(Told), Arc::clone(&metrics), stopped);
+        let counted = MeteredService::new(Arc::new(Told), Arc::clone(&metrics), stopped);
         let ask = |query| {
             let (call, io) = call(query);
             counted.answer(call, io)

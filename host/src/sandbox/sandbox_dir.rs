@@ -31,12 +31,12 @@ const MAX_RECORD: u64 = 16 << 20;
 
 /// The directory of all sandboxes.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct SandboxDirs {
     root: PathBuf,
     supervisor: PathBuf,
 }
 
-impl Places {
+impl SandboxDirs {
     /// Makes the directory ready, with this version's supervisor in it.
     pub fn open(state_dir: &Path) -> Result<Self> {
         let root = state_dir.join("sandboxes");
@@ -87,7 +87,7 @@ impl Places {
     }
 
     /// A new sandbox's place under a new id.
-    pub fn create(&self) -> Result<Place> {
+    pub fn create(&self) -> Result<SandboxDir> {
         let place = self.place(format!("{PREFIX}{}", random_hex(ID_BYTES)?));
         DirBuilder::new().mode(PRIVATE).create(&place.dir).map_err(|error| at(&place.dir, error))?;
         let guard = Unfinished(Some(&place));
@@ -103,12 +103,12 @@ impl Places {
     }
 
     /// The place of a sandbox that is there.
-    pub fn place(&self, id: String) -> Place {
-        Place { dir: self.root.join(&id), id }
+    pub fn place(&self, id: String) -> SandboxDir {
+        SandboxDir { dir: self.root.join(&id), id }
     }
 
     /// All places, with their records where they can be read.
-    pub fn all(&self) -> Result<Vec<(Place, Result<SandboxInfo>)>> {
+    pub fn all(&self) -> Result<Vec<(SandboxDir, Result<SandboxInfo>)>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(&self.root).map_err(|error| at(&self.root, error))? {
             let entry = entry.map_err(|error| at(&self.root, error))?;
@@ -132,13 +132,13 @@ pub(super) fn is_id(text: &str) -> bool {
 
 /// One sandbox's place.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SandboxDir {
     /// The sandbox's id.
     pub id: String,
     dir: PathBuf,
 }
 
-impl Place {
+impl SandboxDir {
     /// What is mounted into the sandbox.
     pub fn control(&self) -> PathBuf {
         self.dir.join("control")
@@ -195,7 +195,7 @@ fn open_up(dir: &Path) -> std::io::Result<()> {
 }
 
 /// Removes a place whose making fails half way.
-struct Unfinished<'a>(Option<&'a Place>);
+struct Unfinished<'a>(Option<&'a SandboxDir>);
 
 impl Unfinished<'_> {
     fn done(mut self) {
