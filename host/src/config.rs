@@ -175,7 +175,7 @@ impl BlackboardConfig {
     }
 
     /// The key that is out of its range, and the range.
-    fn odd(&self) -> Option<&'static str> {
+    fn out_of_range(&self) -> Option<&'static str> {
         [
             ((1..=1_000_000).contains(&self.max_entries), "max-entries: 1 to 1,000,000"),
             // A value, and a chunk of bytes that JSON writes six times as long, must fit.
@@ -367,16 +367,16 @@ impl Config {
                 odd.display().to_string()
             )));
         }
-        if let Some(range) = config.blackboard.odd() {
+        if let Some(range) = config.blackboard.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
         }
-        if let Some(range) = config.audit.odd() {
+        if let Some(range) = config.audit.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [audit] {range}", path.display())));
         }
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
-        if let Some(range) = config.http.odd() {
+        if let Some(range) = config.http.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [http] {range}", path.display())));
         }
         let base = path.parent().unwrap_or(Path::new("."));

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use skillhost::api::caller::Caller;
-//! use skillhost::api::io::{CallIo, Output};
+//! use skillhost::api::io::{CallIo, CallOutput};
 //! use skillhost::api::types::{Authority, Call, RunRequest};
 //! use skillhost::host::{Host, HostOptions};
 //! use skillhost::process::StateDir;
@@ -31,7 +31,7 @@
 //!     let (output, mut told) = tokio::sync::mpsc::channel(16);
 //!     let listening = async {
 //!         while let Some(piece) = told.recv().await {
-//!             if let Output::Event(event) = piece {
+//!             if let CallOutput::Event(event) = piece {
 //!                 eprintln!("{event:?}");
 //!             }
 //!         }

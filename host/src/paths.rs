@@ -17,7 +17,7 @@ pub(crate) fn real(path: &Path) -> Result<PathBuf> {
 }
 
 /// Refuses what holds, is, or lies in the state directory, for whatever would let others at it: a copy, a mount, a project.
-pub(crate) fn check_apart(path: &Path, state_dir: &Path) -> Result<()> {
+pub(crate) fn check_outside_state_dir(path: &Path, state_dir: &Path) -> Result<()> {
     let mounts = Mounts::now();
     if !mounts.tree(path).meets(&mounts.tree(state_dir)) {
         return Ok(());
@@ -153,7 +153,7 @@ mod tests {
 
     /// Which of these in `dir` are refused where the state directory is `home/state` in it.
     fn refused<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-        let refused = |path: &&str| check_apart(&dir.join(path), &dir.join("home/state")).is_err();
+        let refused = |path: &&str| check_outside_state_dir(&dir.join(path), &dir.join("home/state")).is_err();
         paths.into_iter().filter(refused).collect()
     }
 
@@ -184,10 +184,10 @@ mod tests {
             refused(temp.path(), ["home/project", "home/stately", "else", "else/later", "link/project"]),
             [""; 0]
         );
-        let error = check_apart(&temp.path().join("link"), &temp.path().join("home/state")).unwrap_err();
+        let error = check_outside_state_dir(&temp.path().join("link"), &temp.path().join("home/state")).unwrap_err();
         assert!(error.kind == ErrorKind::Denied && error.message.contains("--state-dir"), "{error}");
         // A state directory that is not there yet, and one whose path is another name.
-        assert!(check_apart(&temp.path().join("home"), &temp.path().join("link/later")).is_err());
+        assert!(check_outside_state_dir(&temp.path().join("home"), &temp.path().join("link/later")).is_err());
     }
 
     #[test]

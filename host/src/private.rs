@@ -70,7 +70,7 @@ impl Private {
     }
 
     /// A path to `name` in it that stays true whatever becomes of the directory's own.
-    pub(crate) fn beneath(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 

@@ -74,7 +74,7 @@ async fn next(events: &mut Box<dyn Events>) -> BlackboardEvent {
     tokio::time::timeout(Duration::from_secs(20), events.next()).await.expect("no event came").unwrap()
 }
 
-async fn told(events: &mut Box<dyn Events>, count: usize) -> Vec<(Change, String, u64)> {
+async fn next_events(events: &mut Box<dyn Events>, count: usize) -> Vec<(Change, String, u64)> {
     let mut told = Vec::new();
     for _ in 0..count {
         let event = next(events).await;
@@ -208,7 +208,7 @@ async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event()
     let entry = board.store.publish(&me(), short("a")).await.unwrap();
     assert_eq!(entry.expires_at_ms, Some(entry.updated_at_ms + 40));
     board.store.publish(&me(), Write { ttl: Some(Duration::from_secs(3600)), ..write("b", json!(2)) }).await.unwrap();
-    assert_eq!(told(&mut events, 2).await, [(Change::Write, "a".into(), 1), (Change::Write, "b".into(), 1)]);
+    assert_eq!(next_events(&mut events, 2).await, [(Change::Write, "a".into(), 1), (Change::Write, "b".into(), 1)]);
     let expired = next(&mut events).await;
     assert_eq!((expired.event_type, expired.key.as_str(), expired.version), (Change::Expire, "a", 1));
     assert_eq!((expired.value, expired.tags, expired.agent_id), (Value::Null, vec!["t".into()], "default".to_owned()));
@@ -263,7 +263,7 @@ async fn the_least_recently_used_makes_room() {
     board.put("d", json!(1)).await;
     board.put("e", json!(1)).await;
     assert_eq!(board.keys("").await, ["a", "d", "e"].map(str::to_owned));
-    let told = told(&mut events, 7).await;
+    let told = next_events(&mut events, 7).await;
     assert_eq!(
         told[4..],
         [(Change::Evict, "b".to_owned(), 1), (Change::Write, "e".to_owned(), 1), (Change::Evict, "c".to_owned(), 1)]

@@ -160,7 +160,7 @@ impl Broker {
                 HostPath::Owner(_) => opened.join(&host.path),
                 HostPath::Root { .. } => opened,
             };
-            paths::check_apart(&reached, self.sandboxes.state_dir())?;
+            paths::check_outside_state_dir(&reached, self.sandboxes.state_dir())?;
             self.approved(actor, &info, effect, || {
                 Ok(ApprovalText::copy(request, &host.root.join(&host.path), &info))
             })?;

@@ -89,7 +89,7 @@ impl Direction {
 
 /// A path on the host, and the directory that it must stay beneath.
 #[derive(Debug)]
-pub(crate) struct Beneath {
+pub(crate) struct RootedPath {
     pub(crate) root: PathBuf,
     pub(crate) path: PathBuf,
 }
@@ -173,7 +173,7 @@ impl Grant {
     }
 
     /// Checks a copy and gives the place on the host.
-    pub(crate) fn copy(&self, direction: Direction, host: &HostPath) -> Result<Beneath> {
+    pub(crate) fn copy(&self, direction: Direction, host: &HostPath) -> Result<RootedPath> {
         let name = direction.name();
         match (self.limited(), host) {
             (None, HostPath::Owner(path)) => owner_path(path),
@@ -199,7 +199,7 @@ impl Grant {
                         &format!("`{name} = [{root:?}]`, and a root of that name where [roots] has none,"),
                     )
                 })?;
-                Ok(Beneath { root: dir.clone(), path: PathBuf::from(path) })
+                Ok(RootedPath { root: dir.clone(), path: PathBuf::from(path) })
             }
         }
     }
@@ -285,12 +285,12 @@ fn key_in(whom: SubjectKind, patterns: &[String], verb: &str, key: &str) -> Resu
 }
 
 /// A path of the owner's own: the directory that it names, or the file in its directory.
-fn owner_path(path: &Path) -> Result<Beneath> {
+fn owner_path(path: &Path) -> Result<RootedPath> {
     if !path.is_absolute() {
         return Err(Error::invalid_argument(format!("the host path {} is not absolute", path.display())));
     }
     match (path.parent(), path.file_name()) {
-        (Some(root), Some(name)) => Ok(Beneath { root: root.to_owned(), path: PathBuf::from(name) }),
+        (Some(root), Some(name)) => Ok(RootedPath { root: root.to_owned(), path: PathBuf::from(name) }),
         _ => {
             Err(Error::invalid_argument(format!("the host path {} names no file or directory to copy", path.display())))
         }

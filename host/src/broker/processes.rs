@@ -139,21 +139,21 @@ impl Processes {
 }
 
 impl BackgroundProcess {
-    fn told(&self) -> MutexGuard<'_, ProcessState> {
+    fn state(&self) -> MutexGuard<'_, ProcessState> {
         self.state.lock()
     }
 
     fn runs(&self) -> bool {
-        self.told().ended.is_none()
+        self.state().ended.is_none()
     }
 
     fn push(&self, chunk: &Chunk) {
-        let mut told = self.told();
+        let mut state = self.state();
         match chunk {
-            Chunk::Stdout(bytes) => told.stdout.push(bytes),
-            Chunk::Stderr(bytes) => told.stderr.push(bytes),
+            Chunk::Stdout(bytes) => state.stdout.push(bytes),
+            Chunk::Stderr(bytes) => state.stderr.push(bytes),
         }
-        drop(told);
+        drop(state);
         self.changed.send_replace(());
     }
 
@@ -166,10 +166,10 @@ impl BackgroundProcess {
                 Err(error) => break running.fail(error).await,
             }
         };
-        let mut told = self.told();
-        told.control = None;
-        told.ended = Some(ProcessEnd { how, wall_time: self.started.elapsed() });
-        drop(told);
+        let mut state = self.state();
+        state.control = None;
+        state.ended = Some(ProcessEnd { how, wall_time: self.started.elapsed() });
+        drop(state);
         self.changed.send_replace(());
     }
 
@@ -177,7 +177,7 @@ impl BackgroundProcess {
     async fn until<T>(&self, mut holds: impl FnMut(&ProcessState) -> Option<T>) -> T {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(found) = holds(&self.told()) {
+            if let Some(found) = holds(&self.state()) {
                 return found;
             }
             // The sender is our own.
@@ -186,12 +186,12 @@ impl BackgroundProcess {
     }
 
     async fn end(&self) {
-        self.until(|told| told.ended.is_some().then_some(())).await;
+        self.until(|state| state.ended.is_some().then_some(())).await;
     }
 
     /// The same for a caller, who is told when the sandbox does not answer.
     async fn end_for_a_caller(&self) -> Result<()> {
-        let control = self.told().control.clone();
+        let control = self.state().control.clone();
         match control {
             Some(control) => control.while_it_answers(self.end()).await,
             None => Ok(()),
@@ -199,9 +199,9 @@ impl BackgroundProcess {
     }
 
     fn summary(&self, caller: &Caller) -> ProcessSummary {
-        let told = self.told();
-        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
-        let wall_time = told.ended.as_ref().map_or_else(|| self.started.elapsed(), |ended| ended.wall_time);
+        let state = self.state();
+        let answer = state.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let wall_time = state.ended.as_ref().map_or_else(|| self.started.elapsed(), |ended| ended.wall_time);
         ProcessSummary {
             exec_id: self.id.clone(),
             command: answer.map_or_else(|| self.command.clone(), |answer| answer.command.clone()),
@@ -210,18 +210,18 @@ impl BackgroundProcess {
             owner_is_me: self.owner == *caller,
             started_at_ms: self.started_at_ms,
             wall_time_ms: u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX),
-            running: told.ended.is_none(),
+            running: state.ended.is_none(),
             exit_code: answer.map(|answer| answer.exit_code),
             outcome: answer.map(|answer| answer.outcome.clone()),
             timed_out: answer.is_some_and(|answer| answer.timed_out),
-            stdout_bytes: told.stdout.total(),
-            stderr_bytes: told.stderr.total(),
+            stdout_bytes: state.stdout.total(),
+            stderr_bytes: state.stderr.total(),
         }
     }
 
     /// What there is to say of its end.
     fn message(&self) -> String {
-        match self.told().ended.as_ref().map(|ended| &ended.how) {
+        match self.state().ended.as_ref().map(|ended| &ended.how) {
             None => String::new(),
             Some(Ok(answer)) => answer.message.clone(),
             Some(Err(error)) => error.message.clone(),
@@ -309,22 +309,22 @@ impl Broker {
     pub(crate) async fn process_read(&self, actor: &Actor, request: &ProcessReadRequest) -> Result<ProcessOutput> {
         let process = self.own_process(actor, &request.container_id, &request.exec_id)?;
         let max = usize::try_from(request.max_bytes.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let read = |told: &ProcessState| {
-            (told.stdout.read(request.stdout_from, max), told.stderr.read(request.stderr_from, max))
+        let read = |state: &ProcessState| {
+            (state.stdout.read(request.stdout_from, max), state.stderr.read(request.stderr_from, max))
         };
         let is_news = |piece: &RingSlice| !piece.bytes.is_empty() || piece.dropped > 0;
-        let news = process.until(|told| {
-            let (stdout, stderr) = read(told);
-            (told.ended.is_some() || is_news(&stdout) || is_news(&stderr)).then_some(())
+        let news = process.until(|state| {
+            let (stdout, stderr) = read(state);
+            (state.ended.is_some() || is_news(&stdout) || is_news(&stderr)).then_some(())
         });
         let wait = Duration::from_millis(request.wait_ms).min(LONGEST_WAIT);
         if !wait.is_zero() {
             // Nothing new in that time: that is an answer, too.
             let _ = tokio::time::timeout(wait, news).await;
         }
-        let told = process.told();
-        let (stdout, stderr) = read(&told);
-        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let state = process.state();
+        let (stdout, stderr) = read(&state);
+        let answer = state.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
         let mut output = ProcessOutput {
             container_id: request.container_id.clone(),
             exec_id: request.exec_id.clone(),
@@ -334,14 +334,14 @@ impl Broker {
             stderr_next: stderr.next,
             stdout_dropped: stdout.dropped,
             stderr_dropped: stderr.dropped,
-            stdout_bytes: told.stdout.total(),
-            stderr_bytes: told.stderr.total(),
-            running: told.ended.is_none(),
+            stdout_bytes: state.stdout.total(),
+            stderr_bytes: state.stderr.total(),
+            running: state.ended.is_none(),
             exit_code: answer.map(|answer| answer.exit_code),
             outcome: answer.map(|answer| answer.outcome.clone()),
             message: String::new(),
         };
-        drop(told);
+        drop(state);
         output.message = process.message();
         Ok(output)
     }
@@ -425,7 +425,7 @@ impl Broker {
     ) -> Result<ProcessAnswer> {
         let work = async {
             let process = self.own_process(actor, container_id, exec_id)?;
-            let control = process.told().control.clone();
+            let control = process.state().control.clone();
             match (control, signal) {
                 (Some(control), Some(number)) => {
                     control.signal(number);

@@ -20,7 +20,7 @@ impl Default for AuditConfig {
 
 impl AuditConfig {
     /// The key that is out of its range, and the range.
-    pub(super) fn odd(&self) -> Option<&'static str> {
+    pub(super) fn out_of_range(&self) -> Option<&'static str> {
         (!(2 << 20..=1 << 40).contains(&self.max_bytes.0)).then_some("max-bytes: 2MiB to 1024GiB")
     }
 }

@@ -83,7 +83,7 @@ impl Default for HttpConfig {
 
 impl HttpConfig {
     /// The key that is out of its range, and the range.
-    pub(super) fn odd(&self) -> Option<&'static str> {
+    pub(super) fn out_of_range(&self) -> Option<&'static str> {
         let patience = Duration::from_millis(10)..=Duration::from_secs(600);
         [
             ((1 << 10..=64 << 20).contains(&self.max_body.0), "max-body: 1KiB to 64MiB"),
@@ -351,6 +351,6 @@ mod tests {
         let config = load(dir.path(), "[http]\nlisten = '127.0.0.1:8931'\n").unwrap();
         assert_eq!(config.listen, Some("127.0.0.1:8931".parse().unwrap()));
         assert_eq!(HttpConfig { listen: None, ..config }, HttpConfig::default());
-        assert!(HttpConfig::default().odd().is_none() && HttpConfig::default().tokens().unwrap().is_empty());
+        assert!(HttpConfig::default().out_of_range().is_none() && HttpConfig::default().tokens().unwrap().is_empty());
     }
 }

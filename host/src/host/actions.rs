@@ -49,7 +49,7 @@ impl Host {
     /// Looks at the catalogue. Waits for the file system.
     pub(super) fn look_at(&self, project: Option<&Path>, with_places: bool) -> Result<CatalogSnapshot> {
         let roots = Roots::from_env(project);
-        let mut catalog = Catalog::discover(&roots, &self.shelf);
+        let mut catalog = Catalog::discover(&roots, &self.skill_cache);
         let places = if with_places { CatalogPaths::of(&roots, &catalog) } else { CatalogPaths::default() };
         let mut problems = std::mem::take(&mut catalog.problems);
         problems.append(&mut catalog.collisions);

@@ -137,7 +137,7 @@ impl Host {
 
     fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Option<(Arc<FoundSkill>, ChangeGuard)> {
         let roots = Roots::from_env(project);
-        let first = Catalog::recall(&roots, name, &self.shelf)?;
+        let first = Catalog::recall(&roots, name, &self.skill_cache)?;
         let mut set = WatchSet::default();
         if let Some(project) = project {
             set.way(project);
@@ -154,7 +154,7 @@ impl Host {
         }
         let guard = self.kept.guard(set)?;
         // What happened before the guard was there shows in no event.
-        let entry = Catalog::recall(&roots, name, &self.shelf).filter(|entry| entry.is_same(&first))?;
+        let entry = Catalog::recall(&roots, name, &self.skill_cache).filter(|entry| entry.is_same(&first))?;
         let found = FoundSkill::new(entry, project).ok()?;
         guard.holds().then(|| (Arc::new(found), guard))
     }

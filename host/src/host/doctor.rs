@@ -32,9 +32,9 @@ impl Host {
                 path.display()
             )),
         }));
-        let (config, roles, shelf) = (self.config.clone(), sandboxes.roles(), self.shelf.clone());
+        let (config, roles, skill_cache) = (self.config.clone(), sandboxes.roles(), self.skill_cache.clone());
         let looking = blocking(move || {
-            let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &shelf);
+            let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &skill_cache);
             Ok(names::missing(&config, &roles, &catalog))
         });
         checks.extend(looking.await.unwrap_or_default());

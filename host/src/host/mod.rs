@@ -79,7 +79,7 @@ pub struct Host {
     broker: Arc<Broker>,
     engine: Arc<Engine>,
     descriptors: Arc<DirCache>,
-    shelf: Arc<SkillCache>,
+    skill_cache: Arc<SkillCache>,
     digests: Arc<FileDigests>,
     kept: CatalogCache,
     watches: Watches,
@@ -107,7 +107,7 @@ impl Host {
         let roles = Arc::new(config.registry()?);
         let state = &options.state_dir;
         for (name, root) in &config.roots {
-            let apart = paths::check_apart(&root.path, state);
+            let apart = paths::check_outside_state_dir(&root.path, state);
             apart.map_err(|error| error.context(format!("`[roots.{name}]` in skillhost.toml")))?;
         }
         let private = Private::open(state)?;
@@ -150,7 +150,7 @@ impl Host {
             broker,
             engine,
             descriptors,
-            shelf: Arc::default(),
+            skill_cache: Arc::default(),
             digests: Arc::default(),
             kept: CatalogCache::default(),
             watches: Watches::default(),

@@ -28,7 +28,7 @@ pub struct ResourceCounts {
 
 impl Host {
     /// What is held now.
-    pub fn held(&self) -> ResourceCounts {
+    pub fn resource_counts(&self) -> ResourceCounts {
         ResourceCounts {
             calls: self.calls.load(Ordering::Relaxed),
             effects: self.broker.audit().effects(),

@@ -72,7 +72,7 @@ impl Host {
     /// Reads every skill anew from now on, and has those look who watch.
     pub(super) async fn forget_skills(&self) -> Result<()> {
         let _changing = self.changing();
-        self.shelf.forget();
+        self.skill_cache.forget();
         self.digests.forget();
         let descriptors = self.descriptors.clone();
         blocking(move || {

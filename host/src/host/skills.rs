@@ -15,14 +15,14 @@ use crate::skills::{CallTarget, Catalog, CatalogEntry, Descriptor, DirCache, Roo
 
 impl Host {
     pub(super) async fn catalog(&self, roots: Roots) -> Result<Catalog> {
-        let shelf = self.shelf.clone();
-        blocking(move || Ok(Catalog::discover(&roots, &shelf))).await
+        let skill_cache = self.skill_cache.clone();
+        blocking(move || Ok(Catalog::discover(&roots, &skill_cache))).await
     }
 
     /// The skill called `name`.
     pub(super) async fn find(&self, project: Option<&Path>, name: &SkillName) -> Result<CatalogEntry> {
         let roots = Roots::from_env(project);
-        match Catalog::recall(&roots, name, &self.shelf) {
+        match Catalog::recall(&roots, name, &self.skill_cache) {
             Some(entry) => Ok(entry),
             None => Ok(self.catalog(roots).await?.get(name)?.clone()),
         }
@@ -60,10 +60,11 @@ impl Host {
         project: Option<PathBuf>,
         query: Option<String>,
     ) -> Result<SkillList> {
-        let (roots, shelf, cache) = (Roots::from_env(project.as_deref()), self.shelf.clone(), self.descriptors.clone());
+        let (roots, skill_cache, cache) =
+            (Roots::from_env(project.as_deref()), self.skill_cache.clone(), self.descriptors.clone());
         let config = self.config.clone();
         let (catalog, found) = blocking(move || {
-            let mut catalog = Catalog::discover(&roots, &shelf);
+            let mut catalog = Catalog::discover(&roots, &skill_cache);
             catalog.skills.retain(|_, entry| switched_off::check_shown(&config, entry, asks).is_ok());
             let found: Vec<CatalogEntry> = match &query {
                 Some(query) => catalog.search(query)?.into_iter().cloned().collect(),

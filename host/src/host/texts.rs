@@ -35,14 +35,14 @@ struct StoredText {
 }
 
 impl Texts {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<StoredText>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<StoredText>> {
         let mut kept = self.kept.lock();
         kept.retain(|text| text.since.elapsed() < FOR);
         kept
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.kept().is_empty()
+        self.lock().is_empty()
     }
 
     /// Takes a text as it comes.
@@ -71,7 +71,7 @@ impl Texts {
             String::from_utf8(bytes).unwrap_or_default()
         });
         let answer = KeptText { output_id: id.clone(), bytes: text.len() as u64 };
-        let mut kept = self.kept();
+        let mut kept = self.lock();
         kept.retain(|other| other.id != id || other.owner != *caller);
         make_room(&mut kept, OF_ONE - text.len(), |other| other.owner == *caller);
         make_room(&mut kept, OF_ALL - text.len(), |_| true);
@@ -81,7 +81,7 @@ impl Texts {
 
     /// Reads on in one.
     pub(super) fn read(&self, caller: &Caller, request: &ReadTextRequest) -> Result<TextPiece> {
-        let kept = self.kept();
+        let kept = self.lock();
         let found = kept.iter().find(|text| text.id == request.output_id && text.owner == *caller);
         let text = &found
             .ok_or_else(|| {
@@ -178,7 +178,7 @@ mod tests {
         for number in 0..9 {
             keep(&texts, &format!("agent{number}"), "out_0", &[&large, &large]).await;
         }
-        let used: usize = texts.kept().iter().map(|text| text.text.len()).sum();
+        let used: usize = texts.lock().iter().map(|text| text.text.len()).sum();
         assert!(used <= OF_ALL && !is_there("a", "out_2") && is_there("agent8", "out_0"), "{used}");
     }
 }

@@ -205,7 +205,7 @@ const MAX_KEPT: usize = 64;
 
 impl Offers {
     /// The last one that was made for a project.
-    pub(super) fn kept(&self, project: Option<&PathBuf>) -> Option<Arc<Offer>> {
+    pub(super) fn cached(&self, project: Option<&PathBuf>) -> Option<Arc<Offer>> {
         self.kept.lock().get(&project.cloned()).cloned()
     }
 
@@ -219,7 +219,7 @@ impl Offers {
     ) -> Result<Arc<Offer>> {
         if listed.actions.is_none() {
             return self
-                .kept(project)
+                .cached(project)
                 .ok_or_else(|| Error::other("the host says that nothing changed, and nothing is known"));
         }
         let entries = serde_json::from_slice(entries).map_err(super::unreadable)?;

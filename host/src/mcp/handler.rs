@@ -236,7 +236,7 @@ impl<S: Service> ServerShared<S> {
                     CallOutput::Event(Event::Watching) => matches!(listener, CatalogListener::Subscription(_)),
                     _ => false,
                 };
-                if matters && !listener.told().await {
+                if matters && !listener.notify().await {
                     return;
                 }
             }
@@ -260,7 +260,7 @@ enum CatalogListener {
 
 impl CatalogListener {
     /// Tells it; false when it listens no more.
-    async fn told(&self) -> bool {
+    async fn notify(&self) -> bool {
         match self {
             Self::Subscription(sink) => {
                 let wants = sink.accepted();

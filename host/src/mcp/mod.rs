@@ -158,7 +158,7 @@ impl<S: Service> ServerShared<S> {
     /// The tools as they are now.
     async fn offer(&self, identity: &ClientIdentity) -> Result<Arc<Offer>> {
         let project = identity.project.as_ref();
-        let kept = self.offers.kept(project);
+        let kept = self.offers.cached(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
         let (listed, entries) = self.ask(identity, ListActions { unless }).await?;
         match (listed.actions, kept) {
@@ -169,7 +169,7 @@ impl<S: Service> ServerShared<S> {
 
     /// What a call of a tool asks; none when there is no such tool.
     async fn asked(&self, identity: &ClientIdentity, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
-        let kept = self.offers.kept(identity.project.as_ref());
+        let kept = self.offers.cached(identity.project.as_ref());
         if let Some(ask) = catalog::ask(&self.config, kept.as_deref(), name, arguments)? {
             return Ok(Some(ask));
         }

@@ -18,7 +18,7 @@ pub trait Listener: Send {
     fn url(&self) -> Option<String>;
 
     /// The same for the person who started the host, with what they should know of who is let in.
-    fn says(&self) -> String;
+    fn banner(&self) -> String;
 
     /// Lets clients in until `stop` becomes true. When it returns, no connection and no call that came this way is left.
     fn serve(self, service: Arc<HostService>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send;

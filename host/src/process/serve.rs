@@ -61,9 +61,9 @@ pub(super) enum Started {
 }
 
 /// Is the host process of `options.state_dir` until it is told to stop or has been idle. Clients come by the state
-/// directory's socket, and by `door` where there is one.
-pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
-    let up = come_up(options, mode, door).await;
+/// directory's socket, and by `extra_listener` where there is one.
+pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, extra_listener: Option<D>) -> Result<()> {
+    let up = come_up(options, mode, extra_listener).await;
     if mode == ServeMode::Background {
         // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just the word
         // that follows.
@@ -81,8 +81,8 @@ pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, door: Opt
             up.state.path().display(),
             std::process::id()
         );
-        if let Some(door) = &up.door {
-            said += &format!("{}\n", door.says());
+        if let Some(extra_listener) = &up.extra_listener {
+            said += &format!("{}\n", extra_listener.banner());
         }
         // Nobody may be there to read it.
         let _ = std::io::stderr().write_all(said.as_bytes());
@@ -97,12 +97,12 @@ struct Up<D> {
     _lock: Lock,
     host: Arc<Host>,
     listener: tokio::net::UnixListener,
-    door: Option<D>,
+    extra_listener: Option<D>,
     serve: ServeOptions,
     stop: watch::Sender<bool>,
 }
 
-async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
+async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut extra_listener: Option<D>) -> Result<Up<D>> {
     private::keep_others_from_writing();
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
@@ -140,8 +140,8 @@ async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut door: O
     stop_on_signals(&stop)?;
     raise_descriptors();
     // Before sandboxes of an earlier host are taken over: an address that is taken must not cost them their host.
-    if let Some(door) = &mut door {
-        door.bind().await?;
+    if let Some(extra_listener) = &mut extra_listener {
+        extra_listener.bind().await?;
     }
     let config = options.config.clone();
     let host = Host::open(options).await?;
@@ -154,7 +154,7 @@ async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut door: O
         _lock: lock,
         host,
         listener,
-        door,
+        extra_listener,
         serve: ServeOptions { hello, idle_timeout, stop: stopped },
         stop,
     })
@@ -174,7 +174,7 @@ impl<D: Listener> Up<D> {
     async fn run(self) -> Result<()> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
         let stopped = self.serve.stop.clone();
-        let http = self.door.as_ref().and_then(Listener::url);
+        let http = self.extra_listener.as_ref().and_then(Listener::url);
         let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop, http });
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
@@ -183,12 +183,12 @@ impl<D: Listener> Up<D> {
             service.stop.send_replace(true);
             served
         };
-        let door = async {
-            if let Some(door) = self.door {
-                door.serve(Arc::clone(&service), stopped).await;
+        let extra_listener = async {
+            if let Some(extra_listener) = self.extra_listener {
+                extra_listener.serve(Arc::clone(&service), stopped).await;
             }
         };
-        let (served, ()) = tokio::join!(socket, door);
+        let (served, ()) = tokio::join!(socket, extra_listener);
         self.state.remove_socket()?;
         self.host.shutdown().await;
         tracing::info!("left");

@@ -359,7 +359,7 @@ impl Sandboxes {
 
     /// Starts a command for an agent. What the command cannot do (a missing program) comes as an event.
     pub async fn exec(&self, id: &str, agent: &str, command: ExecCommand) -> Result<SandboxExec> {
-        let AgentView { live, info, account } = self.desk(id, agent)?;
+        let AgentView { live, info, account } = self.agent_view(id, agent)?;
         let ExecCommand { command, cwd, env, timeout, stdin, terminal } = command;
         let cwd = Some(info.working_directory(cwd.as_deref()));
         let env = account.env_with(env)?;
@@ -369,24 +369,24 @@ impl Sandboxes {
         let exec = live.link.exec(spec).await?;
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
-        self.desk(id, agent)?;
+        self.agent_view(id, agent)?;
         Ok(SandboxExec { exec, _under_way: under_way })
     }
 
     /// Starts a persistent shell for an agent.
     pub fn session(&self, id: &str, agent: &str) -> Result<SandboxSession> {
-        let AgentView { live, info, account: Account { user, home, env } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, home, env } } = self.agent_view(id, agent)?;
         let cwd = Some(info.working_directory(None));
         let session = live.link.session(SessionSpec { cwd, env, home, user })?;
         let under_way = live.execs.enter(agent, session.control());
         // Detached meanwhile: then it was not seen among what had to end.
-        self.desk(id, agent)?;
+        self.agent_view(id, agent)?;
         Ok(SandboxSession { session, _under_way: under_way })
     }
 
     /// Reads a part of a file, or all of it, as the agent's user.
     pub async fn read_file(&self, id: &str, agent: &str, path: &str, part: ByteRange) -> Result<FileRead> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.read_file(user, &info.path_inside(path), part).await
     }
 
@@ -398,43 +398,43 @@ impl Sandboxes {
         path: &str,
         content: impl AsyncRead + Unpin,
     ) -> Result<FileDone> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.write_file(user, &info.path_inside(path), info.new_file_mode(), content).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
     pub async fn copy_out(&self, id: &str, agent: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         files::copy_out(&live.link, user, &info.path_inside(from), host, to).await
     }
 
     /// Says what is at a path, as the agent's user sees it.
     pub async fn stat(&self, id: &str, agent: &str, path: &str) -> Result<FileStat> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.stat(user, &info.path_inside(path)).await
     }
 
     /// What is in a directory, as the agent's user sees it: at most `max` entries; the other answer's `files` counts all.
     pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<ListedFile>, FileDone)> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.list(user, &info.path_inside(path), max).await
     }
 
     /// Removes a file as the agent's user; a directory that is not empty only with `recursive`.
     pub async fn remove_file(&self, id: &str, agent: &str, path: &str, recursive: bool) -> Result<FileDone> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.remove(user, &info.path_inside(path), recursive).await
     }
 
     /// Watches a file, or what is in a directory, as the agent's user may.
     pub async fn watch_files(&self, id: &str, agent: &str, path: &str) -> Result<FileWatch> {
-        let AgentView { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.watch(user, &info.path_inside(path)).await
     }
 
@@ -475,7 +475,7 @@ impl Sandboxes {
         join_all(self.inner.all().iter().map(|live| self.inner.stop(live))).await;
     }
 
-    fn desk(&self, id: &str, agent: &str) -> Result<AgentView> {
+    fn agent_view(&self, id: &str, agent: &str) -> Result<AgentView> {
         let live = self.live(id)?;
         let info = live.info();
         let account = info.account(agent).ok_or_else(|| {

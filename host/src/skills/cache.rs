@@ -96,7 +96,7 @@ impl DirCache {
     /// Forgets what is known of files: each component is read anew when it is next asked for. What is known of a digest
     /// stays, for that cannot change.
     pub fn forget_files(&self) {
-        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.path_of("")) else { return };
         for entry in entries.flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(FILE_ENTRY.as_bytes()) {
                 let _ = fs::remove_file(entry.path());
@@ -130,22 +130,22 @@ impl DirCache {
 
     /// A failure only costs the time to describe the component again.
     fn write(&self, name: &str, descriptor: &Descriptor) -> io::Result<()> {
-        let mut temp = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
+        let mut temp = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;
         temp.write_all(&serde_json::to_vec(descriptor)?)?;
-        temp.persist(self.dir.beneath(name))?;
+        temp.persist(self.dir.path_of(name))?;
         Ok(())
     }
 
     fn link(&self, name: &str, file: &str) -> io::Result<()> {
-        let file = self.dir.beneath(file);
+        let file = self.dir.path_of(file);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::hard_link(self.dir.beneath(name), file),
+            _ => fs::hard_link(self.dir.path_of(name), file),
         }
     }
 
     fn prune(&self) {
-        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.path_of("")) else { return };
         let entries: Vec<_> = entries.flatten().collect();
         if entries.len() <= MAX_FILES {
             return;
@@ -222,7 +222,7 @@ mod tests {
     fn what_is_damaged_is_as_if_it_were_not_there_and_is_replaced() {
         let (_temp, cache, file, descriptor) = example();
         cache.keep(Some(&file), &descriptor);
-        fs::write(cache.dir.beneath(DirCache::file_entry(&file)), "{").unwrap();
+        fs::write(cache.dir.path_of(DirCache::file_entry(&file)), "{").unwrap();
         assert_eq!((cache.of_file(&file), cache.descriptor(&descriptor.digest)), (None, None));
         cache.keep(Some(&file), &descriptor);
         assert_eq!(cache.of_file(&file).as_ref(), Some(&descriptor));

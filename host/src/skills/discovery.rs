@@ -148,26 +148,31 @@ impl CatalogEntry {
 }
 
 impl Catalog {
-    /// Looks through the roots. What `shelf` holds of a skill is used when its files have not changed, and what is read is
+    /// Looks through the roots. What `skill_cache` holds of a skill is used when its files have not changed, and what is read is
     /// put there.
-    pub fn discover(roots: &Roots, shelf: &SkillCache) -> Self {
-        let mut scan =
-            Scan { shelf, catalog: Self::default(), seen: BTreeSet::new(), plugins: BTreeMap::new(), looked_at: 0 };
+    pub fn discover(roots: &Roots, skill_cache: &SkillCache) -> Self {
+        let mut scan = Scan {
+            skill_cache,
+            catalog: Self::default(),
+            seen: BTreeSet::new(),
+            plugins: BTreeMap::new(),
+            looked_at: 0,
+        };
         for root in &roots.0 {
             scan.root(root);
         }
         scan.catalog
     }
 
-    /// The skill called `name`, when its owner is on the shelf and described, and nothing of it has changed: some questions to
+    /// The skill called `name`, when its owner is in the cache and described, and nothing of it has changed: some questions to
     /// the file system, and nothing is read. None tells nothing.
-    pub fn recall(roots: &Roots, name: &SkillName, shelf: &SkillCache) -> Option<CatalogEntry> {
+    pub fn recall(roots: &Roots, name: &SkillName, skill_cache: &SkillCache) -> Option<CatalogEntry> {
         if name.plugin.is_some() {
             return None;
         }
         for root in &roots.0 {
             let dir = root.dir.join(&name.skill);
-            let Some(CachedSkill { loaded, described }) = shelf.get(&dir, CWD, &dir) else {
+            let Some(CachedSkill { loaded, described }) = skill_cache.get(&dir, CWD, &dir) else {
                 let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
                 match is_there.err()?.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => continue,
@@ -218,7 +223,7 @@ impl Catalog {
 }
 
 struct Scan<'a> {
-    shelf: &'a SkillCache,
+    skill_cache: &'a SkillCache,
     catalog: Catalog,
     /// Roots by their real path: two ways to one directory are one root.
     seen: BTreeSet<PathBuf>,
@@ -270,9 +275,9 @@ impl Scan<'_> {
         let names = self.entries(&dir, path);
         let look = |name: &OsString| {
             let at = path.join(name);
-            let CachedSkill { loaded, described: known } = match self.shelf.get(&at, &dir, Path::new(name)) {
+            let CachedSkill { loaded, described: known } = match self.skill_cache.get(&at, &dir, Path::new(name)) {
                 Some(known) => known,
-                None => CachedSkill { loaded: self.shelf.read(&dir, name, &at)?, described: None },
+                None => CachedSkill { loaded: self.skill_cache.read(&dir, name, &at)?, described: None },
             };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));

@@ -98,7 +98,7 @@ struct CacheSlot {
     loaded: Result<Arc<Loaded>>,
 }
 
-/// A skill of the shelf whose files are still those that were read.
+/// A skill of the cache whose files are still those that were read.
 pub(super) struct CachedSkill {
     pub(super) loaded: Result<Arc<Loaded>>,
     /// What its component is, where that is known and the component has not changed either.
@@ -302,13 +302,13 @@ mod tests {
         for (file, content) in [(manifest::FILE, content), (frontmatter::FILE, "---\ndescription: b\n---\n")] {
             std::fs::write(at.join(file), content).unwrap();
         }
-        let shelf = SkillCache::default();
-        let loaded = shelf.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
+        let skill_cache = SkillCache::default();
+        let loaded = skill_cache.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
-        shelf.lock().insert(at.clone().into(), CacheSlot { stamps, loaded });
-        shelf.forget();
-        assert!(shelf.get(&at, CWD, &at).is_none() && shelf.lock().is_empty());
+        skill_cache.lock().insert(at.clone().into(), CacheSlot { stamps, loaded });
+        skill_cache.forget();
+        assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.lock().is_empty());
     }
 
     fn stamp(at: &Path, file: &str) -> Stamp {

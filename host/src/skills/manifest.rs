@@ -49,7 +49,7 @@ pub struct Skill {
     #[serde(deserialize_with = "version")]
     pub version: String,
     /// The component, relative to the skill's directory and beneath it.
-    #[serde(deserialize_with = "beneath")]
+    #[serde(deserialize_with = "relative_path")]
     pub component: PathBuf,
     /// The SHA-256 that the component must have: 64 hexadecimal digits.
     #[serde(default, deserialize_with = "sha256")]
@@ -269,7 +269,7 @@ pub fn is_beneath(path: &Path) -> bool {
         && path.components().any(|part| matches!(part, PathPart::Normal(_)))
 }
 
-fn beneath<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+fn relative_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
     let path = PathBuf::from(&text);
     if text.len() <= 1024 && !text.contains('\0') && is_beneath(&path) {

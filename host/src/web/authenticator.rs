@@ -92,7 +92,7 @@ impl Authenticator {
     /// Who sent a request with these headers.
     pub(super) fn find(&self, headers: &HeaderMap) -> Result<&HttpClient, HttpRefusal> {
         let known = match self {
-            Self::Anybody(visitor) => return Ok(visitor),
+            Self::Anybody(client) => return Ok(client),
             Self::Known(known) => known,
         };
         let mut said = headers.get_all(AUTHORIZATION).iter();
@@ -180,20 +180,20 @@ mod tests {
     fn without_tokens_there_is_a_rate_only_where_one_is_set() {
         let all = |config: &str| {
             let config = toml::from_str(config).unwrap();
-            let visitors = Authenticator::new(&config, anybody(), Path::new("/no/such/state")).unwrap();
-            let visitor = visitors.find(&HeaderMap::new()).unwrap();
-            (0..2 * RATE).all(|_| visitor.enter().is_ok())
+            let authenticator = Authenticator::new(&config, anybody(), Path::new("/no/such/state")).unwrap();
+            let client = authenticator.find(&HeaderMap::new()).unwrap();
+            (0..2 * RATE).all(|_| client.enter().is_ok())
         };
         assert!(all("") && !all("rate = 1"));
     }
 
     #[test]
     fn a_token_says_who_calls() {
-        let visitors = known(1, 1);
+        let authenticator = known(1, 1);
         let agent = |values: &[&str]| {
-            visitors
+            authenticator
                 .find(&said(values))
-                .map(|visitor| visitor.identity.caller.agent.clone())
+                .map(|client| client.identity.caller.agent.clone())
                 .map_err(|refusal| refusal.reason)
         };
         assert_eq!(agent(&["Bearer token-number-one"]).as_deref(), Ok("a"));
@@ -214,9 +214,9 @@ mod tests {
 
     #[test]
     fn tokens_of_one_identity_share_its_bounds() {
-        let visitors = known(1_000_000, 2);
+        let authenticator = known(1_000_000, 2);
         let enter = |token: &str| {
-            visitors
+            authenticator
                 .find(&said(&[&format!("Bearer token-number-{token}")]))
                 .unwrap()
                 .enter()
@@ -233,10 +233,10 @@ mod tests {
     #[test]
     fn who_is_too_fast_is_told_when_to_come_back() {
         // Twice within a second, however long the test takes: the bucket holds one.
-        let visitors = known(1, 100);
-        let visitor = visitors.find(&said(&["Bearer token-number-one"])).unwrap();
+        let authenticator = known(1, 100);
+        let client = authenticator.find(&said(&["Bearer token-number-one"])).unwrap();
         // Some two of so many come within a second; without a bound on them, one that refuses nobody would never end this.
-        let refused = (0..1_000_000).find_map(|_| visitor.enter().err()).expect("nobody was refused");
+        let refused = (0..1_000_000).find_map(|_| client.enter().err()).expect("nobody was refused");
         assert_eq!(refused.reason, Reason::Rate);
         assert_eq!(refused.answer().headers()["retry-after"], "1");
     }

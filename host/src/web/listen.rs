@@ -66,7 +66,7 @@ impl ConnectionLimits {
 /// Serves until it is told to stop. Nobody is let in from then on; when this returns, no connection and no call is left.
 pub(super) async fn serve(
     listener: TcpListener,
-    front: Arc<HttpRouter>,
+    router: Arc<HttpRouter>,
     bounds: ConnectionLimits,
     stop: watch::Receiver<bool>,
 ) {
@@ -81,9 +81,9 @@ pub(super) async fn serve(
             && let Some(stream) = waiting.take()
         {
             let (number, connection) = known.add();
-            let (front, stop) = (Arc::clone(&front), stop.clone());
+            let (router, stop) = (Arc::clone(&router), stop.clone());
             let serving = async move {
-                if let Err(error) = serve_one(stream, connection, front, bounds, stop).await {
+                if let Err(error) = serve_one(stream, connection, router, bounds, stop).await {
                     tracing::debug!("an HTTP connection ended: {error}");
                 }
             };
@@ -117,7 +117,7 @@ pub(super) async fn serve(
     drop((listener, waiting));
     // Each of them has seen the stop too; none may hold up the end.
     if timeout(LAST_ANSWERS, ended(&mut tasks)).await.is_err() {
-        front.end_streams();
+        router.end_streams();
         let _ = timeout(PATIENCE, ended(&mut tasks)).await;
     }
     tasks.shutdown().await;
@@ -130,22 +130,22 @@ async fn ended(tasks: &mut JoinSet<u64>) {
 async fn serve_one(
     stream: TcpStream,
     connection: Arc<HttpConnection>,
-    front: Arc<HttpRouter>,
+    router: Arc<HttpRouter>,
     bounds: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let local = stream.local_addr()?;
     stream.set_nodelay(true)?;
     notice_silence(&stream)?;
-    let _connected = front.metrics.connected();
+    let _connected = router.metrics.connected();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(bounds.write_timeout));
     let unsent = Arc::<Unsent>::default();
     let service = service_fn(|request| {
         // At once: the end of what the client sends may be seen before the request is looked at.
-        let (front, busy, unsent) = (Arc::clone(&front), connection.begin(), Arc::clone(&unsent));
+        let (router, busy, unsent) = (Arc::clone(&router), connection.begin(), Arc::clone(&unsent));
         async move {
-            let (answer, taken) = front.answer(request, local, busy).await;
+            let (answer, taken) = router.answer(request, local, busy).await;
             Ok::<_, Infallible>(answer.map(|body| ResponseBody::new(body, taken, unsent)))
         }
     });
@@ -162,7 +162,7 @@ async fn serve_one(
         biased;
         ended = serving.as_mut() => return Ok(ended?),
         () = connection.gives_way() => {
-            front.metrics.gave_way();
+            router.metrics.gave_way();
             return Ok(());
         }
         () = stopped(&mut stop) => {}

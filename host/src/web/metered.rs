@@ -1,4 +1,4 @@
-//! The host as clients over HTTP reach it: each call is counted, ends when the host stops, and survives its own bugs.
+//! The host as clients over HTTP reach it: each call is metered, ends when the host stops, and survives its own bugs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -121,10 +121,10 @@ mod tests {
     #[tokio::test]
     async fn however_a_call_ends_it_is_counted_once() {
         let (metrics, (stop, stopped)) = (Metrics::new(), watch::channel(false));
-        let counted = MeteredService::new(Arc::new(Told), Arc::clone(&metrics), stopped);
+        let metered = MeteredService::new(Arc::new(Told), Arc::clone(&metrics), stopped);
         let ask = |query| {
             let (call, io) = call(query);
-            counted.answer(call, io)
+            metered.answer(call, io)
         };
         ask("well").await.unwrap();
         assert_eq!(ask("fail").await.unwrap_err().message, "as it was told");

@@ -62,7 +62,7 @@ pub(crate) struct HttpListener {
     config: HttpConfig,
     options: Arc<McpConfig>,
     listen: SocketAddr,
-    visitors: Authenticator,
+    authenticator: Authenticator,
     bound: Option<(TcpListener, SocketAddr)>,
 }
 
@@ -78,8 +78,8 @@ impl HttpListener {
         if config.tokens()?.is_empty() {
             bounded(listen, anybody.project.as_deref())?;
         }
-        let visitors = Authenticator::new(&config, anybody, state_dir)?;
-        Ok(Self { config, options, listen, visitors, bound: None })
+        let authenticator = Authenticator::new(&config, anybody, state_dir)?;
+        Ok(Self { config, options, listen, authenticator, bound: None })
     }
 }
 
@@ -123,9 +123,9 @@ impl process::Listener for HttpListener {
         self.bound.as_ref().map(|(_, address)| format!("http://{address}{MCP_PATH}"))
     }
 
-    fn says(&self) -> String {
+    fn banner(&self) -> String {
         let url = process::Listener::url(self).unwrap_or_default();
-        match &self.visitors {
+        match &self.authenticator {
             Authenticator::Anybody(visitor) => {
                 let ClientIdentity { caller, project, .. } = visitor.identity();
                 let project = project
@@ -135,8 +135,8 @@ impl process::Listener for HttpListener {
                     "MCP over HTTP at {url}, without tokens: whoever on this machine connects calls as {caller}, {project}"
                 )
             }
-            Authenticator::Known(visitors) => {
-                format!("MCP over HTTP at {url}, for those who have one of {} token(s)", visitors.len())
+            Authenticator::Known(clients) => {
+                format!("MCP over HTTP at {url}, for those who have one of {} token(s)", clients.len())
             }
         }
     }
@@ -145,8 +145,8 @@ impl process::Listener for HttpListener {
         let Some((listener, address)) = self.bound else { return };
         tracing::info!(%address, "serving MCP over HTTP");
         let bounds = listen::ConnectionLimits::of(&self.config);
-        let front = HttpRouter::new(&self.config, self.options, self.visitors, service, stop.clone());
-        listen::serve(listener, Arc::new(front), bounds, stop).await;
+        let router = HttpRouter::new(&self.config, self.options, self.authenticator, service, stop.clone());
+        listen::serve(listener, Arc::new(router), bounds, stop).await;
     }
 }
 

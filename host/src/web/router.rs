@@ -42,8 +42,8 @@ type Mcp = StreamableHttpService<Server<MeteredService<HostService>>, NeverSessi
 
 /// Answers requests.
 pub(super) struct HttpRouter {
-    plate: OriginPolicy,
-    visitors: Authenticator,
+    origin_policy: OriginPolicy,
+    authenticator: Authenticator,
     max_body: usize,
     body_timeout: Duration,
     mcp: Mcp,
@@ -58,13 +58,13 @@ impl HttpRouter {
     pub(super) fn new(
         config: &HttpConfig,
         options: Arc<McpConfig>,
-        visitors: Authenticator,
+        authenticator: Authenticator,
         service: Arc<HostService>,
         stop: watch::Receiver<bool>,
     ) -> Self {
         let metrics = Metrics::new();
-        let counted = MeteredService::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
-        let server = Server::new(Arc::new(counted), Whose::OfRequest, options);
+        let metered = MeteredService::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
+        let server = Server::new(Arc::new(metered), Whose::OfRequest, options);
         // Hosts, origins and bodies are checked here, before a token is looked at; a second list would only differ.
         let how = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -73,8 +73,8 @@ impl HttpRouter {
             .disable_allowed_origins()
             .with_max_request_body_bytes(config.max_body.bytes());
         Self {
-            plate: OriginPolicy::new(config),
-            visitors,
+            origin_policy: OriginPolicy::new(config),
+            authenticator,
             max_body: config.max_body.bytes(),
             body_timeout: config.body_timeout.0,
             clients: Stateless::new(&server),
@@ -125,8 +125,8 @@ impl HttpRouter {
         local: std::net::SocketAddr,
         busy: &Busy,
     ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
-        self.plate.meant(&parts, local)?;
-        let Some(origin) = self.plate.origin(&parts.headers)? else {
+        self.origin_policy.check_host(&parts, local)?;
+        let Some(origin) = self.origin_policy.origin(&parts.headers)? else {
             return self.enter(endpoint, parts, body, busy).await;
         };
         // A browser asks first, without the token, and shows a page nothing that does not say that it may be shown.
@@ -164,7 +164,7 @@ impl HttpRouter {
                 respond(StatusCode::OK, TEXT, "it is ready\n")
             }
             HttpEndpoint::Metrics => {
-                self.visitors.find(&parts.headers)?;
+                self.authenticator.find(&parts.headers)?;
                 // Writing to a string does not fail.
                 let text = self.metrics.text(&self.service.status()).unwrap_or_default();
                 respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
@@ -184,9 +184,9 @@ impl HttpRouter {
         body: Incoming,
         busy: &Busy,
     ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
-        let visitor = self.visitors.find(&parts.headers)?;
+        let client = self.authenticator.find(&parts.headers)?;
         busy.let_in();
-        let slot = visitor.enter()?;
+        let slot = client.enter()?;
         if parts.method != Method::POST {
             return Err(HttpRefusal::new(Reason::NotPosted, "messages are posted to this path: use POST"));
         }
@@ -196,12 +196,12 @@ impl HttpRouter {
             return Err(HttpRefusal::new(Reason::MediaType, message));
         }
         if let Some((call, peer)) = tool_call::read(&parts.headers, &body, &self.clients) {
-            let said = self.server.call_directly(call, Some(visitor.identity().clone()), peer.clone()).await;
+            let said = self.server.call_directly(call, Some(client.identity().clone()), peer.clone()).await;
             return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(slot)));
         }
-        vouch(&mut parts, visitor.identity());
+        vouch(&mut parts, client.identity());
         // The SDK has no use for a notification that is a request by itself.
-        self.server.notified(visitor.identity(), &body);
+        self.server.notified(client.identity(), &body);
         let body = match mended(&body) {
             Cow::Owned(mended) => mended.into(),
             Cow::Borrowed(_) => body,

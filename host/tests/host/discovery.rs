@@ -12,12 +12,12 @@ use skillhost_api::error::ErrorKind;
 
 struct World {
     temp: tempfile::TempDir,
-    shelf: SkillCache,
+    skill_cache: SkillCache,
 }
 
 impl World {
     fn new() -> Self {
-        Self { temp: tempfile::tempdir().unwrap(), shelf: SkillCache::default() }
+        Self { temp: tempfile::tempdir().unwrap(), skill_cache: SkillCache::default() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -43,12 +43,12 @@ impl World {
     }
 
     fn catalog(&self) -> Catalog {
-        Catalog::discover(&self.roots(), &self.shelf)
+        Catalog::discover(&self.roots(), &self.skill_cache)
     }
 
     /// What is known of a skill, without reading anything.
     fn recall(&self, name: &str) -> Option<CatalogEntry> {
-        Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.shelf)
+        Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.skill_cache)
     }
 }
 

@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     // How values are shortened; how descriptors are waited for.
     &["json", "watched"],
     &["paths"],
-    &["project", "ids", "subprocess", "rooted", "private", "stamp"],
+    &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     // What limits there are, and what is kept.
     &["engine::limits", "broker::quota", "db"],
     // What skills are; where commands run; what agents share.

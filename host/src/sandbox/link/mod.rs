@@ -14,7 +14,7 @@
 //! ```no_run
 //! # use skillhost::sandbox::link::*;
 //! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::api::error::Result<()> {
-//! let listener = Listener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
+//! let listener = SupervisorListener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
 //! let link = listener.accept(None, hello).await?;
 //! let mut exec = link.exec(ExecSpec::shell("echo hello", user)).await?;
 //! while let Some(event) = exec.next().await? {

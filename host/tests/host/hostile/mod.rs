@@ -146,7 +146,7 @@ impl Machine {
     /// Asserts that nothing is held.
     #[track_caller]
     pub fn holds_nothing(&self) {
-        assert_eq!(self.host.held(), ResourceCounts::default());
+        assert_eq!(self.host.resource_counts(), ResourceCounts::default());
     }
 }
 

@@ -109,18 +109,19 @@ impl EngineEndpoint {
     }
 }
 
+/// A client of an engine's API, or why there is none.
+type EngineConnection = Result<Api, bollard::errors::Error>;
+
 /// What an engine on another machine is reached by.
 #[cfg(feature = "remote-engines")]
 mod remote {
     use super::*;
 
-    type Connected = Result<Api, bollard::errors::Error>;
-
-    pub(super) fn over_ssh(address: &str) -> Result<Connected> {
+    pub(super) fn over_ssh(address: &str) -> Result<EngineConnection> {
         Ok(Api::connect_with_ssh(address, TIMEOUT, API_DEFAULT_VERSION, None))
     }
 
-    pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<Connected> {
+    pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<EngineConnection> {
         Ok(Api::connect_with_ssl(address, key, cert, ca, TIMEOUT, API_DEFAULT_VERSION))
     }
 }
@@ -130,19 +131,17 @@ mod remote {
 mod remote {
     use super::*;
 
-    type Connected = Result<Api, bollard::errors::Error>;
-
     fn left_out(what: &str) -> Error {
         Error::unavailable(format!(
             "this program speaks to no engine over {what}: build it with the feature `remote-engines`, or use unix://PATH"
         ))
     }
 
-    pub(super) fn over_ssh(_: &str) -> Result<Connected> {
+    pub(super) fn over_ssh(_: &str) -> Result<EngineConnection> {
         Err(left_out("ssh"))
     }
 
-    pub(super) fn over_tls(_: &str, _: [&Path; 3]) -> Result<Connected> {
+    pub(super) fn over_tls(_: &str, _: [&Path; 3]) -> Result<EngineConnection> {
         Err(left_out("TLS"))
     }
 }

@@ -159,12 +159,12 @@ impl DockerBackend {
         let dir = tempfile::tempdir_in(&beneath).map_err(|error| Error::from(error).context(beneath.display()))?;
         let nonce = random_hex(16)?;
         fs::write(dir.path().join(NONCE), &nonce).map_err(|error| Error::from(error).context(beneath.display()))?;
-        let still = match self.still(client, image, None, bind(dir.path(), PROBE, true)).await {
-            Ok(still) => still,
+        let probe = match self.make_probe_container(client, image, None, bind(dir.path(), PROBE, true)).await {
+            Ok(probe) => probe,
             Err(error) => return Ok(Some(format!("it cannot mount a directory of ours: {}", error.message))),
         };
-        let found = still.read(&format!("{PROBE}/{NONCE}"), nonce.len() as u64).await;
-        still.remove().await;
+        let found = probe.read(&format!("{PROBE}/{NONCE}"), nonce.len() as u64).await;
+        probe.remove().await;
         Ok(match found {
             Ok(found) if found.content != nonce.as_bytes() => {
                 Some("where a file of ours is, it sees another one".to_owned())
@@ -179,7 +179,7 @@ impl DockerBackend {
     }
 
     /// Makes a container that is never started, for what it mounts.
-    pub(super) async fn still<'a>(
+    pub(super) async fn make_probe_container<'a>(
         &'a self,
         client: &'a EngineClient,
         image: &ImageId,

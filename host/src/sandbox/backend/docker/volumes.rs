@@ -48,9 +48,9 @@ impl DockerBackend {
         let name = format!("skillhost-supervisor-{}", *DIGEST);
         self.volume(client, &name, "supervisor", HashMap::new()).await?;
         let until = Instant::now() + FILLING;
-        let still = loop {
-            match self.still(client, image, Some(name.clone()), volume(&name, CONTROL, false)).await {
-                Ok(still) => break still,
+        let probe = loop {
+            match self.make_probe_container(client, image, Some(name.clone()), volume(&name, CONTROL, false)).await {
+                Ok(probe) => break probe,
                 // Another host process is at it.
                 Err(error) if error.kind == ErrorKind::AlreadyExists && Instant::now() < until => sleep(LOOK).await,
                 // It was, and has died.
@@ -65,20 +65,20 @@ impl DockerBackend {
         let filled = async {
             let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
             let is_ours = async || {
-                let found = still.read(&program, SUPERVISOR.len() as u64).await;
+                let found = probe.read(&program, SUPERVISOR.len() as u64).await;
                 found.is_ok_and(|found| found.content == SUPERVISOR)
             };
             if is_ours().await {
                 return Ok(());
             }
-            self.upload(client, &still.id, CONTROL, archive(SUPERVISOR_FILE, 0o555, SUPERVISOR)?).await?;
+            self.upload(client, &probe.id, CONTROL, archive(SUPERVISOR_FILE, 0o555, SUPERVISOR)?).await?;
             match is_ours().await {
                 true => Ok(()),
                 false => Err(Error::unavailable("what was put into its volume is not what came out")),
             }
         };
         let filled = filled.await;
-        still.remove().await;
+        probe.remove().await;
         filled.map(|()| name)
     }
 

@@ -139,7 +139,7 @@ impl LocalBackend {
     /// What the operator adds, as long as it is no way out.
     fn extra(&self) -> Result<Vec<HostBind>> {
         if !self.config.bare {
-            mounts::check_apart(&system::PATHS, &self.state_dir)?;
+            mounts::check_outside_state_dir(&system::PATHS, &self.state_dir)?;
         }
         self.config.shown(&self.state_dir)
     }
@@ -175,7 +175,7 @@ impl LocalBackend {
         self.running.lock()
     }
 
-    fn held(&self, engine_id: &str) -> Option<Arc<LocalSandbox>> {
+    fn sandbox(&self, engine_id: &str) -> Option<Arc<LocalSandbox>> {
         self.table().get(engine_id).cloned()
     }
 
@@ -201,8 +201,8 @@ impl LocalBackend {
         let order = self.order(spec, &root, &cgroup)?;
         let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, &env, Some(cgroup)).await?;
         let engine_id = format!("local-{init_pid}");
-        let held = LocalSandbox { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
-        self.table().insert(engine_id.clone(), Arc::new(held));
+        let sandbox = LocalSandbox { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
+        self.table().insert(engine_id.clone(), Arc::new(sandbox));
         Ok(RunningSandbox {
             engine_id,
             init_pid: Some(init_pid),
@@ -333,8 +333,8 @@ impl LocalBackend {
     }
 
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
-        let Some(held) = self.held(engine_id) else { return Ok(()) };
-        let mut outer = held.outer.lock().await;
+        let Some(sandbox) = self.sandbox(engine_id) else { return Ok(()) };
+        let mut outer = sandbox.outer.lock().await;
         if let Some(cgroup) = &outer.cgroup {
             cgroup.lift_processors();
         }
@@ -343,7 +343,7 @@ impl LocalBackend {
         if !outer.end().await {
             return Err(Error::unavailable(format!(
                 "the processes of {} did not end within {} s of being killed",
-                held.id,
+                sandbox.id,
                 END.as_secs()
             )));
         }
@@ -528,7 +528,7 @@ impl Backend for LocalBackend {
     }
 
     fn init_pid<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<Option<i32>>> {
-        Box::pin(std::future::ready(Ok(self.held(engine_id).map(|held| held.init_pid))))
+        Box::pin(std::future::ready(Ok(self.sandbox(engine_id).map(|sandbox| sandbox.init_pid))))
     }
 
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
@@ -537,8 +537,8 @@ impl Backend for LocalBackend {
 
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         self.cgroups.sweep(deployment);
-        let found = |(engine_id, held): (&String, &Arc<LocalSandbox>)| FoundSandbox {
-            id: held.id.clone(),
+        let found = |(engine_id, sandbox): (&String, &Arc<LocalSandbox>)| FoundSandbox {
+            id: sandbox.id.clone(),
             engine_id: engine_id.clone(),
             running: true,
         };
