@@ -72,7 +72,7 @@ mod json;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod paths;
-mod private;
+mod private_dir;
 pub mod process;
 mod project;
 mod rooted;

@@ -36,11 +36,11 @@ pub(crate) struct Mounts(Vec<Mount>);
 struct Mount {
     id: u64,
     point: PathBuf,
-    shows: Spot,
+    shows: FileSystemLocation,
 }
 
 /// A directory's place in its file system, which no link and no mount changes.
-struct Spot {
+struct FileSystemLocation {
     device: Vec<u8>,
     path: PathBuf,
 }
@@ -68,14 +68,14 @@ impl Mounts {
         DirectoryTree { mounts: self, parts: all.map(|path| (identity(&path), self.spot(&path), path)).collect() }
     }
 
-    fn spot(&self, real: &Path) -> Option<Spot> {
+    fn spot(&self, real: &Path) -> Option<FileSystemLocation> {
         let (status, above) =
             real.ancestors().find_map(|at| Some((statx(CWD, at, AtFlags::empty(), StatxFlags::MNT_ID).ok()?, at)))?;
         let known = status.stx_mask & StatxFlags::MNT_ID.bits() != 0;
         let mount =
             self.0.iter().find(|mount| known && mount.id == status.stx_mnt_id && above.starts_with(&mount.point))?;
         let path = joined(&mount.shows.path, real.strip_prefix(&mount.point).ok()?);
-        Some(Spot { device: mount.shows.device.clone(), path })
+        Some(FileSystemLocation { device: mount.shows.device.clone(), path })
     }
 }
 
@@ -85,7 +85,11 @@ impl Mount {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let (device, path, point) = (fields.nth(1)?, fields.next()?, fields.next()?);
-        Some(Self { id, point: unescaped(point), shows: Spot { device: device.to_owned(), path: unescaped(path) } })
+        Some(Self {
+            id,
+            point: unescaped(point),
+            shows: FileSystemLocation { device: device.to_owned(), path: unescaped(path) },
+        })
     }
 }
 
@@ -93,7 +97,7 @@ impl Mount {
 pub(crate) struct DirectoryTree<'a> {
     mounts: &'a Mounts,
     /// Itself comes first.
-    parts: Vec<(Option<DirectoryId>, Option<Spot>, PathBuf)>,
+    parts: Vec<(Option<DirectoryId>, Option<FileSystemLocation>, PathBuf)>,
 }
 
 impl DirectoryTree<'_> {

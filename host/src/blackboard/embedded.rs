@@ -16,13 +16,13 @@ use skillhost_api::types::BlackboardEntry;
 use skillhost_api::units::now_ms;
 
 use super::read::{WatchEvents, list, there};
-use super::room::{Room, SessionTransaction, WriteRefusal};
-use super::row::{ENTRY, Raw};
-use super::sweep::{Due, sweep};
+use super::row::{ENTRY, RawEntry};
+use super::session_transaction::{Partition, SessionTransaction, WriteRefusal};
+use super::sweep::{NextExpiry, sweep};
 use super::watch::Hub;
 use super::{
-    BlackboardLimits, BlackboardStore, Events, Eviction, Listed, MAX_VALUE, MAX_WATCHERS, PublishedExec, Selection,
-    Totals, Write, chunk_key, complete_key,
+    BlackboardLimits, BlackboardStore, Events, Eviction, ListPage, MAX_VALUE, MAX_WATCHERS, PublishedExec, Selection,
+    Totals, WriteRequest, chunk_key, complete_key,
 };
 use crate::db::{Db, atomically};
 
@@ -31,14 +31,14 @@ pub(crate) struct Embedded {
     db: Db,
     limits: Arc<BlackboardLimits>,
     hub: Arc<Hub>,
-    due: Arc<Due>,
+    due: Arc<NextExpiry>,
     sweeper: tokio::task::AbortHandle,
 }
 
 impl Embedded {
     pub(crate) fn new(db: Db, limits: BlackboardLimits) -> Self {
         let (limits, hub) = (Arc::new(limits), Arc::new(Hub::default()));
-        let due = Arc::new(Due::never());
+        let due = Arc::new(NextExpiry::never());
         let sweeping = sweep(db.clone(), limits.clone(), hub.clone(), due.clone());
         let sweeper = tokio::spawn(sweeping).abort_handle();
         Self { db, limits, hub, due, sweeper }
@@ -88,7 +88,7 @@ impl Embedded {
         }
     }
 
-    async fn write(&self, by: &Caller, write: Write) -> Result<BlackboardEntry> {
+    async fn write(&self, by: &Caller, write: WriteRequest) -> Result<BlackboardEntry> {
         let text = write.value.to_string();
         if text.len() > MAX_VALUE {
             return Err(Error::too_large(format!(
@@ -102,7 +102,7 @@ impl Embedded {
         let placed = self
             .change(
                 scope,
-                move |session| session.put(Room::Values, &agent, write, &text),
+                move |session| session.put(Partition::Values, &agent, write, &text),
                 |placed| placed.as_ref().ok().and_then(|placed| placed.expires_at_ms),
             )
             .await?;
@@ -145,7 +145,7 @@ impl Drop for Embedded {
 }
 
 impl BlackboardStore for Embedded {
-    fn publish(&self, by: &Caller, write: Write) -> BoxFuture<'_, Result<BlackboardEntry>> {
+    fn publish(&self, by: &Caller, write: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>> {
         let by = by.clone();
         async move { self.write(&by, write).await }.boxed()
     }
@@ -169,7 +169,7 @@ impl BlackboardStore for Embedded {
                     "SELECT {ENTRY} FROM board_entries
                      WHERE scope = ?1 AND key = ?2 AND (expires_at_ms IS NULL OR expires_at_ms > ?3)"
                 ))?
-                .query_row(params![scope, key, now_ms()], Raw::read)
+                .query_row(params![scope, key, now_ms()], RawEntry::read)
                 .optional()?;
             if touches && found.is_some() {
                 // After the last write and before the next; what is read again in between is not written again.
@@ -183,7 +183,7 @@ impl BlackboardStore for Embedded {
             }
             Ok(found)
         };
-        async move { Ok(self.db.run(work).await?.map(Raw::entry)) }.boxed()
+        async move { Ok(self.db.run(work).await?.map(RawEntry::entry)) }.boxed()
     }
 
     fn list(
@@ -192,12 +192,12 @@ impl BlackboardStore for Embedded {
         selection: Selection,
         tags: Vec<String>,
         after: String,
-    ) -> BoxFuture<'_, Result<Listed>> {
+    ) -> BoxFuture<'_, Result<ListPage>> {
         let scope = caller.session_key();
         async move {
             let work = move |transaction: &Transaction<'_>| list(transaction, &scope, &selection, &tags, &after);
             let (rows, more) = self.db.run(work).await?;
-            Ok(Listed { entries: rows.into_iter().map(Raw::entry).collect(), more })
+            Ok(ListPage { entries: rows.into_iter().map(RawEntry::entry).collect(), more })
         }
         .boxed()
     }
@@ -269,8 +269,8 @@ impl BlackboardStore for Embedded {
             let mut due = None;
             for (number, (text, value)) in (before.chunks..).zip(chunks) {
                 let key = chunk_key(&stream.container_id, &stream.exec_id, number);
-                let write = Write { key, value, ttl: Some(ttl), ..Write::default() };
-                match session.put(Room::Streams, &stream.by.agent, write, &text)? {
+                let write = WriteRequest { key, value, ttl: Some(ttl), ..WriteRequest::default() };
+                match session.put(Partition::Streams, &stream.by.agent, write, &text)? {
                     Ok(placed) => due = due.or(placed.expires_at_ms),
                     Err(refused) => return Ok(Err(refused)),
                 }
@@ -291,8 +291,9 @@ impl BlackboardStore for Embedded {
             let text = end.to_string();
             let key = complete_key(&stream.exec_id);
             // A host that was killed between this and forgetting the stream has published the end already.
-            let write = Write { key, value: end, if_version: Some(0), ttl: Some(ttl), ..Write::default() };
-            let placed = session.put(Room::Streams, &stream.by.agent, write, &text)?;
+            let write =
+                WriteRequest { key, value: end, if_version: Some(0), ttl: Some(ttl), ..WriteRequest::default() };
+            let placed = session.put(Partition::Streams, &stream.by.agent, write, &text)?;
             session.forget_stream(&stream.exec_id)?;
             Ok(placed.ok().and_then(|placed| placed.expires_at_ms))
         };

@@ -15,8 +15,8 @@ mod embedded;
 mod glob;
 mod key;
 mod read;
-mod room;
 mod row;
+mod session_transaction;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -74,7 +74,7 @@ pub(crate) struct BlackboardLimits {
 
 /// What is to be written under a key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Write {
+pub(crate) struct WriteRequest {
     pub(crate) key: String,
     pub(crate) value: Value,
     /// Only if this is the version that is there, 0 for none.
@@ -107,7 +107,7 @@ impl Selection {
 
 /// What a listing gives.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListPage {
     pub(crate) entries: Vec<BlackboardEntry>,
     /// Whether there is more after the last.
     pub(crate) more: bool,
@@ -145,7 +145,7 @@ pub(crate) trait Events: Send {
 /// Keys, patterns and sizes were checked by who calls; what a caller may see or do is the broker's to decide.
 pub(crate) trait BlackboardStore: Send + Sync {
     /// Writes a value; the answer is the entry with its new version.
-    fn publish(&self, by: &Caller, write: Write) -> BoxFuture<'_, Result<BlackboardEntry>>;
+    fn publish(&self, by: &Caller, write: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>>;
 
     /// Deletes a value; the answer is the version that it had, or none when there was none.
     fn delete(&self, by: &Caller, key: &str, if_version: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>>;
@@ -160,7 +160,7 @@ pub(crate) trait BlackboardStore: Send + Sync {
         selection: Selection,
         tags: Vec<String>,
         after: String,
-    ) -> BoxFuture<'_, Result<Listed>>;
+    ) -> BoxFuture<'_, Result<ListPage>>;
 
     /// Events of the selected keys, from now on. With `existing`, what is there comes first, as writes in their order;
     /// nothing falls between the two, and nothing comes twice.

@@ -9,8 +9,8 @@ use skillhost_api::units::now_ms;
 use tokio::sync::Notify;
 
 use super::BlackboardLimits;
-use super::room::SessionTransaction;
-use super::watch::{Hub, Weighed};
+use super::session_transaction::SessionTransaction;
+use super::watch::{Hub, SizedEvent};
 use crate::db::{Db, atomically};
 
 /// How many entries that have expired are removed at once.
@@ -20,12 +20,12 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// When the next entry expires, as far as the sweeper knows. Both sides are on the database's thread.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct NextExpiry {
     at_ms: AtomicU64,
     sooner: Notify,
 }
 
-impl Due {
+impl NextExpiry {
     pub(super) fn never() -> Self {
         Self { at_ms: AtomicU64::new(u64::MAX), sooner: Notify::new() }
     }
@@ -45,7 +45,7 @@ impl Due {
 }
 
 /// Removes what has expired, when it has.
-pub(super) async fn sweep(db: Db, limits: Arc<BlackboardLimits>, hub: Arc<Hub>, due: Arc<Due>) {
+pub(super) async fn sweep(db: Db, limits: Arc<BlackboardLimits>, hub: Arc<Hub>, due: Arc<NextExpiry>) {
     loop {
         let (limits, hub, next) = (limits.clone(), hub.clone(), due.clone());
         let swept = db
@@ -86,7 +86,7 @@ fn expired(
     transaction: &Transaction<'_>,
     limits: &BlackboardLimits,
     now: u64,
-) -> rusqlite::Result<Vec<(String, Vec<Weighed>)>> {
+) -> rusqlite::Result<Vec<(String, Vec<SizedEvent>)>> {
     let mut statement = transaction.prepare_cached(
         "SELECT scope, key FROM board_entries WHERE expires_at_ms <= ?1 ORDER BY expires_at_ms LIMIT ?2",
     )?;

@@ -66,8 +66,8 @@ fn select(pattern: &str) -> Selection {
     Selection { pattern: pattern.into(), readable: None }
 }
 
-fn write(key: &str, value: Value) -> Write {
-    Write { key: key.into(), value, ..Write::default() }
+fn write(key: &str, value: Value) -> WriteRequest {
+    WriteRequest { key: key.into(), value, ..WriteRequest::default() }
 }
 
 async fn next(events: &mut Box<dyn Events>) -> BlackboardEvent {
@@ -103,7 +103,7 @@ async fn of_many_who_compare_and_set_one_wins_each_time() {
     for _ in 0..20 {
         let all = (0..16).map(|agent| {
             let store = board.store.clone();
-            let write = Write { if_version: Some(expected), ..write("lock", json!(agent)) };
+            let write = WriteRequest { if_version: Some(expected), ..write("lock", json!(agent)) };
             tokio::spawn(async move { store.publish(&me(), write).await })
         });
         let (won, lost): (Vec<_>, Vec<_>) =
@@ -128,7 +128,7 @@ async fn increments_that_are_tried_again_are_all_counted() {
                 loop {
                     let entry = store.get(&me(), "count").await.unwrap().unwrap();
                     let more = json!(entry.value.as_u64().unwrap() + 1);
-                    let write = Write { if_version: Some(entry.version), ..write("count", more) };
+                    let write = WriteRequest { if_version: Some(entry.version), ..write("count", more) };
                     match store.publish(&me(), write).await {
                         Ok(_) => break,
                         Err(error) => assert_eq!(error.kind, ErrorKind::Conflict),
@@ -159,7 +159,7 @@ async fn a_listing_gives_what_matches_is_allowed_and_has_the_tags() {
     let board = board();
     for (key, tags) in [("s:a", &["x", "y"][..]), ("s:b", &["x"]), ("s:b:c", &["y"]), ("t:a", &["x", "y", "z"])] {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        board.store.publish(&me(), Write { tags, ..write(key, json!(key)) }).await.unwrap();
+        board.store.publish(&me(), WriteRequest { tags, ..write(key, json!(key)) }).await.unwrap();
     }
     assert_eq!(board.keys("s:*").await, ["s:a", "s:b"]);
     assert_eq!(board.keys("").await, ["s:a", "s:b", "s:b:c", "t:a"]);
@@ -203,11 +203,18 @@ async fn what_is_too_large_is_refused() {
 async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event() {
     let board = board();
     let mut events = board.watch("**", false).await;
-    let short =
-        |key: &str| Write { ttl: Some(Duration::from_millis(40)), tags: vec!["t".into()], ..write(key, json!(1)) };
+    let short = |key: &str| WriteRequest {
+        ttl: Some(Duration::from_millis(40)),
+        tags: vec!["t".into()],
+        ..write(key, json!(1))
+    };
     let entry = board.store.publish(&me(), short("a")).await.unwrap();
     assert_eq!(entry.expires_at_ms, Some(entry.updated_at_ms + 40));
-    board.store.publish(&me(), Write { ttl: Some(Duration::from_secs(3600)), ..write("b", json!(2)) }).await.unwrap();
+    board
+        .store
+        .publish(&me(), WriteRequest { ttl: Some(Duration::from_secs(3600)), ..write("b", json!(2)) })
+        .await
+        .unwrap();
     assert_eq!(next_events(&mut events, 2).await, [(Change::Write, "a".into(), 1), (Change::Write, "b".into(), 1)]);
     let expired = next(&mut events).await;
     assert_eq!((expired.event_type, expired.key.as_str(), expired.version), (Change::Expire, "a", 1));
@@ -216,7 +223,7 @@ async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event()
     assert_eq!(board.store.get(&me(), "a").await.unwrap(), None);
     assert_eq!(board.keys("").await, ["b"]);
     // It begins anew, also for who compares.
-    let again = Write { if_version: Some(0), ..short("a") };
+    let again = WriteRequest { if_version: Some(0), ..short("a") };
     assert_eq!(board.store.publish(&me(), again).await.unwrap().version, 1);
 }
 
@@ -224,7 +231,7 @@ async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event()
 async fn what_expired_while_nobody_looked_is_absent_and_removed_by_the_next_host() {
     let board = board();
     // Long enough for the first host to be gone before it, and short enough to wait for.
-    let short = Write { ttl: Some(Duration::from_millis(300)), ..write("a", json!(1)) };
+    let short = WriteRequest { ttl: Some(Duration::from_millis(300)), ..write("a", json!(1)) };
     let expires = board.store.publish(&me(), short).await.unwrap().expires_at_ms.unwrap();
     let Board { store, dir } = board;
     drop(store);

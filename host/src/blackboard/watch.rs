@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 16 * 1024 * 1024;
 
 /// An event, and how large its value is as text.
 #[derive(Debug, Clone)]
-pub(super) struct Weighed {
+pub(super) struct SizedEvent {
     pub(super) event: Arc<BlackboardEvent>,
     pub(super) bytes: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct BlackboardWatcher {
 
 #[derive(Debug, Default)]
 struct Queue {
-    events: VecDeque<Weighed>,
+    events: VecDeque<SizedEvent>,
     bytes: usize,
     dropped: u64,
 }
@@ -71,7 +71,7 @@ impl Hub {
     }
 
     /// Tells those whom they concern.
-    pub(super) fn tell(&self, scope: &str, events: Vec<Weighed>) {
+    pub(super) fn tell(&self, scope: &str, events: Vec<SizedEvent>) {
         let sessions = lock(&self.sessions);
         let Some(all) = sessions.get(scope) else { return };
         for watcher in all {
@@ -82,7 +82,7 @@ impl Hub {
 }
 
 impl BlackboardWatcher {
-    fn take(&self, events: impl Iterator<Item = Weighed>) {
+    fn take(&self, events: impl Iterator<Item = SizedEvent>) {
         let mut events = events.peekable();
         if events.peek().is_none() {
             return;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use skillhost_api::types::BlackboardChange;
 
-    fn event(id: u64, bytes: usize) -> Weighed {
+    fn event(id: u64, bytes: usize) -> SizedEvent {
         let event = BlackboardEvent {
             event_type: BlackboardChange::Write,
             key: format!("k:{id}"),
@@ -152,7 +152,7 @@ mod tests {
             metadata: Map::new(),
             dropped: 0,
         };
-        Weighed { event: Arc::new(event), bytes }
+        SizedEvent { event: Arc::new(event), bytes }
     }
 
     async fn drained(place: &WatchRegistration, count: usize) -> Vec<(u64, u64)> {

@@ -16,7 +16,7 @@ pub(crate) struct CommandTarget<'a> {
 
 /// What became of a write to a command's standard input.
 #[derive(Debug, Default)]
-pub(crate) struct Fed {
+pub(crate) struct StdinWrite {
     /// What it was given.
     pub(crate) bytes: u64,
     /// Whether it gets no more.
@@ -29,7 +29,7 @@ impl Broker {
         &self,
         actor: &Actor,
         target: CommandTarget<'_>,
-        work: impl Future<Output = (Fed, Result<T>)>,
+        work: impl Future<Output = (StdinWrite, Result<T>)>,
     ) -> Result<T> {
         let mut record = self.begin(actor, "process.write").await?;
         record.note("container_id", target.container_id);

@@ -18,8 +18,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Approval, ApprovalKind, ApprovalList};
 use skillhost_api::units::quoted;
 
-use super::accepted::Keeps;
-use super::question::{ApprovalText, Injective};
+use super::accepted::PendingAcceptance;
+use super::question::{ApprovalText, InjectiveDigest};
 use super::{Actor, Broker, EffectRecord};
 use crate::ids;
 use crate::sandbox::spec::SandboxInfo;
@@ -49,16 +49,16 @@ struct PendingApproval {
     /// As much of it as the audit log has.
     recorded: String,
     /// What is kept when it is approved.
-    keeps: Option<Box<Keeps>>,
+    keeps: Option<Box<PendingAcceptance>>,
     at: Instant,
 }
 
 /// A question about a skill, whose answer is kept.
 #[derive(Debug)]
-pub(super) struct Lasting {
+pub(super) struct SkillQuestion {
     pub(super) kind: ApprovalKind,
     pub(super) what: ApprovalText,
-    pub(super) keeps: Keeps,
+    pub(super) keeps: PendingAcceptance,
 }
 
 impl Approvals {
@@ -71,7 +71,7 @@ impl Approvals {
     /// Uses up the approval of exactly this, or asks for it and gives the question.
     fn take(&self, actor: &Actor, effect: &str, what: &ApprovalText) -> Result<Option<Approval>> {
         let Caller { tenant, session, agent } = &actor.caller;
-        let mut digest = Injective::default();
+        let mut digest = InjectiveDigest::default();
         digest.part(b"effect");
         for part in [tenant, session, agent] {
             digest.part(part.as_bytes());
@@ -92,7 +92,7 @@ impl Approvals {
     }
 
     /// The question under this id, noted in the record of its answer; and what is kept when it is approved.
-    fn note(&self, record: &mut EffectRecord, id: &str) -> Result<(Approval, Option<Box<Keeps>>)> {
+    fn note(&self, record: &mut EffectRecord, id: &str) -> Result<(Approval, Option<Box<PendingAcceptance>>)> {
         record.note("approval", id);
         let asked = self.lock();
         let asked = asked.iter().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
@@ -112,9 +112,9 @@ impl Approvals {
     }
 
     /// Asks about a skill. Whoever asks, it is the same question.
-    pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: Lasting) -> Result<Approval> {
-        let Lasting { kind, what, keeps } = lasting;
-        let mut digest = Injective::default();
+    pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: SkillQuestion) -> Result<Approval> {
+        let SkillQuestion { kind, what, keeps } = lasting;
+        let mut digest = InjectiveDigest::default();
         digest.part(b"skill");
         digest.part(kind.name().as_bytes());
         keeps.add_to(&mut digest)?;
@@ -131,7 +131,7 @@ impl Approvals {
 struct Asking {
     shown: Approval,
     recorded: String,
-    keeps: Option<Box<Keeps>>,
+    keeps: Option<Box<PendingAcceptance>>,
 }
 
 fn shown(

@@ -9,7 +9,7 @@ use skillhost_api::types::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Actor, Broker, EffectRecord};
-use crate::blackboard::{Events, Selection, Write, check_key, check_metadata, check_pattern, check_tags};
+use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;
@@ -26,7 +26,7 @@ impl Broker {
                 return Err(Error::invalid_argument("a time to live is at least 1 ms; without one a value stays"));
             }
             actor.grant.publish(&request.key)?;
-            let write = Write {
+            let write = WriteRequest {
                 tags: check_tags(request.tags)?,
                 key: request.key,
                 value: request.value,

@@ -12,7 +12,7 @@ use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::question::ApprovalText;
 use super::streams::{Publishing, StreamEnd};
-use super::terminals::{self, Entered};
+use super::terminals::{self, TerminalEntry};
 use super::{Actor, Broker, EffectRecord};
 use crate::ids;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
@@ -54,7 +54,7 @@ impl ExecLifetime {
 pub(crate) struct Running {
     exec: SandboxExec,
     /// Its terminal can be resized for as long as it runs.
-    _terminal: Option<Entered>,
+    _terminal: Option<TerminalEntry>,
     record: EffectRecord,
     /// Its half of the blackboard's stream, when it was asked for.
     stream: Option<Publishing>,

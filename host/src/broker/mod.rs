@@ -35,14 +35,14 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
 pub(crate) use accepted::{Candidate, SKILL_RUN, Skills, note_revoked, note_trust};
-pub(crate) use acts::{CommandTarget, Fed};
+pub(crate) use acts::{CommandTarget, StdinWrite};
 pub(crate) use audit::Audit;
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use effective_grant::{EffectiveGrant, RootLocation};
 pub(crate) use effects::Effects;
 pub(crate) use exec::{Chunk, OutputCapture, Running, with_background};
 pub(crate) use grants::{Grant, LimitedGrant, SandboxGrant};
-pub(crate) use sandboxes::Owned;
+pub(crate) use sandboxes::StopOnDrop;
 pub(crate) use shells::OwnedShell;
 
 use crate::blackboard::{BlackboardStore, Embedded};

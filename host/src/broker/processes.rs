@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::exec::{Asked, ExecLifetime, Running};
 use super::ring_buffer::{RingBuffer, RingSlice};
-use super::{Actor, Broker, Chunk, CommandTarget, Fed, OutputCapture};
+use super::{Actor, Broker, Chunk, CommandTarget, OutputCapture, StdinWrite};
 use crate::sandbox::SandboxState;
 use crate::sandbox::link::{ExecControl, ExecStdin};
 
@@ -391,7 +391,7 @@ impl Broker {
             }
             .await;
             let closed = matches!(result, Ok((_, true, _)));
-            (Fed { bytes, closed }, result)
+            (StdinWrite { bytes, closed }, result)
         };
         let (bytes, closed, message) = self.feed(actor, CommandTarget { container_id, exec_id }, fed).await?;
         let (container_id, exec_id) = (container_id.to_owned(), exec_id.to_owned());

@@ -198,7 +198,7 @@ impl ApprovalText {
     }
 
     /// Adds all of it to a digest.
-    pub(super) fn add_to(&self, digest: &mut Injective) {
+    pub(super) fn add_to(&self, digest: &mut InjectiveDigest) {
         digest.number(self.0.len());
         for (name, value) in &self.0 {
             let (kind, parts) = value.parts();
@@ -212,9 +212,9 @@ impl ApprovalText {
 
 /// A digest of parts, in which no two lists of parts read alike: each has its length in front.
 #[derive(Debug, Default)]
-pub(super) struct Injective(Sha256);
+pub(super) struct InjectiveDigest(Sha256);
 
-impl Injective {
+impl InjectiveDigest {
     pub(super) fn part(&mut self, part: &[u8]) {
         self.number(part.len());
         self.0.update(part);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn digest(what: &ApprovalText) -> Vec<u8> {
-        let mut digest = Injective::default();
+        let mut digest = InjectiveDigest::default();
         what.add_to(&mut digest);
         digest.end()
     }

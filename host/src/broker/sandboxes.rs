@@ -16,13 +16,13 @@ use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
 
 /// A sandbox that is stopped when this is dropped: a skill's own.
-pub(crate) struct Owned {
+pub(crate) struct StopOnDrop {
     broker: Arc<Broker>,
     actor: Actor,
     id: String,
 }
 
-impl Drop for Owned {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         let (broker, actor, id) = (self.broker.clone(), self.actor.clone(), std::mem::take(&mut self.id));
         let leave = broker.quota.leave(&actor.caller);
@@ -58,11 +58,11 @@ impl Broker {
         self: &Arc<Self>,
         actor: &Actor,
         request: LaunchRequest,
-    ) -> Result<(LaunchAnswer, Owned)> {
+    ) -> Result<(LaunchAnswer, StopOnDrop)> {
         let answer = self.launch(actor, request).await?;
         // What it has is stopped, however many effects it has used up.
         let actor = Actor { effects: None, ..actor.clone() };
-        let owned = Owned { broker: self.clone(), actor, id: answer.container_id.clone() };
+        let owned = StopOnDrop { broker: self.clone(), actor, id: answer.container_id.clone() };
         Ok((answer, owned))
     }
 
@@ -122,7 +122,7 @@ impl Broker {
             let share = self.quota.adopt(&info.owner, info.cpus, info.memory_mib);
             self.sandboxes.hold(&info.id, Box::new(share))?;
             if info.invocation.is_some() {
-                drop(Owned { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });
+                drop(StopOnDrop { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });
             }
         }
         Ok(())

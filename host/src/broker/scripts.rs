@@ -29,19 +29,19 @@ pub(crate) struct RunningScript {
     pub(crate) running: Running,
     /// What it reads as its input.
     pub(crate) source: Option<Bytes>,
-    pub(crate) about: About,
+    pub(crate) about: ScriptInfo,
 }
 
 /// Which script or template it is.
 #[derive(Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct ScriptInfo {
     script_name: Option<String>,
     template_name: Option<String>,
     image_role: String,
     tool_call_id: Option<String>,
 }
 
-impl About {
+impl ScriptInfo {
     /// The answer, with what the command did.
     pub(crate) fn answer(self, exec: ExecAnswer) -> ScriptAnswer {
         let Self { script_name, template_name, image_role, tool_call_id } = self;
@@ -63,7 +63,7 @@ struct PreparedRun {
     source: Option<Bytes>,
     /// As Python reads it.
     input: Option<Bytes>,
-    about: About,
+    about: ScriptInfo,
 }
 
 impl Broker {
@@ -135,7 +135,9 @@ impl Broker {
             record.note("template", template.clone());
         }
         let prepared = self.prepare_source(actor, request);
-        if let Ok(PreparedRun { about: About { tool_call_id: Some(id), .. }, source: Some(source), .. }) = &prepared {
+        if let Ok(PreparedRun { about: ScriptInfo { tool_call_id: Some(id), .. }, source: Some(source), .. }) =
+            &prepared
+        {
             record.note("tool_call_id", id.clone());
             record.note("source_sha256", sha256(source));
             record.note("source_bytes", source.len());
@@ -189,7 +191,11 @@ impl Broker {
             ..ExecRequest::default()
         };
         let what = with_secrets(ApprovalText::default().text("script", &script.name), &secrets);
-        let about = About { script_name: Some(script.name.clone()), image_role: role.name.clone(), ..About::default() };
+        let about = ScriptInfo {
+            script_name: Some(script.name.clone()),
+            image_role: role.name.clone(),
+            ..ScriptInfo::default()
+        };
         Ok(PreparedRun {
             asked: Asked { request, about: what, secrets, ..Asked::default() },
             source: None,
@@ -243,8 +249,12 @@ impl Broker {
         };
         let what = with_secrets(read_as_input(template_name.as_deref(), &source), &secrets);
         let source = Bytes::from(source);
-        let about =
-            About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
+        let about = ScriptInfo {
+            script_name: None,
+            template_name,
+            image_role: role.name.clone(),
+            tool_call_id: Some(tool_call_id),
+        };
         let request = ExecRequest {
             container_id: request.container_id,
             command: Command::Argv(images::python(&args)),

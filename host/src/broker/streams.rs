@@ -20,7 +20,7 @@ use skillhost_api::units::now_ms;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::utf8_chunker::{Tag, Utf8Chunker};
+use super::utf8_chunker::{OutputStream, Utf8Chunker};
 use super::{Actor, Broker, Chunk, EffectRecord};
 use crate::blackboard::{BlackboardStore, PublishedExec, Totals, chunk_key, complete_key, stream_key};
 
@@ -283,7 +283,7 @@ impl Writer {
         self.append(chunks).await
     }
 
-    async fn append(&mut self, chunks: Vec<(Tag, Vec<u8>)>) -> Result<()> {
+    async fn append(&mut self, chunks: Vec<(OutputStream, Vec<u8>)>) -> Result<()> {
         if chunks.is_empty() {
             return Ok(());
         }
@@ -291,8 +291,8 @@ impl Writer {
         for (tag, bytes) in &chunks {
             after.chunks += 1;
             match tag {
-                Tag::Stdout => after.stdout_bytes += bytes.len() as u64,
-                Tag::Stderr => after.stderr_bytes += bytes.len() as u64,
+                OutputStream::Stdout => after.stdout_bytes += bytes.len() as u64,
+                OutputStream::Stderr => after.stderr_bytes += bytes.len() as u64,
             }
         }
         let ts = now_ms();
@@ -303,7 +303,7 @@ impl Writer {
     }
 }
 
-fn value(tag: Tag, bytes: Vec<u8>, ts: u64) -> Value {
+fn value(tag: OutputStream, bytes: Vec<u8>, ts: u64) -> Value {
     match String::from_utf8(bytes) {
         Ok(text) => json!({ "tag": tag.name(), "chunk": text, "ts": ts }),
         Err(error) => {
@@ -321,7 +321,7 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use super::*;
-    use crate::blackboard::{Events, Listed, Selection, Write};
+    use crate::blackboard::{Events, ListPage, Selection, WriteRequest};
     use skillhost_api::caller::Caller;
     use skillhost_api::types::BlackboardEntry;
 
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_say_so() {
-        let value = value(Tag::Stdout, vec![0xff, 0xfe, b'a', 0xe2, 0x82], 7);
+        let value = value(OutputStream::Stdout, vec![0xff, 0xfe, b'a', 0xe2, 0x82], 7);
         assert_eq!(value, json!({"tag": "stdout", "chunk": "//5h4oI=", "chunk_encoding": "base64", "ts": 7}));
     }
 
@@ -351,7 +351,7 @@ mod tests {
     }
 
     impl BlackboardStore for Failing {
-        fn publish(&self, _: &Caller, _: Write) -> BoxFuture<'_, Result<BlackboardEntry>> {
+        fn publish(&self, _: &Caller, _: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>> {
             Self::broken()
         }
         fn delete(&self, _: &Caller, _: &str, _: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>> {
@@ -360,7 +360,7 @@ mod tests {
         fn get(&self, _: &Caller, _: &str) -> BoxFuture<'_, Result<Option<BlackboardEntry>>> {
             Self::broken()
         }
-        fn list(&self, _: &Caller, _: Selection, _: Vec<String>, _: String) -> BoxFuture<'_, Result<Listed>> {
+        fn list(&self, _: &Caller, _: Selection, _: Vec<String>, _: String) -> BoxFuture<'_, Result<ListPage>> {
             Self::broken()
         }
         fn watch(&self, _: &Caller, _: Selection, _: bool) -> BoxFuture<'_, Result<Box<dyn Events>>> {

@@ -29,22 +29,28 @@ struct OpenTerminal {
 }
 
 /// One of them, for as long as its command runs.
-pub(super) struct Entered {
+pub(super) struct TerminalEntry {
     table: TerminalTable,
     exec_id: String,
 }
 
-impl Drop for Entered {
+impl Drop for TerminalEntry {
     fn drop(&mut self) {
         self.table.lock().remove(&self.exec_id);
     }
 }
 
 impl Terminals {
-    pub(super) fn enter(&self, actor: &Actor, container_id: &str, exec_id: &str, control: ExecControl) -> Entered {
+    pub(super) fn enter(
+        &self,
+        actor: &Actor,
+        container_id: &str,
+        exec_id: &str,
+        control: ExecControl,
+    ) -> TerminalEntry {
         let terminal = OpenTerminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
         self.table.lock().insert(exec_id.to_owned(), terminal);
-        Entered { table: self.table.clone(), exec_id: exec_id.to_owned() }
+        TerminalEntry { table: self.table.clone(), exec_id: exec_id.to_owned() }
     }
 }
 

@@ -6,12 +6,12 @@ use super::Chunk;
 
 /// Which stream a chunk is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(super) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-impl Tag {
+impl OutputStream {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -24,7 +24,7 @@ impl Tag {
 #[derive(Debug)]
 pub(super) struct Utf8Chunker {
     longest: usize,
-    runs: Vec<(Tag, Vec<u8>)>,
+    runs: Vec<(OutputStream, Vec<u8>)>,
     /// Of each stream, the beginning of a character whose rest has not come yet.
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -38,8 +38,8 @@ impl Utf8Chunker {
     /// Takes a piece, and gives its length.
     pub(super) fn take(&mut self, piece: Chunk) -> usize {
         let (tag, bytes): (_, Bytes) = match piece {
-            Chunk::Stdout(bytes) => (Tag::Stdout, bytes),
-            Chunk::Stderr(bytes) => (Tag::Stderr, bytes),
+            Chunk::Stdout(bytes) => (OutputStream::Stdout, bytes),
+            Chunk::Stderr(bytes) => (OutputStream::Stderr, bytes),
         };
         match self.runs.last_mut() {
             Some((last, run)) if *last == tag => run.extend_from_slice(&bytes),
@@ -49,16 +49,16 @@ impl Utf8Chunker {
     }
 
     /// The chunks of what was taken. At the `end` nothing is kept back.
-    pub(super) fn cut(&mut self, end: bool) -> Vec<(Tag, Vec<u8>)> {
+    pub(super) fn cut(&mut self, end: bool) -> Vec<(OutputStream, Vec<u8>)> {
         let mut chunks = Vec::new();
         let mut runs = std::mem::take(&mut self.runs);
         if end {
-            runs.extend([(Tag::Stdout, Vec::new()), (Tag::Stderr, Vec::new())]);
+            runs.extend([(OutputStream::Stdout, Vec::new()), (OutputStream::Stderr, Vec::new())]);
         }
         for (tag, run) in runs {
             let begun = match tag {
-                Tag::Stdout => &mut self.stdout,
-                Tag::Stderr => &mut self.stderr,
+                OutputStream::Stdout => &mut self.stdout,
+                OutputStream::Stderr => &mut self.stderr,
             };
             let mut bytes = std::mem::take(begun);
             bytes.extend(run);
@@ -97,7 +97,7 @@ fn begun_character(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn texts(chunks: &[(Tag, Vec<u8>)]) -> Vec<(Tag, &str)> {
+    fn texts(chunks: &[(OutputStream, Vec<u8>)]) -> Vec<(OutputStream, &str)> {
         chunks.iter().map(|(tag, bytes)| (*tag, std::str::from_utf8(bytes).unwrap())).collect()
     }
 
@@ -120,7 +120,7 @@ mod tests {
                 // The other stream is not held up by it.
                 cutter.take(err("ö".as_bytes()));
                 cutter.take(out(&character.as_bytes()[at..]));
-                assert_eq!(texts(&cutter.cut(false)), [(Tag::Stderr, "ö"), (Tag::Stdout, character)]);
+                assert_eq!(texts(&cutter.cut(false)), [(OutputStream::Stderr, "ö"), (OutputStream::Stdout, character)]);
                 assert_eq!(cutter.cut(true), []);
             }
         }
@@ -145,7 +145,10 @@ mod tests {
         for piece in [out(b"a"), out(b"b"), err(b"x"), out(b"c")] {
             cutter.take(piece);
         }
-        assert_eq!(texts(&cutter.cut(false)), [(Tag::Stdout, "ab"), (Tag::Stderr, "x"), (Tag::Stdout, "c")]);
+        assert_eq!(
+            texts(&cutter.cut(false)),
+            [(OutputStream::Stdout, "ab"), (OutputStream::Stderr, "x"), (OutputStream::Stdout, "c")]
+        );
     }
 
     #[test]

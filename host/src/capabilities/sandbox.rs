@@ -14,7 +14,7 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
 use super::{GuestShell, View, WitError};
-use crate::broker::{Actor, Broker, Chunk, CommandTarget, Fed, OutputCapture, Owned, Running};
+use crate::broker::{Actor, Broker, Chunk, CommandTarget, OutputCapture, Running, StdinWrite, StopOnDrop};
 use crate::sandbox::link::{ByteRange, ExecStdin};
 
 /// The most bytes that `read-file` gives when the guest does not say.
@@ -26,7 +26,7 @@ const MAX_FILE: u64 = 64 * 1024 * 1024;
 pub struct GuestSandbox {
     info: wit::ContainerInfo,
     /// Stops it when the handle goes; `None` for one that was attached.
-    owned: Option<Owned>,
+    owned: Option<StopOnDrop>,
 }
 
 impl GuestSandbox {
@@ -497,7 +497,7 @@ impl wit::HostProcess for View<'_> {
                 let mut state = acting.state.lock().await;
                 let written = state.stdin.write(bytes).await;
                 let bytes = if let Ok(true) = written { len } else { 0 };
-                (Fed { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
+                (StdinWrite { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
             };
             acting.broker.feed(&acting.actor, acting.target(), write).await
         };
@@ -513,7 +513,7 @@ impl wit::HostProcess for View<'_> {
             }
             let close = async {
                 acting.state.lock().await.stdin.close();
-                (Fed { bytes: 0, closed: true }, Ok(()))
+                (StdinWrite { bytes: 0, closed: true }, Ok(()))
             };
             acting.broker.feed(&acting.actor, acting.target(), close).await
         };

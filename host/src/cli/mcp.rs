@@ -10,8 +10,8 @@ use skillhost_api::error::{Error, Result};
 use super::app::App;
 use super::failure::Ended;
 use crate::config::{Config, Group};
-use crate::mcp::{ClientIdentity, Server, Stdio, Whose};
-use crate::process::Remote;
+use crate::mcp::{ClientIdentity, IdentitySource, Server, Stdio};
+use crate::process::RemoteHost;
 use crate::project::{self, is_too_wide};
 
 /// Serves agents over standard input and output, with the Model Context Protocol
@@ -74,8 +74,8 @@ impl Mcp {
             app.note("there is no project: name one with --project, or start this in its directory").await?;
         }
         let identity = ClientIdentity { caller, project, may_approve: self.approvals == Approvals::Ask };
-        let host = Remote::new(app.global.host_process()?);
-        let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
+        let host = RemoteHost::new(app.global.host_process()?);
+        let server = Server::new(Arc::new(host), IdentitySource::Fixed(identity), Arc::new(config));
         if !server.serve_stdio(Stdio::new()).await? {
             app.note("standard input has ended before the client began the protocol").await?;
         }

@@ -18,7 +18,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::compile::{self, Compiler};
-use crate::private::Private;
+use crate::private_dir::PrivateDir;
 
 /// Bytes that the directory may hold; the longest unused files go first.
 const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -26,13 +26,13 @@ const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// The directory of compiled code.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    dir: Private,
+    dir: PrivateDir,
     /// Who compiles; this process, where there is none.
     compiler: Option<Compiler>,
 }
 
 impl Cache {
-    pub(crate) fn new(dir: Private, compiler: Option<Compiler>) -> Self {
+    pub(crate) fn new(dir: PrivateDir, compiler: Option<Compiler>) -> Self {
         Self { dir, compiler }
     }
 

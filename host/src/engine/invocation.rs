@@ -13,7 +13,7 @@ use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
-use super::limiter::{Hit, Limiter, size};
+use super::limiter::{LimitHit, Limiter, size};
 use super::limits::Limits;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
@@ -29,8 +29,8 @@ pub(super) struct StoreData {
 
 impl StoreData {
     /// The limit that was met, where the guest itself had to do with less.
-    fn hit(&self) -> Option<Hit> {
-        self.limiter.hit.or_else(|| self.files.refused().then_some(Hit::OpenFiles))
+    fn hit(&self) -> Option<LimitHit> {
+        self.limiter.hit.or_else(|| self.files.refused().then_some(LimitHit::OpenFiles))
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Invocation {
 
 /// A call that came to its end.
 #[derive(Debug)]
-pub struct Finished {
+pub struct InvocationResult {
     /// What the function returned: one value or none.
     pub results: Vec<Val>,
     /// Fuel that was used.
@@ -100,7 +100,7 @@ impl Engine {
     /// begins where it is called, for one tick of the clock at most; if it has not returned by then, or waits for
     /// something, it goes on where guests run. How many begin here at once is bounded, so that a thread is always left
     /// for timers and sockets.
-    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<Finished> {
+    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<InvocationResult> {
         let guests = self.guests.as_ref().ok_or_else(ended)?;
         let engine = self.clone();
         let mut work = Box::pin(async move { engine.run(invocation).await });
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    async fn run(&self, invocation: Invocation) -> Result<Finished> {
+    async fn run(&self, invocation: Invocation) -> Result<InvocationResult> {
         let Invocation { prepared, interface, function, args, returns, limits, workspace, context } = invocation;
         let (deadline, log) = (context.deadline, context.log.clone());
         let overrun = || failure::deadline(&limits);
@@ -149,7 +149,7 @@ impl Engine {
             Ok(_) if Instant::now() >= deadline => Err(overrun()),
             Ok(Ok(results)) => {
                 let left = store.get_fuel().unwrap_or_default();
-                Ok(Finished { results, fuel_used: limits.fuel.saturating_sub(left) })
+                Ok(InvocationResult { results, fuel_used: limits.fuel.saturating_sub(left) })
             }
             Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().hit(), &log)),
             Err(_) => Err(overrun()),

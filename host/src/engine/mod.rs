@@ -27,12 +27,12 @@ use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::capabilities;
-use crate::private::Private;
+use crate::private_dir::PrivateDir;
 use crate::subprocess::ProcessBounds;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
-pub use invocation::{Finished, Invocation, Preopen};
+pub use invocation::{Invocation, InvocationResult, Preopen};
 pub use limits::Limits;
 use ticker::Ticker;
 
@@ -85,7 +85,7 @@ pub struct LinkedComponent {
 impl Engine {
     /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
     /// held to `bounds`; without one, this process does, and nothing bounds it.
-    pub(crate) fn open(cache: Private, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
+    pub(crate) fn open(cache: PrivateDir, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
         let (engine, allocation) = config::engine()?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;

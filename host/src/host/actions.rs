@@ -24,7 +24,7 @@ const MAX_SKILL: usize = 4 << 20;
 #[derive(Default)]
 pub(super) struct CatalogSnapshot {
     /// The skills that can be described, by name.
-    found: Vec<Described>,
+    found: Vec<DescribedSkill>,
     pub(super) problems: Vec<String>,
     /// Equal for two looks only where all of their rest is.
     pub(super) revision: String,
@@ -39,7 +39,7 @@ impl CatalogSnapshot {
     }
 }
 
-struct Described {
+struct DescribedSkill {
     entry: CatalogEntry,
     descriptor: Arc<Descriptor>,
     state: SkillState,
@@ -62,7 +62,7 @@ impl Host {
             match descriptor {
                 Ok(descriptor) => {
                     let state = trust.state(&entry, &descriptor).0;
-                    found.push(Described { entry, descriptor, state });
+                    found.push(DescribedSkill { entry, descriptor, state });
                 }
                 Err(error) => problems.push(error.message),
             }
@@ -106,7 +106,7 @@ impl Host {
 }
 
 /// A digest of all that the listing is made of. Of the skills' own files it holds the digests and not what is made of them.
-fn revision(found: &[Described], problems: &[String]) -> String {
+fn revision(found: &[DescribedSkill], problems: &[String]) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -114,7 +114,7 @@ fn revision(found: &[Described], problems: &[String]) -> String {
     };
     // Another version may say other things of the same files.
     part(env!("CARGO_PKG_VERSION").as_bytes());
-    for Described { entry, descriptor, state } in found {
+    for DescribedSkill { entry, descriptor, state } in found {
         part(entry.name.as_bytes());
         part(entry.dir.as_os_str().as_encoded_bytes());
         part(&[entry.source as u8, *state as u8]);
@@ -173,8 +173,8 @@ fn list(look: &CatalogSnapshot) -> (ActionList, Vec<u8>) {
 }
 
 /// The entries of a skill's actions as JSON, separated by commas.
-fn write(skill: &Described) -> Result<Vec<u8>> {
-    let Described { entry, descriptor, state } = skill;
+fn write(skill: &DescribedSkill) -> Result<Vec<u8>> {
+    let DescribedSkill { entry, descriptor, state } = skill;
     let mut json = Vec::new();
     let Ok(loaded) = &entry.loaded else { return Ok(json) };
     let capabilities = &loaded.manifest.capabilities;
@@ -211,7 +211,7 @@ mod tests {
     use crate::skills::{Action, ExportPath, SkillCache, SkillRoot, SkillSource};
 
     /// Skills in files, with descriptions of their actions that are so long.
-    fn found(skills: &[(&str, usize)]) -> Vec<Described> {
+    fn found(skills: &[(&str, usize)]) -> Vec<DescribedSkill> {
         let temp = tempfile::tempdir().unwrap();
         for (name, _) in skills {
             let dir = temp.path().join(name);
@@ -240,7 +240,7 @@ mod tests {
                 actions: vec![action],
                 unavailable: Default::default(),
             };
-            Described { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
+            DescribedSkill { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
         };
         catalog.skills.into_values().map(described).collect()
     }
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn whatever_is_listed_is_in_the_revision() {
-        let of = |found: &[Described], problems: &[&str]| {
+        let of = |found: &[DescribedSkill], problems: &[&str]| {
             revision(found, &problems.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let plain = found(&[("a", 1)]);

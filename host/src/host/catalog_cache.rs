@@ -69,9 +69,9 @@ impl CatalogCache {
 }
 
 /// What is about to change on no disk: whatever becomes of it, what was known before is worth nothing after it.
-pub(super) struct Changing<'a>(&'a Host);
+pub(super) struct InvalidateOnDrop<'a>(&'a Host);
 
-impl Drop for Changing<'_> {
+impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
         self.0.kept.forget();
         self.0.watches.look_again();
@@ -80,8 +80,8 @@ impl Drop for Changing<'_> {
 
 impl Host {
     /// To be held over a change of what skills' states depend on besides their files.
-    pub(super) fn changing(&self) -> Changing<'_> {
-        Changing(self)
+    pub(super) fn changing(&self) -> InvalidateOnDrop<'_> {
+        InvalidateOnDrop(self)
     }
 
     /// Keeps a look at the catalogue, for one who has found it unchanged. Nobody waits for that.

@@ -16,7 +16,7 @@ use crate::broker::{Actor, Broker, EffectRecord, note_revoked, note_trust};
 use crate::sandbox::link::ByteRange;
 
 /// Who asks for an operation, and from where.
-pub struct Asker {
+pub struct OperationContext {
     pub(super) actor: Actor,
     pub(super) caller: Caller,
     pub(super) authority: Authority,
@@ -24,9 +24,14 @@ pub struct Asker {
 }
 
 /// An operation that a [`Host`] does.
-pub trait Handled: Operation {
+pub trait Handler: Operation {
     /// Does it. Dropping the future cancels it.
-    fn handle(self, host: &Arc<Host>, asker: Asker, io: CallIo) -> impl Future<Output = Result<Self::Answer>> + Send;
+    fn handle(
+        self,
+        host: &Arc<Host>,
+        asker: OperationContext,
+        io: CallIo,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send;
 
     /// Adds to the record of its refusal what was asked.
     #[doc(hidden)]
@@ -40,9 +45,9 @@ macro_rules! handlers {
         $request:ty, $asked:pat => $body:expr $(, refused |$broker:ident, $record:ident| $refused:expr)?;
     )*) => {
         $(
-            impl Handled for $request {
+            impl Handler for $request {
                 #[allow(unused_variables, reason = "few handlers need all of them")]
-                async fn handle(self, $host: &Arc<Host>, $by: Asker, $io: CallIo) -> Result<Self::Answer> {
+                async fn handle(self, $host: &Arc<Host>, $by: OperationContext, $io: CallIo) -> Result<Self::Answer> {
                     let $asked = self;
                     $body
                 }

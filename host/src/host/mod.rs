@@ -36,18 +36,18 @@ use crate::config::{Config, Isolation};
 use crate::db::{self, Db};
 use crate::engine::{Engine, compile};
 use crate::paths;
-use crate::private::Private;
+use crate::private_dir::PrivateDir;
 use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::skills::{DirCache, FileDigests, SkillCache};
 use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
-pub use handlers::{Asker, Handled};
+pub use handlers::{Handler, OperationContext};
 pub use resource_counts::ResourceCounts;
 use texts::Texts;
 use trust::TrustStore;
-use watch_skills::Watches;
+use watch_skills::CatalogWatches;
 
 /// How long a background host process stays with nothing to do.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ pub struct Host {
     skill_cache: Arc<SkillCache>,
     digests: Arc<FileDigests>,
     kept: CatalogCache,
-    watches: Watches,
+    watches: CatalogWatches,
     trust: TrustStore,
     db: Db,
     texts: Texts,
@@ -110,7 +110,7 @@ impl Host {
             let apart = paths::check_outside_state_dir(&root.path, state);
             apart.map_err(|error| error.context(format!("`[roots.{name}]` in skillhost.toml")))?;
         }
-        let private = Private::open(state)?;
+        let private = PrivateDir::open(state)?;
         private.close_files()?;
         let db = Db::open(&state.join(db::FILE), config.durability)?;
         let engine = Arc::new(Engine::open(
@@ -153,7 +153,7 @@ impl Host {
             skill_cache: Arc::default(),
             digests: Arc::default(),
             kept: CatalogCache::default(),
-            watches: Watches::default(),
+            watches: CatalogWatches::default(),
             trust: TrustStore::open(db.clone()).await?,
             db,
             texts: Texts::default(),
@@ -163,13 +163,13 @@ impl Host {
     }
 
     /// One call. Events and output go to `io`, input comes from it. Dropping the future cancels everything that the call started.
-    pub async fn call<O: Handled>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
+    pub async fn call<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
         call.caller.check()?;
         self.calls.fetch_add(1, Ordering::Relaxed);
         let _under_way = CallInFlight(&self.calls);
         let actor = self.actor(&call).await?;
         let Call { caller, authority, project, request } = call;
-        request.handle(self, Asker { actor, caller, authority, project }, io).await
+        request.handle(self, OperationContext { actor, caller, authority, project }, io).await
     }
 
     /// The same for whoever does not know which operation it is.
@@ -178,7 +178,7 @@ impl Host {
         with_operation!(request, request => self.answer_to(Call { caller, authority, project, request }, io).await)
     }
 
-    async fn answer_to<O: Handled>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<Answer> {
+    async fn answer_to<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<Answer> {
         Ok(Answer::of::<O>(self.call(call, io).await?))
     }
 

@@ -45,13 +45,13 @@ impl Host {
         &'a self,
         mut entries: impl Iterator<Item = &'b CatalogEntry>,
         project: Option<&'a Path>,
-    ) -> Result<Trusts<'a>> {
+    ) -> Result<TrustView<'a>> {
         let matters = project.filter(|_| entries.any(|entry| entry.source == SkillSource::Project));
         let untrusted = match matters {
             Some(project) if !self.trust.has(project)? => Some(project),
             _ => None,
         };
-        Ok(Trusts { untrusted, broker: &self.broker, config: &self.config })
+        Ok(TrustView { untrusted, broker: &self.broker, config: &self.config })
     }
 
     pub(super) async fn list_skills(
@@ -133,7 +133,7 @@ impl Host {
 
 /// What the owner has said of skills.
 #[derive(Clone, Copy)]
-pub(super) struct Trusts<'a> {
+pub(super) struct TrustView<'a> {
     /// The project, when its skills are listed and must not run.
     untrusted: Option<&'a Path>,
     /// Has what was approved of single skills.
@@ -142,7 +142,7 @@ pub(super) struct Trusts<'a> {
     config: &'a Config,
 }
 
-impl Trusts<'_> {
+impl TrustView<'_> {
     /// Whether whoever put the skill there is trusted.
     pub(super) fn lets(self, entry: &CatalogEntry) -> bool {
         self.untrusted.is_none() || entry.source != SkillSource::Project
@@ -209,7 +209,7 @@ pub(super) fn described(entries: Vec<CatalogEntry>, cache: &DirCache) -> Vec<(Ca
     entries.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect()
 }
 
-fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
+fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: TrustView<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
         Ok(descriptor) => trust.state_and_reach(entry, descriptor),

@@ -25,7 +25,7 @@ const ROUNDS: usize = 8;
 
 /// The watches, by project.
 #[derive(Default)]
-pub(super) struct Watches {
+pub(super) struct CatalogWatches {
     shared: Mutex<HashMap<Option<PathBuf>, Weak<SharedWatch>>>,
 }
 
@@ -52,7 +52,7 @@ impl Drop for SharedWatch {
     }
 }
 
-impl Watches {
+impl CatalogWatches {
     fn join(&self, host: &Arc<Host>, project: Option<PathBuf>) -> Arc<SharedWatch> {
         let mut all = self.shared.lock();
         if let Some(shared) = all.get(&project).and_then(Weak::upgrade) {

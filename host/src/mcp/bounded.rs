@@ -18,23 +18,23 @@ const MAX_KEPT: usize = 8;
 const LEAST: usize = 64;
 
 /// A text that an answer was cut by.
-pub(super) struct Whole {
+pub(super) struct FullText {
     pub(super) id: String,
     pub(super) text: String,
 }
 
 /// How an answer was cut.
 #[derive(Default)]
-pub(super) struct Cuts {
+pub(super) struct Truncation {
     /// What is to be kept.
-    pub(super) wholes: Vec<Whole>,
+    pub(super) wholes: Vec<FullText>,
     /// What is to be said of it.
     pub(super) notes: Vec<String>,
 }
 
 /// Cuts an answer to the room.
-pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Cuts> {
-    let mut cuts = Cuts::default();
+pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Truncation> {
+    let mut cuts = Truncation::default();
     cuts.fit(answer, room, "", StringKind::Plain)?;
     if cuts.notes.is_empty() {
         return Ok(cuts);
@@ -53,8 +53,8 @@ pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Cuts> {
 }
 
 /// Cuts a text that is no JSON.
-pub(super) fn cut_text(text: String) -> Result<(String, Vec<Whole>)> {
-    let mut cuts = Cuts::default();
+pub(super) fn cut_text(text: String) -> Result<(String, Vec<FullText>)> {
+    let mut cuts = Truncation::default();
     let mut value = Value::String(text);
     cuts.fit(&mut value, ROOM, "", StringKind::Plain)?;
     Ok((if let Value::String(text) = value { text } else { String::new() }, cuts.wholes))
@@ -67,7 +67,7 @@ enum StringKind {
     Base64,
 }
 
-impl Cuts {
+impl Truncation {
     fn fit(&mut self, value: &mut Value, room: usize, place: &str, holds: StringKind) -> Result<()> {
         if !is_longer(value, room) {
             return Ok(());
@@ -88,7 +88,7 @@ impl Cuts {
         }
         let id = ids::output()?;
         let how = format!("read_output gives all of it for the output_id {id}");
-        self.wholes.push(Whole { id, text });
+        self.wholes.push(FullText { id, text });
         Ok(how)
     }
 

@@ -10,7 +10,7 @@ use skillhost_api::types::{Call, Event, FileContent};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::bounded::{self, Whole};
+use super::bounded::{self, FullText};
 use super::progress::ProgressReporter;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
@@ -48,7 +48,7 @@ pub(super) async fn call<S: Service>(
         }
         None => (None, None),
     };
-    let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
+    let mut heard = OutputCollector { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
             let (answer, ()) = tokio::join!(service.answer(call, CallIo { output, input }), feeding(feed));
@@ -112,7 +112,7 @@ pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
 }
 
 /// What came before the answer.
-struct Heard<'a> {
+struct OutputCollector<'a> {
     tell: Tell,
     gives: Option<&'a JsonObject>,
     progress: Option<&'a mut ProgressReporter>,
@@ -120,7 +120,7 @@ struct Heard<'a> {
     events: Vec<Value>,
 }
 
-impl Heard<'_> {
+impl OutputCollector<'_> {
     async fn tell(&mut self) {
         if let Some(progress) = &mut self.progress {
             progress.tell().await;
@@ -220,7 +220,7 @@ fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> ToolOu
 
 impl ToolOutcome {
     /// [`Self::cut`], where it holds up nobody.
-    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
         let long = match &self {
             Self::Answer(answer) => is_longer(answer, LONG),
             Self::Failure(text) => text.len() > LONG,
@@ -232,7 +232,7 @@ impl ToolOutcome {
     }
 
     /// As the client is given it, and the texts that it was cut by.
-    pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+    pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
         match self {
             Self::Failure(text) => {
                 let (text, wholes) = bounded::cut_text(text)?;

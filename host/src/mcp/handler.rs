@@ -21,11 +21,11 @@ use skillhost_api::service::{Service, bug};
 use skillhost_api::types::{Approval, Event, WatchSkills};
 use tokio::sync::mpsc;
 
-use super::approvals::{self, Said};
+use super::approvals::{self, UserAnswer};
 use super::incoming::misfit;
 use super::progress::ProgressReporter;
 use super::tools::Ask;
-use super::{ClientIdentity, Server, ServerShared, Whose, call, resources};
+use super::{ClientIdentity, IdentitySource, Server, ServerShared, call, resources};
 
 /// What a model is told of this server first.
 const INSTRUCTIONS: &str = "\
@@ -182,7 +182,7 @@ impl<S: Service> ServerHandler for Server<S> {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         // Clients of before `subscriptions/listen` are told anyhow. Over HTTP they are not there between two requests.
-        let Whose::Fixed(identity) = &self.shared.whose else { return };
+        let IdentitySource::Fixed(identity) = &self.shared.whose else { return };
         // Once, however often a client says it: each would be a call that goes on for as long as the client.
         if self.shared.initialized.swap(true, Ordering::Relaxed) {
             return;
@@ -208,7 +208,7 @@ impl<S: Service> Server<S> {
             Err(error) => return Ok(call::failed(&error).into()),
         };
         let under_way = self.shared.under_way.begin(&identity.caller, &context.id);
-        let doing = Doing { shared: self.shared.clone(), identity, ask };
+        let doing = ToolInvocation { shared: self.shared.clone(), identity, ask };
         tokio::select! {
             response = doing.respond(request, context) => response,
             () = context.ct.cancelled() => Ok(cancelled()),
@@ -280,13 +280,13 @@ fn cancelled() -> CallToolResponse {
 }
 
 /// One call of a tool.
-struct Doing<S> {
+struct ToolInvocation<S> {
     shared: Arc<ServerShared<S>>,
     identity: ClientIdentity,
     ask: Ask,
 }
 
-impl<S: Service> Doing<S> {
+impl<S: Service> ToolInvocation<S> {
     async fn respond(
         &self,
         request: &CallToolRequestParams,
@@ -337,7 +337,7 @@ impl<S: Service> Doing<S> {
             };
         }
         // Over HTTP there is no way back to a client of before.
-        if matches!(self.shared.whose, Whose::OfRequest) {
+        if matches!(self.shared.whose, IdentitySource::OfRequest) {
             return ElicitationOutcome::Nobody;
         }
         let asking = context.peer.create_elicitation(approvals::question(approval));
@@ -386,7 +386,7 @@ impl<S: Service> Doing<S> {
 
 /// What became of a question.
 enum ElicitationOutcome {
-    Answered(Said),
+    Answered(UserAnswer),
     Later(CallToolResponse),
     Nobody,
 }

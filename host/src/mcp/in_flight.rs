@@ -45,7 +45,7 @@ pub(super) struct InFlightCalls {
 
 /// A call, for as long as it is under way.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct InFlightCall {
     calls: Arc<Mutex<Calls>>,
     key: (Caller, RequestId),
     cancel: Arc<Notify>,
@@ -57,10 +57,10 @@ fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
 
 impl InFlightCalls {
     /// Adds a call.
-    pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> Begun {
+    pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> InFlightCall {
         let (key, cancel) = ((caller.clone(), id.clone()), Arc::<Notify>::default());
         lock(&self.calls).entry(key.clone()).or_default().push(cancel.clone());
-        Begun { calls: self.calls.clone(), key, cancel }
+        InFlightCall { calls: self.calls.clone(), key, cancel }
     }
 
     /// Cancels what a message says is cancelled, if it says that.
@@ -82,14 +82,14 @@ impl InFlightCalls {
     }
 }
 
-impl Begun {
+impl InFlightCall {
     /// Waits until it is cancelled.
     pub(super) async fn cancelled(&self) {
         self.cancel.notified().await;
     }
 }
 
-impl Drop for Begun {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         let mut calls = lock(&self.calls);
         if let Some(of_key) = calls.get_mut(&self.key) {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - Who calls is the transport's word ([`Whose`]). No argument of any tool names a caller, and what a client sends is never
+//! - Who calls is the transport's word ([`IdentitySource`]). No argument of any tool names a caller, and what a client sends is never
 //!   asked for one.
 //! - Every call is made with an agent's authority. The one exception is the answer of the client's user to a question of
 //!   [`approvals`], which only counts where the operator let this client's user answer.
@@ -42,9 +42,9 @@ use skillhost_api::types::{
 };
 use tokio::sync::mpsc;
 
-use self::approvals::Said;
-use self::bounded::Whole;
-use self::catalog::{Offer, Offers};
+use self::approvals::UserAnswer;
+use self::bounded::FullText;
+use self::catalog::{ToolList, ToolListCache};
 pub(crate) use self::fast_path::{Stateless, ToolCall};
 use self::in_flight::InFlightCalls;
 pub(crate) use self::incoming::{Incoming, mended, read};
@@ -67,7 +67,7 @@ pub(crate) struct ClientIdentity {
 
 /// Where the identity of a request comes from.
 #[derive(Debug, Clone)]
-pub(crate) enum Whose {
+pub(crate) enum IdentitySource {
     /// It is the same for all: the process at the other end of a pipe.
     Fixed(ClientIdentity),
     /// It lies among the extensions of the HTTP request, where only the server puts it.
@@ -87,9 +87,9 @@ impl<S> Clone for Server<S> {
 
 struct ServerShared<S> {
     service: Arc<S>,
-    whose: Whose,
+    whose: IdentitySource,
     config: Arc<McpConfig>,
-    offers: Offers,
+    offers: ToolListCache,
     tasks: Tasks,
     under_way: InFlightCalls,
     /// The client at the other end of a pipe is told of changes.
@@ -98,12 +98,12 @@ struct ServerShared<S> {
 
 impl<S: Service> Server<S> {
     /// A server; clones share what they know of the catalogue and of tasks.
-    pub(crate) fn new(service: Arc<S>, whose: Whose, config: Arc<McpConfig>) -> Self {
+    pub(crate) fn new(service: Arc<S>, whose: IdentitySource, config: Arc<McpConfig>) -> Self {
         let shared = ServerShared {
             service,
             whose,
             config,
-            offers: Offers::default(),
+            offers: ToolListCache::default(),
             tasks: Tasks::default(),
             under_way: InFlightCalls::default(),
             initialized: AtomicBool::new(false),
@@ -120,8 +120,8 @@ impl<S: Service> Server<S> {
 impl<S: Service> ServerShared<S> {
     fn identity(&self, extensions: &Extensions) -> Result<ClientIdentity, ErrorData> {
         match &self.whose {
-            Whose::Fixed(identity) => Ok(identity.clone()),
-            Whose::OfRequest => extensions
+            IdentitySource::Fixed(identity) => Ok(identity.clone()),
+            IdentitySource::OfRequest => extensions
                 .get::<ClientIdentity>()
                 .or_else(|| extensions.get::<http::request::Parts>()?.extensions.get())
                 .cloned()
@@ -156,7 +156,7 @@ impl<S: Service> ServerShared<S> {
     }
 
     /// The tools as they are now.
-    async fn offer(&self, identity: &ClientIdentity) -> Result<Arc<Offer>> {
+    async fn offer(&self, identity: &ClientIdentity) -> Result<Arc<ToolList>> {
         let project = identity.project.as_ref();
         let kept = self.offers.cached(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
@@ -196,7 +196,7 @@ impl<S: Service> ServerShared<S> {
     }
 
     /// Has the host keep a text, so that it is there for whichever process the client's next call comes from.
-    async fn keep(&self, identity: &ClientIdentity, whole: Whole) {
+    async fn keep(&self, identity: &ClientIdentity, whole: FullText) {
         let (output, _unread) = mpsc::channel(1);
         let (to, from) = mpsc::channel(1);
         let call = self.call(identity, KeepText { output_id: whole.id });
@@ -208,10 +208,10 @@ impl<S: Service> ServerShared<S> {
     }
 
     /// Passes on what the client's user said; a no comes back as the refusal that it is.
-    async fn answer(&self, identity: &ClientIdentity, id: &str, said: Said) -> Result<()> {
+    async fn answer(&self, identity: &ClientIdentity, id: &str, said: UserAnswer) -> Result<()> {
         let authority = match said {
-            Said::Yes => Authority::Person,
-            Said::No => Authority::Declined,
+            UserAnswer::Yes => Authority::Person,
+            UserAnswer::No => Authority::Declined,
         };
         let call = Call { authority, ..self.call(identity, Approve { id: id.to_owned() }) };
         let (output, _unread) = mpsc::channel(1);

@@ -29,7 +29,7 @@ mod state_dir;
 pub use listener::Listener;
 pub use log::LOG_FILE;
 pub use recover::recover;
-pub use remote::Remote;
+pub use remote::RemoteHost;
 pub use serve::{HostService, ServeMode, runtime, serve};
 #[cfg(feature = "http")]
 pub(crate) use server::PATIENCE;

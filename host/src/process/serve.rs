@@ -24,7 +24,7 @@ use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
 use super::{Listener, StateDir, log};
 use crate::host::{Host, HostOptions};
-use crate::private;
+use crate::private_dir;
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
 const LEAVING: Duration = Duration::from_secs(30);
@@ -91,7 +91,7 @@ pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, extra_lis
 }
 
 /// A host that listens.
-struct Up<D> {
+struct ListeningHost<D> {
     state: StateDir,
     // Held until the process has let go of everything else.
     _lock: Lock,
@@ -102,8 +102,12 @@ struct Up<D> {
     stop: watch::Sender<bool>,
 }
 
-async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut extra_listener: Option<D>) -> Result<Up<D>> {
-    private::keep_others_from_writing();
+async fn come_up<D: Listener>(
+    options: HostOptions,
+    mode: ServeMode,
+    mut extra_listener: Option<D>,
+) -> Result<ListeningHost<D>> {
+    private_dir::keep_others_from_writing();
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
     let start_lock = match mode {
@@ -149,7 +153,7 @@ async fn come_up<D: Listener>(options: HostOptions, mode: ServeMode, mut extra_l
     let listener = state.listen()?;
     drop(start_lock);
     let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());
-    Ok(Up {
+    Ok(ListeningHost {
         state,
         _lock: lock,
         host,
@@ -170,7 +174,7 @@ fn raise_descriptors() {
     }
 }
 
-impl<D: Listener> Up<D> {
+impl<D: Listener> ListeningHost<D> {
     async fn run(self) -> Result<()> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
         let stopped = self.serve.stop.clone();

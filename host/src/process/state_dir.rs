@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use skillhost_api::error::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::private;
+use crate::private_dir;
 
 const SOCKET: &str = "skillhost.sock";
 const HOST_LOCK: &str = "host.lock";
@@ -63,7 +63,7 @@ impl StateDir {
             Err(error) => return Err(Error::from(std::io::Error::from(error)).context(what())),
         };
         let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
-        private::check(path, &stat).map_err(|error| error.context("the state directory"))?;
+        private_dir::check(path, &stat).map_err(|error| error.context("the state directory"))?;
         Ok(Some(Self { path: path.to_path_buf(), fd }))
     }
 

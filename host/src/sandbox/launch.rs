@@ -35,12 +35,12 @@ const CONNECT: Duration = Duration::from_secs(15);
 const MAX_STATUS: u64 = 64 * 1024;
 
 /// A launch that is done and not yet taken: when its caller has left, the sandbox goes too.
-pub(super) struct Untaken {
+pub(super) struct PendingLaunch {
     inner: Arc<Inner>,
     live: Option<Arc<LiveSandbox>>,
 }
 
-impl Drop for Untaken {
+impl Drop for PendingLaunch {
     fn drop(&mut self) {
         if let Some(live) = self.live.take() {
             drop(self.inner.stop(&live));
@@ -49,7 +49,7 @@ impl Drop for Untaken {
 }
 
 /// The backend for a launch.
-pub(super) struct Chosen<'a> {
+pub(super) struct SelectedBackend<'a> {
     pub engine: &'a SandboxBackend,
     pub image: ImageId,
     pub route: Route,
@@ -58,7 +58,7 @@ pub(super) struct Chosen<'a> {
 }
 
 /// Whoever asked for a launch, for as long as they wait.
-pub(super) type LaunchReply = oneshot::Sender<Result<Untaken>>;
+pub(super) type LaunchReply = oneshot::Sender<Result<PendingLaunch>>;
 
 fn still_wanted(caller: Option<&LaunchReply>) -> Result<()> {
     if caller.is_some_and(LaunchReply::is_closed) {
@@ -75,8 +75,8 @@ impl Inner {
         let inner = Arc::clone(self);
         self.runtime.spawn(async move {
             let outcome = inner.make(spec, &role, held, &give).await;
-            let outcome = outcome.map(|live| Untaken { inner, live: Some(live) });
-            // Not taken: `Untaken` sees to it.
+            let outcome = outcome.map(|live| PendingLaunch { inner, live: Some(live) });
+            // Not taken: `PendingLaunch` sees to it.
             let _ = give.send(outcome);
         });
         let mut launched =
@@ -94,7 +94,7 @@ impl Inner {
         held: ReservationGuard,
         caller: &LaunchReply,
     ) -> Result<Arc<LiveSandbox>> {
-        let Chosen { engine, image, route, passed_over } = self.choose(role).await?;
+        let SelectedBackend { engine, image, route, passed_over } = self.choose(role).await?;
         match self.take_warm(&spec, role, engine.backend.name(), &image) {
             Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
             Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// The first backend that has the role's image.
-    pub(super) async fn choose(self: &Arc<Self>, role: &Role) -> Result<Chosen<'_>> {
+    pub(super) async fn choose(self: &Arc<Self>, role: &Role) -> Result<SelectedBackend<'_>> {
         let mut passed_over: Vec<String> = Vec::new();
         for (index, engine) in self.engines.iter().enumerate() {
             let last = index + 1 == self.engines.len();
@@ -131,7 +131,7 @@ impl Inner {
                 Ok::<_, Error>((image, route))
             };
             match has.await {
-                Ok((image, route)) => return Ok(Chosen { engine, image, route, passed_over }),
+                Ok((image, route)) => return Ok(SelectedBackend { engine, image, route, passed_over }),
                 // The image is not the one that is pinned: another backend is no way round that.
                 Err(error) if error.kind == ErrorKind::Denied => return Err(error),
                 Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),

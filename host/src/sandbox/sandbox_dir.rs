@@ -18,7 +18,7 @@ use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, write_atomically};
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// What leads every sandbox's id.
 const PREFIX: &str = "sbx_";
@@ -40,7 +40,7 @@ impl SandboxDirs {
     /// Makes the directory ready, with this version's supervisor in it.
     pub fn open(state_dir: &Path) -> Result<Self> {
         let root = state_dir.join("sandboxes");
-        private::directory(&root)?;
+        private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let supervisor = root.join(format!("supervisor-{}", *DIGEST));
         let places = Self { root, supervisor };
@@ -52,7 +52,7 @@ impl SandboxDirs {
         // A file of ours of this name and size can only be this one: nobody else can write here.
         let there = rustix::fs::statat(rustix::fs::CWD, &self.supervisor, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
         let length = i64::try_from(SUPERVISOR.len()).ok();
-        if there.is_ok_and(|there| private::is_ours(&there) && Some(there.st_size) == length) {
+        if there.is_ok_and(|there| private_dir::is_ours(&there) && Some(there.st_size) == length) {
             return Ok(());
         }
         let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
@@ -90,7 +90,7 @@ impl SandboxDirs {
     pub fn create(&self) -> Result<SandboxDir> {
         let place = self.place(format!("{PREFIX}{}", random_hex(ID_BYTES)?));
         DirBuilder::new().mode(PRIVATE).create(&place.dir).map_err(|error| at(&place.dir, error))?;
-        let guard = Unfinished(Some(&place));
+        let guard = RemoveOnFailure(Some(&place));
         let control = place.control();
         DirBuilder::new().mode(PRIVATE).create(&control).map_err(|error| at(&control, error))?;
         let program = control.join(SUPERVISOR_FILE);
@@ -195,15 +195,15 @@ fn open_up(dir: &Path) -> std::io::Result<()> {
 }
 
 /// Removes a place whose making fails half way.
-struct Unfinished<'a>(Option<&'a SandboxDir>);
+struct RemoveOnFailure<'a>(Option<&'a SandboxDir>);
 
-impl Unfinished<'_> {
+impl RemoveOnFailure<'_> {
     fn done(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for RemoveOnFailure<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.0
             && let Err(error) = place.remove()

@@ -16,7 +16,7 @@ use skillhost_api::error::{Error, Result};
 
 use super::spec::SandboxUser;
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// Closed to all but the host's user.
 pub(super) const PRIVATE: u32 = 0o700;
@@ -48,7 +48,7 @@ impl Workspaces {
     /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours.
     pub fn open(state_dir: &Path, identity: SandboxUser) -> Result<Self> {
         let root = state_dir.join("workspaces");
-        private::directory(&root)?;
+        private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let workspaces = Self { root, identity };
         workspaces.forget_spares();

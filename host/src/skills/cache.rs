@@ -19,8 +19,8 @@ use super::component::{Component, FileKey, check_pin, file_key};
 use super::describe_process;
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
-use crate::private::Private;
-use crate::stamp::Stamp;
+use crate::private_dir::PrivateDir;
+use crate::stamp::FileStamp;
 
 /// Changes with the layout of [`Descriptor`] and with what its schemas are made to say, so that none of another layout is read.
 const LAYOUT: &str = "2";
@@ -48,7 +48,7 @@ pub trait DescriptorCache: Send + Sync {
 pub fn descriptor_of(
     dir: &Path,
     manifest: &Manifest,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     cache: &dyn DescriptorCache,
 ) -> Result<Descriptor> {
     let known = stamp.map(|stamp| FileKey { path: dir.join(&manifest.skill.component), stamp });
@@ -72,7 +72,7 @@ pub fn descriptor_of(
 /// A directory of descriptors.
 #[derive(Debug, Clone)]
 pub struct DirCache {
-    dir: Arc<Private>,
+    dir: Arc<PrivateDir>,
     /// The program that describes components in a process of its own.
     program: Option<PathBuf>,
 }
@@ -80,10 +80,10 @@ pub struct DirCache {
 impl DirCache {
     /// Opens `dir`, and makes it when it is not there. It must be this user's alone.
     pub fn open(dir: &Path) -> Result<Self> {
-        Private::open(dir).map(Self::new)
+        PrivateDir::open(dir).map(Self::new)
     }
 
-    pub(crate) fn new(dir: Private) -> Self {
+    pub(crate) fn new(dir: PrivateDir) -> Self {
         Self { dir: Arc::new(dir), program: None }
     }
 
@@ -205,7 +205,7 @@ mod tests {
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
         };
-        let stamp = Stamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
+        let stamp = FileStamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
         (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)
     }
 

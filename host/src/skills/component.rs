@@ -10,7 +10,7 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use super::descriptor::digest;
 use super::manifest::Manifest;
 use crate::rooted::{open_beneath, open_dir, read_beneath};
-use crate::stamp::Stamp;
+use crate::stamp::FileStamp;
 
 /// The most bytes of a component.
 pub const MAX_COMPONENT: u64 = 128 * 1024 * 1024;
@@ -30,7 +30,7 @@ pub struct FileKey {
     /// Where it is.
     pub path: PathBuf,
     /// What tells whether it has changed.
-    pub stamp: Stamp,
+    pub stamp: FileStamp,
 }
 
 impl Component {
@@ -62,7 +62,7 @@ pub fn check_pin(manifest: &Manifest, digest: &str) -> Result<()> {
 pub fn file_key(dir: &Path, manifest: &Manifest) -> Result<Option<FileKey>> {
     let relative = &manifest.skill.component;
     let file = open_beneath(&open_dir(dir)?, relative).map_err(|error| missing(dir, relative, error))?;
-    let stamp = Stamp::of(file)?;
+    let stamp = FileStamp::of(file)?;
     Ok(stamp.is_settled().then(|| FileKey { path: dir.join(relative), stamp }))
 }
 

@@ -37,53 +37,62 @@ pub enum ImportKind {
 }
 
 /// What an import of ours needs in the manifest.
-struct Own {
+struct KnownInterface {
     interface: &'static str,
     known: ImportKind,
     /// What it lets the skill do.
     lets: &'static str,
     /// None: it needs nothing.
-    needs: Option<Need>,
+    needs: Option<RequiredCapability>,
 }
 
 /// A capability that an import needs.
-struct Need {
+struct RequiredCapability {
     is_asked: fn(&Capabilities) -> bool,
     /// The line that asks for it.
     line: &'static str,
 }
 
-const OWN: &[Own] = &[
-    Own { interface: "types", known: ImportKind::Types, lets: "do nothing: it only has types", needs: None },
-    Own {
+const OWN: &[KnownInterface] = &[
+    KnownInterface { interface: "types", known: ImportKind::Types, lets: "do nothing: it only has types", needs: None },
+    KnownInterface {
         interface: "log",
         known: ImportKind::Log,
         lets: "write to the invocation's log and report progress",
         needs: None,
     },
-    Own {
+    KnownInterface {
         interface: "sandbox",
         known: ImportKind::Sandbox,
         lets: "launch sandboxes and run commands in them",
-        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.sandbox.is_some(),
+            line: "sandbox = { roles = [\"default\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "files",
         known: ImportKind::Files,
         lets: "copy files between host roots and its sandboxes",
-        needs: Some(Need { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.files.is_some(),
+            line: "files = { copy-in = [\"project\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "scripts",
         known: ImportKind::Scripts,
         lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
-        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.sandbox.is_some(),
+            line: "sandbox = { roles = [\"default\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "blackboard",
         known: ImportKind::Blackboard,
         lets: "read and publish values that the agents of the session share",
-        needs: Some(Need {
+        needs: Some(RequiredCapability {
             is_asked: |asked| asked.blackboard.is_some(),
             line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
         }),
@@ -109,16 +118,16 @@ const WASI: &[(&str, ImportKind, &str)] = &[
 ];
 
 /// An import's name, taken apart.
-struct Name<'a> {
+struct ImportName<'a> {
     package: &'a str,
     interface: &'a str,
     version: &'a str,
 }
 
-fn take_apart(import: &str) -> Option<Name<'_>> {
+fn take_apart(import: &str) -> Option<ImportName<'_>> {
     let (package, rest) = import.split_once('/')?;
     let (interface, version) = rest.split_once('@').unwrap_or((rest, ""));
-    Some(Name { package, interface, version })
+    Some(ImportName { package, interface, version })
 }
 
 /// Refuses a component that imports what its manifest does not ask for, or what this host does not have.
@@ -147,7 +156,7 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
             ));
         }
         return match &own.needs {
-            Some(Need { is_asked, line }) if !is_asked(asked) => {
+            Some(RequiredCapability { is_asked, line }) if !is_asked(asked) => {
                 refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
             }
             _ => Ok(()),
@@ -207,7 +216,7 @@ mod tests {
             let import = format!("{PACKAGE}/{}@{VERSION}", own.interface);
             check(&import, &all).unwrap();
             let bare = check(&import, &Capabilities::default());
-            let Some(Need { line, .. }) = own.needs else {
+            let Some(RequiredCapability { line, .. }) = own.needs else {
                 bare.unwrap();
                 continue;
             };

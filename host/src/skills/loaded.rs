@@ -1,7 +1,7 @@
 //! A skill's files, read, and kept for as long as they stay as they are.
 //!
 //! A host is asked for the same skills again and again, and what the file system says of a file without opening it is
-//! enough to know that its content is still the one that was read (see [`Stamp`]). So each use costs two such questions for
+//! enough to know that its content is still the one that was read (see [`FileStamp`]). So each use costs two such questions for
 //! each skill and one more for its component, and a change on disk is seen by the next use, with nothing to reload. Errors that
 //! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
 
@@ -23,7 +23,7 @@ use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
 use crate::rooted::{open_beneath, read_whole};
-use crate::stamp::Stamp;
+use crate::stamp::FileStamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
 const MAX_KEPT: usize = 10_000;
@@ -40,7 +40,7 @@ pub struct Loaded {
     /// SHA-256 of the texts of both.
     texts: [u8; 32],
     /// What the component was found to be, and of which file that was said.
-    described: Mutex<Option<(Stamp, Result<Arc<Descriptor>>)>>,
+    described: Mutex<Option<(FileStamp, Result<Arc<Descriptor>>)>>,
 }
 
 impl Loaded {
@@ -60,14 +60,14 @@ impl Loaded {
         descriptor.expose(&self.manifest.actions)
     }
 
-    fn known(&self, stamp: Stamp) -> Option<Result<Arc<Descriptor>>> {
+    fn known(&self, stamp: FileStamp) -> Option<Result<Arc<Descriptor>>> {
         let described = self.described.lock();
         described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
     }
 
     /// The checked descriptor of the component in `dir`.
     pub(super) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
-        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component));
+        let stamp = FileStamp::settled(&dir.join(&self.manifest.skill.component));
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
         }
@@ -108,16 +108,16 @@ pub(super) struct CachedSkill {
 /// What tells whether a skill's files are those that were read, whatever the way to them has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
-    manifest: Stamp,
-    frontmatter: Stamp,
+    manifest: FileStamp,
+    frontmatter: FileStamp,
 }
 
 impl Stamps {
     /// Of the skill at `skill` as seen from `dir`.
     fn of(dir: impl AsFd, skill: &Path) -> Option<Self> {
         Some(Self {
-            manifest: Stamp::settled_in(&dir, &skill.join(manifest::FILE))?,
-            frontmatter: Stamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
+            manifest: FileStamp::settled_in(&dir, &skill.join(manifest::FILE))?,
+            frontmatter: FileStamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
         })
     }
 }
@@ -135,10 +135,9 @@ impl SkillCache {
         if Stamps::of(&dir, skill)? != stamps {
             return None;
         }
-        let described = loaded
-            .as_ref()
-            .ok()
-            .and_then(|loaded| loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?));
+        let described = loaded.as_ref().ok().and_then(|loaded| {
+            loaded.known(FileStamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?)
+        });
         Some(CachedSkill { loaded, described })
     }
 
@@ -223,14 +222,14 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
 struct SkillText {
     text: Result<String>,
     /// Of the file before it was read, where that tells already.
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
 }
 
 impl SkillText {
     fn read(skill: &Dir, file: &str, max: u64) -> Result<Self> {
         let named = |error: Error| error.context(file);
         let open = open_beneath(skill, Path::new(file)).map_err(named)?;
-        let stamp = Some(Stamp::of(&open)?).filter(Stamp::is_settled);
+        let stamp = Some(FileStamp::of(&open)?).filter(FileStamp::is_settled);
         let text = String::from_utf8(read_whole(open, max).map_err(named)?).map_err(|error| {
             Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
         });
@@ -311,7 +310,7 @@ mod tests {
         assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.lock().is_empty());
     }
 
-    fn stamp(at: &Path, file: &str) -> Stamp {
-        Stamp::of(std::fs::File::open(at.join(file)).unwrap()).unwrap()
+    fn stamp(at: &Path, file: &str) -> FileStamp {
+        FileStamp::of(std::fs::File::open(at.join(file)).unwrap()).unwrap()
     }
 }

@@ -28,7 +28,7 @@ const BLIND: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct CatalogWatcher {
     system: Option<RecommendedWatcher>,
-    armed: Arc<Mutex<Armed>>,
+    armed: Arc<Mutex<ActiveWatches>>,
     woken: Arc<Notify>,
     /// Places that are there and could not be watched.
     failed: HashSet<PathBuf>,
@@ -36,7 +36,7 @@ pub struct CatalogWatcher {
 
 /// What is watched.
 #[derive(Debug, Default)]
-struct Armed {
+struct ActiveWatches {
     places: CatalogPaths,
     /// Directories that were taken out of the places, for what is there now is something else; the system may still have a
     /// watch on what was there.
@@ -46,7 +46,7 @@ struct Armed {
 impl CatalogWatcher {
     /// One that watches nothing yet. Whoever wakes `woken` makes it tell of a change that is not on disk.
     pub fn new(woken: Arc<Notify>) -> Self {
-        let armed = Arc::<Mutex<Armed>>::default();
+        let armed = Arc::<Mutex<ActiveWatches>>::default();
         let (seen, wake) = (armed.clone(), woken.clone());
         let on_event = move |event: notify::Result<notify::Event>| {
             if matters(event, &mut seen.lock()) {
@@ -118,11 +118,11 @@ impl CatalogWatcher {
 }
 
 /// Whether an event is of something that matters. A directory that is another one now is taken out of what is watched.
-fn matters(event: notify::Result<notify::Event>, armed: &mut Armed) -> bool {
+fn matters(event: notify::Result<notify::Event>, armed: &mut ActiveWatches) -> bool {
     let Ok(event) = event else { return true };
     if event.need_rescan() {
         // Some events were lost, and whatever they were of may be something else now.
-        let Armed { places, gone } = armed;
+        let ActiveWatches { places, gone } = armed;
         gone.extend(std::mem::take(places).directories().cloned());
         return true;
     }

@@ -54,7 +54,7 @@ where
 }
 
 /// What a request takes until its answer is given to the system to send, or nobody takes it any more.
-pub(super) struct Taken {
+pub(super) struct RequestGuard {
     pub(super) busy: Busy,
     /// What is given back before the last of a short answer is sent: a client that has it may ask the next thing at once.
     pub(super) counted: Option<(Option<OwnedSemaphorePermit>, RequestInFlight)>,
@@ -64,7 +64,7 @@ pub(super) struct Taken {
 ///
 /// HTTP is done with a body once the last of it is in memory, which is long before a slow client has it.
 #[derive(Default)]
-pub(super) struct Unsent(Mutex<Vec<Taken>>);
+pub(super) struct Unsent(Mutex<Vec<RequestGuard>>);
 
 impl Unsent {
     /// All that was said is sent.
@@ -72,7 +72,7 @@ impl Unsent {
         self.0.lock().clear();
     }
 
-    fn add(&self, taken: Taken) {
+    fn add(&self, taken: RequestGuard) {
         self.0.lock().push(taken);
     }
 }
@@ -80,13 +80,13 @@ impl Unsent {
 /// The body of an answer.
 pub(super) struct ResponseBody {
     body: BoxBody<Bytes, Infallible>,
-    taken: Option<Taken>,
+    taken: Option<RequestGuard>,
     is_short: bool,
     unsent: Arc<Unsent>,
 }
 
 impl ResponseBody {
-    pub(super) fn new(body: BoxBody<Bytes, Infallible>, mut taken: Taken, unsent: Arc<Unsent>) -> Self {
+    pub(super) fn new(body: BoxBody<Bytes, Infallible>, mut taken: RequestGuard, unsent: Arc<Unsent>) -> Self {
         let whole = body.size_hint().exact();
         if whole.is_some() {
             taken.busy.answered();

@@ -175,9 +175,9 @@ impl Metrics {
     }
 
     /// A connection, until what this gives is dropped.
-    pub(super) fn connected(self: &Arc<Self>) -> Connected {
+    pub(super) fn connected(self: &Arc<Self>) -> OpenConnection {
         self.connections.inc();
-        Connected(Arc::clone(self))
+        OpenConnection(Arc::clone(self))
     }
 
     /// A connection was closed for another one.
@@ -224,9 +224,9 @@ impl Drop for RequestInFlight {
 }
 
 /// A connection that is open.
-pub(super) struct Connected(Arc<Metrics>);
+pub(super) struct OpenConnection(Arc<Metrics>);
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.dec();
     }

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use super::authenticator::Authenticator;
-use super::body::{Taken, whole};
+use super::body::{RequestGuard, whole};
 use super::connections::Busy;
 use super::metered::MeteredService;
 use super::metrics::{self, HttpEndpoint, Metrics};
@@ -30,7 +30,7 @@ use super::tool_call;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
 use crate::json::written;
-use crate::mcp::{self, ClientIdentity, Server, Stateless, Whose, mended, read};
+use crate::mcp::{self, ClientIdentity, IdentitySource, Server, Stateless, mended, read};
 use crate::process::HostService;
 
 /// How long the host may take to say that it is ready.
@@ -64,7 +64,7 @@ impl HttpRouter {
     ) -> Self {
         let metrics = Metrics::new();
         let metered = MeteredService::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
-        let server = Server::new(Arc::new(metered), Whose::OfRequest, options);
+        let server = Server::new(Arc::new(metered), IdentitySource::OfRequest, options);
         // Hosts, origins and bodies are checked here, before a token is looked at; a second list would only differ.
         let how = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -97,7 +97,7 @@ impl HttpRouter {
         request: Request<Incoming>,
         local: std::net::SocketAddr,
         busy: Busy,
-    ) -> (HttpResponse, Taken) {
+    ) -> (HttpResponse, RequestGuard) {
         let endpoint = HttpEndpoint::at(request.uri().path());
         let mut under_way = self.metrics.begin(endpoint);
         let (parts, body) = request.into_parts();
@@ -108,7 +108,7 @@ impl HttpRouter {
         // What depends on the token must not be kept for another one.
         answer.headers_mut().entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         under_way.answered(answer.status());
-        (answer, Taken { busy, counted: Some((slot, under_way)) })
+        (answer, RequestGuard { busy, counted: Some((slot, under_way)) })
     }
 
     fn refuse(&self, refusal: HttpRefusal) -> HttpResponse {

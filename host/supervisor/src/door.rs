@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
-use crate::supervisor::Around;
+use crate::supervisor::Confinement;
 use crate::sys;
 
 /// Who waits to be let in; there is one host.
@@ -71,7 +71,7 @@ impl HostDoor {
     }
 
     /// The host's connection; `None` when who came is not the host.
-    pub fn open(&self, around: Around) -> io::Result<Option<OwnedFd>> {
+    pub fn open(&self, around: Confinement) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match self {
             Self::Outside(path) => {
@@ -79,8 +79,8 @@ impl HostDoor {
                 connect(&socket, &SocketAddrUnix::new(path)?)?;
                 // Only the host is outside of our pid namespace. Whoever is inside has no business with us.
                 let host = match around {
-                    Around::Sandbox => 0,
-                    Around::Host { host, .. } => host,
+                    Confinement::Sandbox => 0,
+                    Confinement::Host { host, .. } => host,
                 };
                 Ok((sys::peer(&socket)?.pid == host).then_some(socket))
             }

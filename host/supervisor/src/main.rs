@@ -31,21 +31,23 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use door::HostDoor;
-use local::Inside;
+use local::InnerContext;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
 use skillhost_protocol::{CORE_LIMIT, FILES_LIMIT, LOCKED_LIMIT, ProcessLimit, WORKSPACE_MODE};
-use supervisor::{Around, Supervisor};
+use supervisor::{Confinement, Supervisor};
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
-        [verb, path] if verb == "connect" => {
-            Inside { door: HostDoor::Outside(PathBuf::from(path)), oom: OomCounter::open(), around: Around::Sandbox }
-        }
+        [verb, path] if verb == "connect" => InnerContext {
+            door: HostDoor::Outside(PathBuf::from(path)),
+            oom: OomCounter::open(),
+            around: Confinement::Sandbox,
+        },
         [verb, path] if verb == "listen" => match HostDoor::inside(Path::new(path)) {
-            Ok(door) => Inside { door, oom: OomCounter::open(), around: Around::Sandbox },
+            Ok(door) => InnerContext { door, oom: OomCounter::open(), around: Confinement::Sandbox },
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
         [verb] if verb == "local" => local::enter(),
         _ => return refuse("usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | local"),
     };
-    if inside.around == Around::Sandbox && !rustix::process::getpid().is_init() {
+    if inside.around == Confinement::Sandbox && !rustix::process::getpid().is_init() {
         return refuse("the supervisor runs only as PID 1 of a sandbox: elsewhere, orphans would escape it");
     }
     if !keeper::adopts() && !rustix::process::getpid().is_init() {
@@ -65,8 +67,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(inside: Inside) -> std::io::Result<()> {
-    let Inside { door, oom, around } = inside;
+fn start(inside: InnerContext) -> std::io::Result<()> {
+    let InnerContext { door, oom, around } = inside;
     be_private()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.

@@ -59,7 +59,7 @@ enum PollToken {
 
 /// What is around a supervisor, and so whom it takes orders from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Around {
+pub enum Confinement {
     /// A sandbox of its own: whoever has a process id here is inside, and no master.
     Sandbox,
     /// This machine: its host, and the process that ends it, have process ids like everybody.
@@ -68,7 +68,7 @@ pub enum Around {
 
 pub struct Supervisor {
     door: HostDoor,
-    around: Around,
+    around: Confinement,
     signals: OwnedFd,
     oom: OomCounter,
     reserve: Reserve,
@@ -93,7 +93,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(door: HostDoor, signals: OwnedFd, oom: OomCounter, around: Around) -> Self {
+    pub fn new(door: HostDoor, signals: OwnedFd, oom: OomCounter, around: Confinement) -> Self {
         let now = Instant::now();
         Self {
             door,
@@ -289,8 +289,8 @@ impl Supervisor {
         match token {
             PollToken::Signals => {
                 let master = match self.around {
-                    Around::Sandbox => 0,
-                    Around::Host { parent, .. } => parent,
+                    Confinement::Sandbox => 0,
+                    Confinement::Host { parent, .. } => parent,
                 };
                 if sys::end_was_asked(&self.signals, Some(master)) {
                     self.end(ByeReason::Terminated);

@@ -32,9 +32,9 @@ use skillhost_api::units::quoted;
 
 pub(crate) use store::Skills;
 
-use super::approvals::{HOW, Lasting};
+use super::approvals::{HOW, SkillQuestion};
 use super::effective_grant::EffectiveGrant;
-use super::question::Injective;
+use super::question::InjectiveDigest;
 use super::{Actor, Broker, EffectRecord};
 use crate::paths::real;
 use crate::skills::Loaded;
@@ -74,14 +74,14 @@ pub(super) struct Acceptance {
 
 /// What is kept from now on, and where.
 #[derive(Debug, Clone)]
-pub(super) struct Keeps {
+pub(super) struct PendingAcceptance {
     dir: PathBuf,
     pub(super) kept: Acceptance,
 }
 
-impl Keeps {
+impl PendingAcceptance {
     /// Adds all that an approval of it is bound to.
-    pub(super) fn add_to(&self, digest: &mut Injective) -> Result<()> {
+    pub(super) fn add_to(&self, digest: &mut InjectiveDigest) -> Result<()> {
         let Self { dir, kept } = self;
         // Not when it was asked.
         let Acceptance { skill, project, component, manifest, approved: _, reach, at_ms: _ } = kept;
@@ -143,7 +143,7 @@ impl Broker {
     }
 
     /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
-    fn with_missing(&self, mut lasting: Lasting) -> Lasting {
+    fn with_missing(&self, mut lasting: SkillQuestion) -> SkillQuestion {
         let roles = self.sandboxes.roles();
         for role in lasting.keeps.kept.reach.roles.iter().filter(|role| roles.get(role).is_none()) {
             lasting.what = lasting.what.text("does not exist here", format!("role {role}"));

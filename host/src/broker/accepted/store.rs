@@ -12,10 +12,10 @@ use skillhost_api::error::Result;
 use skillhost_api::types::KeptSkill;
 use skillhost_api::units::now_ms;
 
-use super::super::approvals::{Lasting, shortened};
+use super::super::approvals::{SkillQuestion, shortened};
 use super::super::effective_grant::EffectiveGrant;
 use super::rule::{Verdict, judge};
-use super::{Acceptance, Candidate, Keeps, MAX_LISTED, real, text};
+use super::{Acceptance, Candidate, MAX_LISTED, PendingAcceptance, real, text};
 use crate::db::Db;
 use crate::skills::Loaded;
 
@@ -87,13 +87,13 @@ impl Skills {
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
         reach: impl FnOnce() -> EffectiveGrant,
-    ) -> Result<Option<(String, Lasting)>> {
+    ) -> Result<Option<(String, SkillQuestion)>> {
         let dir = real(candidate.dir)?;
         let _change = self.changes.lock().await;
         let reach = reach();
         let verdict = judge(candidate, &dir, self.read().kept.get(&dir), &reach);
         let lasts = !reach.has_places();
-        let keeps = |approved| -> Result<Keeps> {
+        let keeps = |approved| -> Result<PendingAcceptance> {
             let kept = Acceptance {
                 skill: candidate.name.to_owned(),
                 project: candidate.project.map(real).transpose()?,
@@ -103,13 +103,13 @@ impl Skills {
                 reach,
                 at_ms: now_ms(),
             };
-            Ok(Keeps { dir, kept })
+            Ok(PendingAcceptance { dir, kept })
         };
         match verdict {
             Verdict::Runs => {}
             Verdict::First => self.insert(keeps(false)?).await?,
             Verdict::Asks { kind, why, what } => {
-                return Ok(Some((why, Lasting { kind, what, keeps: keeps(true)? })));
+                return Ok(Some((why, SkillQuestion { kind, what, keeps: keeps(true)? })));
             }
         }
         if lasts {
@@ -146,7 +146,7 @@ impl Skills {
     }
 
     /// Keeps what the owner approved.
-    pub(in super::super) async fn keep(&self, keeps: Keeps) -> Result<()> {
+    pub(in super::super) async fn keep(&self, keeps: PendingAcceptance) -> Result<()> {
         let _change = self.changes.lock().await;
         self.insert(keeps).await?;
         // What was accepted before may be more than this.
@@ -154,8 +154,8 @@ impl Skills {
         Ok(())
     }
 
-    async fn insert(&self, keeps: Keeps) -> Result<()> {
-        let Keeps { dir, kept } = keeps;
+    async fn insert(&self, keeps: PendingAcceptance) -> Result<()> {
+        let PendingAcceptance { dir, kept } = keeps;
         let reach = text(&kept.reach)?;
         let oldest = {
             let state = self.read();

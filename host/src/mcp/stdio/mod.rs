@@ -67,8 +67,8 @@ pub(crate) struct Stdio {
     requests: Arc<Requests>,
     units: Arc<Semaphore>,
     /// Requests that wait until others are answered.
-    waiting: VecDeque<Waiting>,
-    direct: Direct,
+    waiting: VecDeque<QueueEntry>,
+    direct: FastPathHandler,
     /// Calls on the fast path.
     calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Requests that are to be ended.
@@ -116,16 +116,16 @@ enum StdioPhase {
 }
 
 /// What makes a call on the fast path, once the protocol has begun.
-type Direct = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
+type FastPathHandler = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
 
 /// A request.
-enum Waits {
+enum QueuedRequest {
     Call(Box<ToolCall>),
     Message(Box<ClientJsonRpcMessage>),
 }
 
-struct Waiting {
-    request: Waits,
+struct QueueEntry {
+    request: QueuedRequest,
     id: RequestId,
     units: u32,
     bytes: usize,
@@ -175,7 +175,7 @@ impl Stdio {
             requests: Arc::default(),
             units: Arc::new(Semaphore::new(MAX_UNITS as usize)),
             waiting: VecDeque::new(),
-            direct: Direct::default(),
+            direct: FastPathHandler::default(),
             calls: FuturesUnordered::new(),
             ending: Vec::new(),
             reply: None,
@@ -187,7 +187,7 @@ impl Stdio {
     }
 
     /// To be set to what makes calls on the fast path.
-    fn direct(&self) -> Direct {
+    fn direct(&self) -> FastPathHandler {
         Arc::clone(&self.direct)
     }
 
@@ -199,7 +199,7 @@ impl Stdio {
                     && let Some(call) = ToolCall::read(self.lines.line())
                 {
                     let id = call.id.clone();
-                    self.request(id, false, Waits::Call(Box::new(call)));
+                    self.request(id, false, QueuedRequest::Call(Box::new(call)));
                     return None;
                 }
                 read(self.lines.line())
@@ -237,12 +237,12 @@ impl Stdio {
         };
         let id = request.id.clone();
         let endless = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
-        self.request(id, endless, Waits::Message(message));
+        self.request(id, endless, QueuedRequest::Message(message));
         None
     }
 
     /// Has a request wait for its turn.
-    fn request(&mut self, id: RequestId, endless: bool, request: Waits) {
+    fn request(&mut self, id: RequestId, endless: bool, request: QueuedRequest) {
         let asked = PendingRequest { since: self.quiet, endless, counts: None, running: None };
         self.state = StdioPhase::Open;
         {
@@ -257,7 +257,7 @@ impl Stdio {
         }
         let bytes = self.lines.line().len() + OVERHEAD;
         let units = u32::try_from(1 + bytes / UNIT).unwrap_or(u32::MAX);
-        self.waiting.push_back(Waiting { request, id, units, bytes });
+        self.waiting.push_back(QueueEntry { request, id, units, bytes });
     }
 
     /// Starts the first request that waits; gives it on where it is the SDK's.
@@ -267,8 +267,8 @@ impl Stdio {
         let asked = all.get_mut(&first.id)?;
         asked.counts = Some(counts);
         let call = match first.request {
-            Waits::Message(message) => return Some(*message),
-            Waits::Call(call) => self.direct.get()?(*call),
+            QueuedRequest::Message(message) => return Some(*message),
+            QueuedRequest::Call(call) => self.direct.get()?(*call),
         };
         let (output, requests) = (Arc::clone(&self.output), Arc::clone(&self.requests));
         let (call, running) = abortable(async move {
@@ -297,7 +297,7 @@ impl Stdio {
     }
 
     /// The next message, or none for now.
-    async fn next(&mut self) -> Result<Option<ClientJsonRpcMessage>, Over> {
+    async fn next(&mut self) -> Result<Option<ClientJsonRpcMessage>, EndOfInput> {
         if let Some(id) = self.ending.pop() {
             self.forget(&id);
             let param = CancelledNotificationParam::new(Some(id), Some("the client has left".into()));
@@ -307,7 +307,7 @@ impl Stdio {
         let ended = match self.state {
             StdioPhase::New | StdioPhase::Open => false,
             StdioPhase::Ended => true,
-            StdioPhase::Left => return Err(Over),
+            StdioPhase::Left => return Err(EndOfInput),
         };
         let first = self.waiting.front().map(|waiting| waiting.units);
         let room = self.waiting.iter().map(|waiting| waiting.bytes).sum::<usize>() < MAX_WAITING;
@@ -320,23 +320,23 @@ impl Stdio {
         let Self { lines, output, units, reply, replying, calls, .. } = self;
         let happened = tokio::select! {
             biased;
-            () = output.gone() => Happened::Left,
-            () = output.stuck(STUCK), if ended => Happened::Left,
+            () = output.gone() => StdioEvent::Left,
+            () = output.stuck(STUCK), if ended => StdioEvent::Left,
             // Who does not read the answers to what cannot be read is not read either.
-            delivered = output.deliver(reply), if *replying => Happened::Replied(delivered),
+            delivered = output.deliver(reply), if *replying => StdioEvent::Replied(delivered),
             Ok(counts) = Arc::clone(units).acquire_many_owned(first.unwrap_or_default()), if first.is_some() => {
-                Happened::Room(counts)
+                StdioEvent::Room(counts)
             }
             Some(()) = calls.next() => return Ok(None),
-            line = lines.next(), if reads => Happened::Line(line),
+            line = lines.next(), if reads => StdioEvent::Line(line),
             // All that was asked has its answer.
-            Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(Over),
+            Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(EndOfInput),
         };
         match happened {
-            Happened::Left | Happened::Replied(Err(_)) => self.end(StdioPhase::Left),
-            Happened::Replied(Ok(())) => self.replying = false,
-            Happened::Room(counts) => return Ok(self.start(counts)),
-            Happened::Line(line) => {
+            StdioEvent::Left | StdioEvent::Replied(Err(_)) => self.end(StdioPhase::Left),
+            StdioEvent::Replied(Ok(())) => self.replying = false,
+            StdioEvent::Room(counts) => return Ok(self.start(counts)),
+            StdioEvent::Line(line) => {
                 self.no_longer_quiet();
                 return Ok(self.take(line));
             }
@@ -356,7 +356,7 @@ impl Stdio {
 }
 
 /// What was waited for.
-enum Happened {
+enum StdioEvent {
     Left,
     Replied(io::Result<()>),
     Room(OwnedSemaphorePermit),
@@ -364,7 +364,7 @@ enum Happened {
 }
 
 /// Nothing more comes.
-struct Over;
+struct EndOfInput;
 
 /// Which request a message cancels.
 fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
@@ -404,7 +404,7 @@ impl Transport<RoleServer> for Stdio {
             match self.next().await {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
-                Err(Over) => return None,
+                Err(EndOfInput) => return None,
             }
         }
     }

@@ -42,9 +42,9 @@ use super::{
 };
 use crate::sandbox::images::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
-use body::Control;
+use body::ControlMount;
 use endpoint::EngineEndpoint;
-use route::Sight;
+use route::FileVisibility;
 pub use route::TransportChoice;
 
 /// For a question: version, info, inspect, list.
@@ -77,7 +77,7 @@ pub struct DockerBackend {
 struct EngineClient {
     api: Api,
     info: SystemInfo,
-    sight: OnceCell<Sight>,
+    sight: OnceCell<FileVisibility>,
     /// The volume with the supervisor in it.
     supervisor: OnceCell<String>,
 }
@@ -163,9 +163,9 @@ impl DockerBackend {
         let control = match spec.transport {
             Transport::Socket => {
                 spec.control = mounts::check(&spec.control, self.endpoint.socket())?;
-                Control::Directory(&spec.control)
+                ControlMount::Directory(&spec.control)
             }
-            Transport::Bridge => Control::Volume(self.supervisor_volume(client, &spec.image).await?),
+            Transport::Bridge => ControlMount::Volume(self.supervisor_volume(client, &spec.image).await?),
         };
         if let Workspace::Volume { volume } = &spec.workspace {
             self.workspace_volume(client, volume, &spec).await?;

@@ -6,11 +6,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, open, statat};
 use skillhost_protocol::{FileDone, ListedFile, Notes, record};
 
-use super::{Result, Who, done, file_stat, output};
+use super::{Result, UserId, done, file_stat, output};
 use crate::sys;
 
 /// Sends at most `max` entries, in the order in which the directory has them; the answer counts all.
-pub fn perform(who: Who, path: &Path, max: u32) -> Result<FileDone> {
+pub fn perform(who: UserId, path: &Path, max: u32) -> Result<FileDone> {
     let failed = |error: rustix::io::Errno| who.error("list", path.display(), error);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(path, flags, Mode::empty()).map_err(failed)?;

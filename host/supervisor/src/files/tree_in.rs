@@ -17,10 +17,10 @@ use skillhost_protocol::{FileDone, FileError, FileErrorKind, ProtocolError};
 
 use super::input::TermWatch;
 use super::place::{self, Destination, PendingFile};
-use super::{Notes, Result, Who, done, invalid};
+use super::{Notes, Result, UserId, done, invalid};
 
 struct TreeBuilder<'a> {
-    who: Who,
+    who: UserId,
     root: &'a Path,
     /// The root's directory, once the stream has said that the root is one.
     dir: Option<OwnedFd>,
@@ -30,7 +30,7 @@ struct TreeBuilder<'a> {
     bytes: u64,
 }
 
-pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
+pub fn perform(who: UserId, root: &Path, socket: OwnedFd) -> Result<FileDone> {
     let mut builder = TreeBuilder { who, root, dir: None, file: None, began: false, files: 0, bytes: 0 };
     let watch = TermWatch::new();
     let mut tree = TreeReceiver::new(socket);

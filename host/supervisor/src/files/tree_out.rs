@@ -14,15 +14,15 @@ use skillhost_protocol::stream::TreeSender;
 use skillhost_protocol::tree::{EntryKind, TreeEntry};
 use skillhost_protocol::{FileDone, FileError};
 
-use super::{Notes, Result, Who, done, invalid, open_regular};
+use super::{Notes, Result, UserId, done, invalid, open_regular};
 use crate::sys;
 
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
 const MAX_DEPTH: usize = 100;
 const CHUNK: usize = 64 * 1024;
 
-struct Sender {
-    who: Who,
+struct TreeWalker {
+    who: UserId,
     tree: TreeSender<OwnedFd>,
     chunk: Vec<u8>,
     notes: Notes,
@@ -30,15 +30,15 @@ struct Sender {
     bytes: u64,
 }
 
-struct Level {
+struct OpenDirectory {
     dir: OwnedFd,
     path: Vec<u8>,
     names: std::vec::IntoIter<CString>,
 }
 
-pub fn perform(who: Who, root: &Path, socket: OwnedFd, framed: bool) -> Result<FileDone> {
+pub fn perform(who: UserId, root: &Path, socket: OwnedFd, framed: bool) -> Result<FileDone> {
     let tree = TreeSender::new(socket);
-    let mut sender = Sender {
+    let mut sender = TreeWalker {
         who,
         tree: if framed { tree.by_bytes() } else { tree },
         chunk: vec![0; CHUNK],
@@ -70,10 +70,10 @@ pub fn perform(who: Who, root: &Path, socket: OwnedFd, framed: bool) -> Result<F
     Ok(done(root, sender.files, sender.bytes, sender.notes))
 }
 
-impl Sender {
+impl TreeWalker {
     fn walk(&mut self, dir: OwnedFd, root: &Path) -> Result<()> {
         let names = names(&dir).map_err(|error| self.who.error("read", root.display(), error))?;
-        let mut levels = vec![Level { dir, path: Vec::new(), names }];
+        let mut levels = vec![OpenDirectory { dir, path: Vec::new(), names }];
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.next() else {
                 levels.pop();
@@ -85,7 +85,7 @@ impl Sender {
             }
             path.extend_from_slice(name.as_bytes());
             match self.visit(&level.dir, &name, &path, root) {
-                Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(Level { dir, path, names }),
+                Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(OpenDirectory { dir, path, names }),
                 Ok(Some(_)) => self.leave_out(&path, "it is too deep"),
                 Ok(None) => {}
                 Err(TreeOutError::Entry(error)) => self.leave_out(&path, &crate::leader::plain(&error.into())),
@@ -167,7 +167,7 @@ impl Sender {
     }
 }
 
-fn unsent(who: Who, error: StreamError) -> FileError {
+fn unsent(who: UserId, error: StreamError) -> FileError {
     match error {
         StreamError::Io(error) => who.error("write", "the stream to the host", error),
         StreamError::Protocol(error) => invalid(format!("the tree cannot be sent: {}", error.0)),

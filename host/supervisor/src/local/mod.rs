@@ -26,7 +26,7 @@ use skillhost_protocol::local::{LocalSpec, MAX_SPEC, SetupStage, Users};
 
 use crate::door::HostDoor;
 use crate::procs::OomCounter;
-use crate::supervisor::Around;
+use crate::supervisor::Confinement;
 use crate::{leader, sys};
 
 /// The namespaces besides those of users and mounts.
@@ -74,15 +74,15 @@ fn say(line: &str) {
 }
 
 /// What the inner process goes on with.
-pub struct Inside {
+pub struct InnerContext {
     /// The host's socket.
     pub door: HostDoor,
     pub oom: OomCounter,
-    pub around: Around,
+    pub around: Confinement,
 }
 
 /// Makes the sandbox. Returns only in its PID 1; the outer process waits here for the sandbox's end.
-pub fn enter() -> Inside {
+pub fn enter() -> InnerContext {
     match begin() {
         Ok(inside) => inside,
         Err(failure) => {
@@ -92,7 +92,7 @@ pub fn enter() -> Inside {
     }
 }
 
-fn begin() -> Result<Inside, Failure> {
+fn begin() -> Result<InnerContext, Failure> {
     let spec = read_spec().map_err(|error| Failure::new(SetupStage::Spec, "the order", error))?;
     if spec.bare {
         return bare(spec);
@@ -211,7 +211,7 @@ fn wait_for_the_end(inner: i32, end: Signal) {
 
 // --- inside
 
-fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<Inside, Failure> {
+fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<InnerContext, Failure> {
     let mut socket = File::from(socket);
     unshare(UnshareFlags::NEWNS).map_err(|error| Failure::new(SetupStage::Namespaces, "a mount namespace", error))?;
     rustix::system::sethostname(b"sandbox").map_err(|error| Failure::new(SetupStage::Namespaces, "its name", error))?;
@@ -225,7 +225,7 @@ fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<Inside, Failure> {
     limit(&spec);
     filter::confine().map_err(|error| Failure::new(SetupStage::Filter, "the filter of system calls", error))?;
     ready(&spec, socket, Signal::KILL)?;
-    Ok(Inside { door: HostDoor::Outside(spec.socket.into()), oom, around: Around::Sandbox })
+    Ok(InnerContext { door: HostDoor::Outside(spec.socket.into()), oom, around: Confinement::Sandbox })
 }
 
 /// Ties this process to the outer one, and says that it is ready.
@@ -247,7 +247,7 @@ fn ready(spec: &LocalSpec, mut socket: File, end: Signal) -> Result<(), Failure>
 
 /// No sandbox: the same two processes, and a supervisor that adopts orphans in the place of a PID 1. Its tree ends with it
 /// as long as nobody kills it, which a command of its own user can do; that is what "no isolation" means.
-fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
+fn bare(spec: LocalSpec) -> Result<InnerContext, Failure> {
     let failed = |what: &str, error: io::Error| Failure::new(SetupStage::Privileges, what, error);
     let host = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -263,7 +263,7 @@ fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
     let oom = OomCounter::at(spec.oom_counter.as_deref());
     limit(&spec);
     ready(&spec, File::from(theirs), Signal::TERM)?;
-    Ok(Inside { door: HostDoor::Outside(spec.socket.into()), oom, around: Around::Host { host, parent } })
+    Ok(InnerContext { door: HostDoor::Outside(spec.socket.into()), oom, around: Confinement::Host { host, parent } })
 }
 
 fn ask(socket: &mut File, word: u8, expected: u8) -> io::Result<()> {

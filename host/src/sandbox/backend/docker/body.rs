@@ -24,7 +24,7 @@ const BRIDGE_DIR: &str = "/.skillhost-bridge";
 
 /// Where the supervisor comes from, and so how it is reached.
 #[derive(Debug, Clone, Copy)]
-pub enum Control<'a> {
+pub enum ControlMount<'a> {
     /// This directory of the host, with the host's socket beside it.
     Directory(&'a Path),
     /// This volume of the engine; it listens inside.
@@ -32,7 +32,7 @@ pub enum Control<'a> {
 }
 
 /// The body of the create call.
-pub fn container(spec: &SandboxSpec, control: Control<'_>) -> ContainerCreateBody {
+pub fn container(spec: &SandboxSpec, control: ControlMount<'_>) -> ContainerCreateBody {
     let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
     let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
     let mut tmpfs = temporary(spec);
@@ -41,8 +41,8 @@ pub fn container(spec: &SandboxSpec, control: Control<'_>) -> ContainerCreateBod
         Workspace::Volume { volume: name } => volume(name, WORKSPACE, false),
     };
     let (control, verb, socket) = match control {
-        Control::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
-        Control::Volume(name) => {
+        ControlMount::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
+        ControlMount::Volume(name) => {
             tmpfs.insert(BRIDGE_DIR.to_owned(), "rw,noexec,nosuid,nodev,mode=0700,size=64k".to_owned());
             (volume(name, CONTROL, true), "listen", BRIDGE_SOCKET.to_owned())
         }

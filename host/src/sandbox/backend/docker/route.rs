@@ -22,7 +22,7 @@ use super::super::{ImageId, Route, Transport};
 use super::body::bind;
 use super::{ASK, DockerBackend, EngineClient, force};
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// Where a probe's directory is seen.
 const PROBE: &str = "/.skillhost-probe";
@@ -46,7 +46,7 @@ pub enum TransportChoice {
 
 /// Whether the engine sees this machine's files, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct FileVisibility {
     pub shared: bool,
     pub why: String,
 }
@@ -70,7 +70,7 @@ impl DockerBackend {
             let why = "`[engine] transport = \"bridge\"` says so".to_owned();
             return Ok(Route { transport: Transport::Bridge, shares_files: false, why });
         }
-        let Sight { shared, why } = self.sight(client, image).await?;
+        let FileVisibility { shared, why } = self.sight(client, image).await?;
         if choice == TransportChoice::Socket {
             return match shared {
                 true => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
@@ -92,13 +92,13 @@ impl DockerBackend {
         }
     }
 
-    async fn sight(&self, client: &EngineClient, image: Option<&ImageId>) -> Result<Sight> {
+    async fn sight(&self, client: &EngineClient, image: Option<&ImageId>) -> Result<FileVisibility> {
         if let Some(why) = self.elsewhere(client) {
-            return Ok(Sight { shared: false, why });
+            return Ok(FileVisibility { shared: false, why });
         }
         let (Some(image), Some(state_dir)) = (image, &self.state_dir) else {
             let why = "the engine is on this machine; whether it sees our files is tried once it has an image".into();
-            return Ok(Sight { shared: true, why });
+            return Ok(FileVisibility { shared: true, why });
         };
         client.sight.get_or_try_init(|| self.look(client, image, state_dir)).await.cloned()
     }
@@ -117,21 +117,22 @@ impl DockerBackend {
         Some(format!("it gives its containers users of their own ({own})"))
     }
 
-    async fn look(&self, client: &EngineClient, image: &ImageId, state_dir: &Path) -> Result<Sight> {
+    async fn look(&self, client: &EngineClient, image: &ImageId, state_dir: &Path) -> Result<FileVisibility> {
         let marker = state_dir.join("engines").join(self.name_of(client, state_dir));
-        let shared = |why: &str| Ok(Sight { shared: true, why: why.to_owned() });
+        let shared = |why: &str| Ok(FileVisibility { shared: true, why: why.to_owned() });
         if marker.exists() {
             return shared("the engine has shown before that it sees this machine's files");
         }
         match self.try_sight(client, image, state_dir).await? {
             None => {
-                let kept = private::directory(&state_dir.join("engines")).and_then(|()| Ok(fs::write(&marker, "")?));
+                let kept =
+                    private_dir::directory(&state_dir.join("engines")).and_then(|()| Ok(fs::write(&marker, "")?));
                 if let Err(error) = kept {
                     tracing::warn!("{}: {error}", marker.display());
                 }
                 shared("the engine has shown that it sees this machine's files")
             }
-            Some(why) => Ok(Sight { shared: false, why }),
+            Some(why) => Ok(FileVisibility { shared: false, why }),
         }
     }
 

@@ -78,11 +78,11 @@ pub struct LocalBackend {
 struct LocalSandbox {
     id: String,
     init_pid: i32,
-    outer: tokio::sync::Mutex<Outer>,
+    outer: tokio::sync::Mutex<OuterProcess>,
 }
 
 /// Its process outside.
-struct Outer {
+struct OuterProcess {
     child: Child,
     /// Closing it ends the sandbox.
     life_line: Option<ChildStdin>,
@@ -277,7 +277,7 @@ impl LocalBackend {
         order: &LocalSpec,
         env: &BTreeMap<String, String>,
         cgroup: Option<Cgroup>,
-    ) -> Result<(Outer, i32)> {
+    ) -> Result<(OuterProcess, i32)> {
         let mut command = Command::new(program);
         command
             // Not where it lies, which is nobody's business inside.
@@ -305,7 +305,7 @@ impl LocalBackend {
                 Error::unavailable(format!("the supervisor cannot be put into its control group: {error}"))
             })?;
         }
-        let mut outer = Outer { child, life_line: None, cgroup };
+        let mut outer = OuterProcess { child, life_line: None, cgroup };
         let asked = async {
             let bytes = postcard::to_stdvec(order).map_err(|error| Error::other(error.to_string()))?;
             let len = u32::try_from(bytes.len()).map_err(|error| Error::other(error.to_string()))?;
@@ -394,7 +394,7 @@ async fn spawn(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-impl Outer {
+impl OuterProcess {
     /// Ends the sandbox; `false` when its processes are not gone in time.
     async fn end(&mut self) -> bool {
         drop(self.life_line.take());

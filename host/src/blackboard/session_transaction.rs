@@ -9,12 +9,12 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use serde_json::{Map, Value};
 use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 
-use super::watch::Weighed;
-use super::{BlackboardLimits, Eviction, Totals, Write};
+use super::watch::SizedEvent;
+use super::{BlackboardLimits, Eviction, Totals, WriteRequest};
 
 /// Which room an entry is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Partition {
     /// What agents write.
     Values = 0,
     /// What the host writes of an exec.
@@ -34,7 +34,7 @@ pub(super) enum WriteRefusal {
 
 /// An entry that was written.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct WrittenEntry {
     pub(super) created_at_ms: u64,
     pub(super) created_by: String,
     pub(super) expires_at_ms: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) struct SessionTransaction<'a> {
     event: u64,
     values: Usage,
     streams: Usage,
-    told: Vec<Weighed>,
+    told: Vec<SizedEvent>,
 }
 
 /// What is known of an entry without its value.
@@ -64,7 +64,7 @@ struct EntryMetadata {
     key: String,
     version: u64,
     bytes: u64,
-    room: Room,
+    room: Partition,
     expires_at_ms: Option<u64>,
     created_at_ms: u64,
     created_by: String,
@@ -80,7 +80,7 @@ fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryMetadata> {
         key: row.get(0)?,
         version: row.get(1)?,
         bytes: row.get(2)?,
-        room: if row.get::<_, u8>(3)? == Room::Streams as u8 { Room::Streams } else { Room::Values },
+        room: if row.get::<_, u8>(3)? == Partition::Streams as u8 { Partition::Streams } else { Partition::Values },
         expires_at_ms: row.get(4)?,
         created_at_ms: row.get(5)?,
         created_by: row.get(6)?,
@@ -117,7 +117,7 @@ impl<'a> SessionTransaction<'a> {
     }
 
     /// Writes what was counted; the answer is what happened, for those who watch.
-    pub(super) fn close(self) -> rusqlite::Result<Vec<Weighed>> {
+    pub(super) fn close(self) -> rusqlite::Result<Vec<SizedEvent>> {
         if !self.told.is_empty() {
             self.transaction
                 .prepare_cached("INSERT OR REPLACE INTO board_sessions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
@@ -136,11 +136,11 @@ impl<'a> SessionTransaction<'a> {
     /// Writes an entry, whose value is `text` as JSON.
     pub(super) fn put(
         &mut self,
-        room: Room,
+        room: Partition,
         agent: &str,
-        write: Write,
+        write: WriteRequest,
         text: &str,
-    ) -> rusqlite::Result<Result<Placed, WriteRefusal>> {
+    ) -> rusqlite::Result<Result<WrittenEntry, WriteRefusal>> {
         let mut before = self.known(&write.key)?;
         if let Some(expired) = before.take_if(|known| known.expires_at_ms.is_some_and(|at| at <= self.now)) {
             self.remove(expired, BlackboardChange::Expire, None)?;
@@ -162,7 +162,7 @@ impl<'a> SessionTransaction<'a> {
         if bytes > self.limits.max_bytes {
             return Ok(Err(WriteRefusal::TooLarge(bytes)));
         }
-        let keeps = room == Room::Values && self.limits.eviction == Eviction::Refuse;
+        let keeps = room == Partition::Values && self.limits.eviction == Eviction::Refuse;
         let grows = old_entries == 0 || bytes > old_bytes;
         if keeps && grows && (after.entries > self.limits.max_entries || after.bytes > self.limits.max_bytes) {
             return Ok(Err(WriteRefusal::Full));
@@ -214,9 +214,9 @@ impl<'a> SessionTransaction<'a> {
             metadata: write.metadata,
             dropped: 0,
         });
-        self.told.push(Weighed { event: event.clone(), bytes: text.len() });
+        self.told.push(SizedEvent { event: event.clone(), bytes: text.len() });
         self.make_room(room, &event.key)?;
-        Ok(Ok(Placed { created_at_ms, created_by, expires_at_ms, event }))
+        Ok(Ok(WrittenEntry { created_at_ms, created_by, expires_at_ms, event }))
     }
 
     /// Deletes an entry. The answer is the version that it had.
@@ -259,10 +259,10 @@ impl<'a> SessionTransaction<'a> {
         self.transaction.prepare_cached("DELETE FROM board_streams WHERE exec_id = ?1")?.execute([exec_id]).map(drop)
     }
 
-    fn usage(&mut self, room: Room) -> &mut Usage {
+    fn usage(&mut self, room: Partition) -> &mut Usage {
         match room {
-            Room::Values => &mut self.values,
-            Room::Streams => &mut self.streams,
+            Partition::Values => &mut self.values,
+            Partition::Streams => &mut self.streams,
         }
     }
 
@@ -274,7 +274,7 @@ impl<'a> SessionTransaction<'a> {
     }
 
     /// Lets the entries go that were not used for longest, but never `keep`, which was just written.
-    fn make_room(&mut self, room: Room, keep: &str) -> rusqlite::Result<()> {
+    fn make_room(&mut self, room: Partition, keep: &str) -> rusqlite::Result<()> {
         loop {
             let usage = *self.usage(room);
             if usage.entries <= self.limits.max_entries && usage.bytes <= self.limits.max_bytes {
@@ -315,7 +315,7 @@ impl<'a> SessionTransaction<'a> {
             metadata: serde_json::from_str(&known.metadata).unwrap_or_else(|_| Map::new()),
             dropped: 0,
         };
-        self.told.push(Weighed { event: Arc::new(event), bytes: 0 });
+        self.told.push(SizedEvent { event: Arc::new(event), bytes: 0 });
         Ok(())
     }
 }
