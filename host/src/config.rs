@@ -49,15 +49,15 @@ pub struct Config {
     pub durability: Durability,
     /// What one agent may hold at once.
     pub quota: QuotaLimits,
-    /// Sandboxes.
+    /// `[sandbox]`: defaults and ceilings of sandboxes.
     pub sandbox: SandboxConfig,
-    /// The blackboard.
+    /// `[blackboard]`: limits of the blackboard.
     pub blackboard: BlackboardConfig,
-    /// The audit log.
+    /// `[audit]`: the audit log.
     pub audit: AuditConfig,
     /// The container engine that `DOCKER_HOST` names.
     pub engine: EngineConfig,
-    /// The door for clients that come over HTTP.
+    /// `[http]`: the server for clients that come over HTTP.
     pub http: HttpConfig,
     /// How many sandboxes of each role are made in advance, with the default limits and no network (default: none). They use
     /// memory while they wait, and serve sessions that have no workspace yet.
@@ -234,11 +234,11 @@ pub enum Isolation {
     /// The kernel's namespaces and a filter of system calls; refused where they cannot be had.
     #[default]
     Namespaces,
-    /// Nothing.
+    /// No isolation: commands run as the host's user.
     None,
 }
 
-/// Local sandboxes.
+/// `[local]`: settings of local sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct LocalConfig {
@@ -295,9 +295,9 @@ impl Default for Policy {
 pub struct SkillPolicy {
     /// Nobody can run it, and agents are not shown it (default: false).
     pub disabled: bool,
-    /// Roles.
+    /// The roles that the skill may use.
     pub roles: Option<Vec<String>>,
-    /// Networks.
+    /// The networks that the skill may use.
     pub network: Option<Vec<Network>>,
     /// Host roots that it may copy in from.
     pub copy_in: Option<Vec<String>>,

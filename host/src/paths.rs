@@ -39,13 +39,13 @@ struct Mount {
     shows: FileSystemLocation,
 }
 
-/// A directory's place in its file system, which no link and no mount changes.
+/// A directory's location in its file system, which no link and no mount changes.
 struct FileSystemLocation {
     device: Vec<u8>,
     path: PathBuf,
 }
 
-/// A directory, whatever its path.
+/// Device and inode of a directory, the same by every path.
 type DirectoryId = (u64, u64);
 
 fn identity(path: &Path) -> Option<DirectoryId> {
@@ -53,7 +53,7 @@ fn identity(path: &Path) -> Option<DirectoryId> {
 }
 
 impl Mounts {
-    /// As they are now.
+    /// Reads the mounts as they are now.
     pub(crate) fn now() -> Self {
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         Self(table.split(|byte| *byte == b'\n').filter_map(Mount::read).collect())

@@ -20,7 +20,7 @@ const OTHERS: u32 = 0o077;
 /// With these bits others can have written something.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A directory of ours.
+/// A directory that only the host's user can write to.
 #[derive(Debug)]
 pub(crate) struct PrivateDir {
     path: PathBuf,

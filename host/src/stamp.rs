@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Stat, fstat, statat};
 /// steps of seconds, and a second change within one step leaves the stamp as it is.
 pub const SETTLED: Duration = Duration::from_secs(3);
 
-/// What tells whether a file has changed, without reading it.
+/// Tells whether a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     device: u64,
@@ -24,7 +24,7 @@ pub struct FileStamp {
 }
 
 impl FileStamp {
-    /// Of an open file.
+    /// The stamp of an open file.
     pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::new(&fstat(file)?))
     }

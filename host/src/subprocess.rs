@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 use skillhost_api::error::{Error, Result};
 
-/// What a process may use.
+/// The memory and time that a subprocess may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessBounds {
     /// Memory that it writes to, in MiB.
@@ -26,7 +26,7 @@ pub struct ProcessBounds {
     pub wall: Duration,
 }
 
-/// A process that came to its end.
+/// The output and exit status of a subprocess.
 #[derive(Debug)]
 pub(crate) struct SubprocessOutput {
     /// What it wrote to the one of its outputs that is a pipe.

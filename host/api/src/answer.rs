@@ -19,13 +19,14 @@ pub struct Answer {
     given: AnswerContent,
 }
 
+/// The answer itself: a value of this process, or JSON.
 enum AnswerContent {
     Here(Box<dyn AnswerValue>),
     /// As JSON.
     Received(Bytes),
 }
 
-/// An answer that is in this process yet.
+/// A typed answer that has not left this process.
 trait AnswerValue: Erased + Send {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
@@ -59,7 +60,7 @@ impl Answer {
         self.failed
     }
 
-    /// As JSON.
+    /// The answer as JSON.
     pub fn json(self) -> Result<Bytes> {
         match self.given {
             AnswerContent::Here(answer) => serde_json::to_vec(&AsJson(&*answer)).map(Bytes::from).map_err(unwritten),
@@ -75,7 +76,7 @@ impl Answer {
         }
     }
 
-    /// As what it is.
+    /// Reads the answer as its type.
     pub fn read<T: DeserializeOwned + 'static>(self) -> Result<T> {
         match self.given {
             AnswerContent::Here(answer) => match answer.into_any().downcast() {
@@ -87,6 +88,7 @@ impl Answer {
     }
 }
 
+/// Serializes a typed answer.
 struct AsJson<'a>(&'a dyn AnswerValue);
 
 impl Serialize for AsJson<'_> {

@@ -30,7 +30,7 @@ pub struct Approval {
     pub approved: bool,
 }
 
-/// One thing that the owner has to know before they say yes.
+/// One fact that the owner needs before they approve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalField {
     /// What it is: `command`, `directory`, `environment` …
@@ -57,7 +57,7 @@ impl Approval {
     }
 }
 
-/// What is asked.
+/// The kind of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalKind {

@@ -9,7 +9,7 @@ use crate::types::Event;
 /// Bytes that are streamed at once of what is there as a whole.
 const PIECE: usize = 256 << 10;
 
-/// What a call gives before its answer.
+/// A piece of what a call gives before its answer: an event, or output bytes.
 #[derive(Debug, Clone)]
 pub enum CallOutput {
     /// Progress and the like.

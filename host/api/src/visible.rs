@@ -64,7 +64,7 @@ fn is_mark(c: char) -> bool {
     !c.is_ascii() && shows(c) && c.escape_debug().len() > 1
 }
 
-/// Whether each character shows where it stands, for one after another.
+/// Decides for one character after another whether it shows where it stands.
 #[derive(Default)]
 struct VisibilityScan {
     marks: usize,

@@ -41,7 +41,7 @@ const MAX_HELLO: usize = 8 << 10;
 
 const HEADER: usize = 5;
 
-/// What a frame carries.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// To the host: a `Call` as JSON.
@@ -96,7 +96,7 @@ impl FrameKind {
 pub struct Frame {
     /// What it carries.
     pub kind: FrameKind,
-    /// That.
+    /// The bytes of the payload.
     pub payload: Bytes,
 }
 
@@ -158,7 +158,7 @@ impl Hello {
         self.skillhost == env!("CARGO_PKG_VERSION") && self.api == API
     }
 
-    /// As a line.
+    /// The hello as one line of JSON.
     pub fn line(&self) -> Result<Bytes> {
         let mut line = serde_json::to_vec(self).map_err(|error| Error::other(error.to_string()))?;
         line.push(b'\n');

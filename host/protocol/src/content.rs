@@ -66,14 +66,14 @@ pub fn check(file: impl AsFd) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// What comes next of a file.
+/// The next piece of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentPiece {
     /// So many bytes, which were read.
     Data(usize),
     /// So many zeros, which take no room and were not read.
     Hole(u64),
-    /// Nothing.
+    /// The end of the file.
     End,
 }
 
@@ -164,7 +164,7 @@ pub struct Copying<'a> {
     way: CopyMethod,
 }
 
-/// How a file's data is copied.
+/// The method by which a file's data is copied.
 #[derive(Debug)]
 enum CopyMethod {
     /// All of it at once, where both share their blocks.

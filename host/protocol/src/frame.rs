@@ -12,7 +12,7 @@ pub const MAX_DATA: usize = 64 * 1024;
 /// The most bytes of a control message: a command line and its environment as large as Linux takes them.
 pub const MAX_CONTROL: usize = 2 * 1024 * 1024;
 
-/// What a frame's payload is.
+/// The kind of a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadKind {
     /// A [`crate::ToSupervisor`] or [`crate::ToHost`].

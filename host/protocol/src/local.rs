@@ -41,7 +41,7 @@ pub struct LocalSpec {
     pub probe: bool,
 }
 
-/// What of the host is seen inside in the place that it was named by.
+/// A path of the host that is mounted in the sandbox, read-only, at the path by which it was named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostBind {
     /// How it was named, perhaps by way of symbolic links.
@@ -71,7 +71,7 @@ pub enum Users {
     },
 }
 
-/// Where the making of a sandbox failed: what the remedy depends on.
+/// The stage at which the making of a sandbox failed: what the remedy depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetupStage {
     /// The order made no sense.

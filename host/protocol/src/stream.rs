@@ -102,14 +102,14 @@ pub enum TreeItem<'a> {
     Content {
         /// What to copy from; [`content::check`] has passed it.
         file: OwnedFd,
-        /// How much of it.
+        /// The length in bytes.
         len: u64,
     },
     /// The tree is whole. A stream that ends without it was cut off.
     End,
 }
 
-/// What may follow.
+/// The state of a stream: which item may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     /// No file's content.

@@ -18,13 +18,13 @@ const HEADER: usize = 5;
 pub struct TreeEntry {
     /// Relative to the tree's root, `/` between components; checked by [`TreeEntry::components`].
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A directory.
@@ -33,7 +33,7 @@ pub enum EntryKind {
     File,
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// The target of the link, as it is written.
         target: Vec<u8>,
     },
 }

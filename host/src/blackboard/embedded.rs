@@ -26,7 +26,7 @@ use super::{
 };
 use crate::db::{Db, atomically};
 
-/// The store.
+/// The blackboard store in the host's own database.
 pub(crate) struct Embedded {
     db: Db,
     limits: Arc<BlackboardLimits>,

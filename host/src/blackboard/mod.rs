@@ -57,7 +57,7 @@ pub enum Eviction {
     Refuse,
 }
 
-/// How much there may be.
+/// Limits of a session's blackboard.
 #[derive(Debug, Clone)]
 pub(crate) struct BlackboardLimits {
     /// Entries of a session; those of its streams are counted apart, up to as many again.
@@ -72,7 +72,7 @@ pub(crate) struct BlackboardLimits {
     pub(crate) stream_ttl: Duration,
 }
 
-/// What is to be written under a key.
+/// A value to be written under a key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WriteRequest {
     pub(crate) key: String,
@@ -105,7 +105,7 @@ impl Selection {
     }
 }
 
-/// What a listing gives.
+/// One page of a listing.
 #[derive(Debug)]
 pub(crate) struct ListPage {
     pub(crate) entries: Vec<BlackboardEntry>,

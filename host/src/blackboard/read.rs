@@ -83,7 +83,7 @@ pub(super) fn there(
     Ok(found.into())
 }
 
-/// One who watches, and what is still to be told of what was there.
+/// The events of one watch: first the entries that were there, then the changes.
 pub(super) struct WatchEvents {
     db: Db,
     scope: String,

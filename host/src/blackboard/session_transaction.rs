@@ -12,7 +12,7 @@ use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 use super::watch::SizedEvent;
 use super::{BlackboardLimits, Eviction, Totals, WriteRequest};
 
-/// Which room an entry is in.
+/// The partition of a session's room that an entry counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Partition {
     /// What agents write.
@@ -21,7 +21,7 @@ pub(super) enum Partition {
     Streams = 1,
 }
 
-/// Why a write was not done.
+/// The reason why a write was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteRefusal {
     /// This version is there.
@@ -47,7 +47,7 @@ struct Usage {
     bytes: u64,
 }
 
-/// A session in a transaction. What it counted is written by [`SessionTransaction::close`].
+/// A session's entries in a transaction. What it counted is written by [`SessionTransaction::close`].
 pub(super) struct SessionTransaction<'a> {
     transaction: &'a Transaction<'a>,
     scope: &'a str,
@@ -59,7 +59,7 @@ pub(super) struct SessionTransaction<'a> {
     told: Vec<SizedEvent>,
 }
 
-/// What is known of an entry without its value.
+/// An entry without its value.
 struct EntryMetadata {
     key: String,
     version: u64,

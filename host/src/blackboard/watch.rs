@@ -28,7 +28,7 @@ pub(super) struct Hub {
     sessions: Mutex<HashMap<String, Vec<Arc<BlackboardWatcher>>>>,
 }
 
-/// One who watches.
+/// One watch: its selection, and the bounded queue of its events.
 #[derive(Debug)]
 pub(super) struct BlackboardWatcher {
     selection: Selection,
@@ -44,7 +44,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// A place among those who watch, until it is dropped.
+/// The registration of a watcher with the hub; dropping it removes the watcher.
 #[derive(Debug)]
 pub(super) struct WatchRegistration {
     hub: Arc<Hub>,

@@ -14,10 +14,10 @@ pub(crate) struct CommandTarget<'a> {
     pub(crate) exec_id: &'a str,
 }
 
-/// What became of a write to a command's standard input.
+/// The result of a write to a command's standard input.
 #[derive(Debug, Default)]
 pub(crate) struct StdinWrite {
-    /// What it was given.
+    /// The bytes that were written.
     pub(crate) bytes: u64,
     /// Whether it gets no more.
     pub(crate) closed: bool,

@@ -54,7 +54,7 @@ pub(crate) struct Audit {
     size: Arc<LogSize>,
 }
 
-/// How much there is. It is counted on the database's thread alone.
+/// The size of the log. It is counted on the database's thread alone.
 #[derive(Debug)]
 struct LogSize {
     max: u64,

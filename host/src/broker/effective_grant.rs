@@ -18,7 +18,7 @@ use crate::skills::manifest::WorkspaceAccess;
 /// What a skill may that was granted nothing.
 pub(super) const NOTHING: &str = "nothing but compute";
 
-/// What a skill may do. The default is nothing; so is what an older record does not tell.
+/// The effective grant of a skill. The default is nothing; so is what an older record does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct EffectiveGrant {
@@ -30,7 +30,7 @@ pub(crate) struct EffectiveGrant {
     pub(crate) workspace: WorkspaceAccess,
     /// Sandboxes at once.
     pub(crate) containers: u32,
-    /// Of one sandbox.
+    /// Cores of one sandbox.
     pub(crate) cpus: f64,
     pub(crate) memory_mib: u64,
     pub(crate) roles: BTreeSet<String>,
@@ -39,7 +39,7 @@ pub(crate) struct EffectiveGrant {
     pub(crate) read: BTreeSet<String>,
 }
 
-/// Where a root lies.
+/// The directory that a root means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RootLocation {
@@ -87,7 +87,7 @@ impl EffectiveGrant {
         new
     }
 
-    /// All of it in words.
+    /// The grant in words.
     pub(super) fn in_words(&self) -> String {
         let words = self.beyond(&Self::default());
         if words.is_empty() { NOTHING.into() } else { words.join("; ") }

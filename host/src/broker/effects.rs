@@ -15,7 +15,7 @@ pub(crate) struct Effects {
     asked: AtomicU64,
 }
 
-/// One too many.
+/// The refusal of one effect too many.
 pub(super) struct EffectRefusal {
     /// Whether it is the first.
     pub(super) first: bool,
@@ -23,7 +23,7 @@ pub(super) struct EffectRefusal {
 }
 
 impl Effects {
-    /// At most `limit`.
+    /// Allows at most `limit` effects.
     pub(crate) fn new(limit: u64) -> Self {
         Self { limit, asked: AtomicU64::new(0) }
     }

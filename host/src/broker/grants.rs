@@ -21,7 +21,7 @@ pub(crate) enum Grant {
     Agent(Box<LimitedGrant>),
 }
 
-/// What may be done by whom not all is allowed to. The default is nothing.
+/// The grant of an actor who is not the owner. The default is nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitedGrant {
     pub(crate) sandbox: Option<SandboxGrant>,
@@ -44,7 +44,7 @@ pub(crate) struct SandboxGrant {
     pub(crate) memory_mib: u64,
 }
 
-/// Whom a grant limits: a refusal says what would have to be changed.
+/// The kind of actor that a grant limits: a refusal says what would have to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SubjectKind {
     Skill,

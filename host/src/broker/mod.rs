@@ -69,7 +69,7 @@ pub(crate) struct Actor {
     pub(crate) grant: Arc<Grant>,
     /// The skill that asks, when one does.
     pub(crate) skill: Option<String>,
-    /// Its invocation.
+    /// The id of that skill's invocation.
     pub(crate) invocation_id: Option<String>,
     /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
     pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
@@ -103,7 +103,7 @@ impl Actor {
     }
 }
 
-/// The broker.
+/// The service through which every effect passes: it authorises, reserves, acts and records.
 pub(crate) struct Broker {
     config: Arc<Config>,
     sandboxes: Sandboxes,

@@ -48,7 +48,7 @@ pub(super) struct Processes {
     running: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// One process.
+/// A background process.
 struct BackgroundProcess {
     id: String,
     container_id: String,
@@ -63,7 +63,7 @@ struct BackgroundProcess {
     changed: watch::Sender<()>,
 }
 
-/// What is known of it.
+/// The output and the end of a process, as far as they have come.
 struct ProcessState {
     stdout: RingBuffer,
     stderr: RingBuffer,
@@ -78,7 +78,7 @@ struct ProcessEnd {
     wall_time: Duration,
 }
 
-/// A process that runs or is being started, in the count of its sandbox's.
+/// The share of one process in the count of its sandbox's, from before it starts until it is dropped.
 struct ProcessCount {
     running: Arc<Mutex<HashMap<String, usize>>>,
     container_id: String,

@@ -20,11 +20,11 @@ use crate::sandbox::spec::SandboxInfo;
 /// The most characters that a person is asked to read.
 const MAX_SHOWN: usize = 8 * 1024;
 
-/// What is to happen, in the order in which it is shown.
+/// The text of an approval: what is to happen, in the order in which it is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ApprovalText(Vec<(&'static str, Value)>);
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Text(String),

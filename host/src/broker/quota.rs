@@ -59,7 +59,7 @@ struct StoppingSandboxes {
     left: Notify,
 }
 
-/// One of them, until it is gone.
+/// Counts one sandbox as being stopped until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StoppingGuard {
     leaving: Arc<StoppingSandboxes>,

@@ -11,7 +11,7 @@ pub(super) struct RingBuffer {
     dropped: u64,
 }
 
-/// A piece of it.
+/// A slice of a ring buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RingSlice {
     pub(super) bytes: Vec<u8>,

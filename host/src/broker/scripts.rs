@@ -32,7 +32,7 @@ pub(crate) struct RunningScript {
     pub(crate) about: ScriptInfo,
 }
 
-/// Which script or template it is.
+/// The name and role of a script or template, for records and answers.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptInfo {
     script_name: Option<String>,
@@ -56,7 +56,7 @@ impl RunningScript {
     }
 }
 
-/// What is to run, and what is added to it.
+/// A script or template, ready to run.
 struct PreparedRun {
     asked: Asked,
     /// As it was written.

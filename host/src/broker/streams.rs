@@ -45,7 +45,7 @@ pub(super) struct Publishing {
     ended: oneshot::Receiver<Result<()>>,
 }
 
-/// How a command ended, as its stream says.
+/// The end of a command, as its stream says it.
 #[derive(Debug)]
 pub(super) struct StreamEnd {
     /// None where nobody knows it.
@@ -240,7 +240,7 @@ impl Publishing {
     }
 }
 
-/// The task's half.
+/// Writes a stream to the blackboard: the task's half of it.
 struct Writer {
     store: Arc<dyn BlackboardStore>,
     stream: PublishedExec,

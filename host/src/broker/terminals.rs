@@ -14,7 +14,7 @@ use skillhost_api::units::quoted;
 use super::{Actor, Broker};
 use crate::sandbox::link::ExecControl;
 
-/// They.
+/// The terminals that are open.
 #[derive(Default)]
 pub(super) struct Terminals {
     table: TerminalTable,
@@ -28,7 +28,7 @@ struct OpenTerminal {
     control: ExecControl,
 }
 
-/// One of them, for as long as its command runs.
+/// A terminal's entry in the table, removed when this is dropped.
 pub(super) struct TerminalEntry {
     table: TerminalTable,
     exec_id: String,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Chunk;
 
-/// Which stream a chunk is of.
+/// The stream that a chunk is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutputStream {
     Stdout,

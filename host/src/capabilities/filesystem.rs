@@ -215,7 +215,7 @@ async fn create_directory_at(
     .await
 }
 
-/// How a file is asked for.
+/// The options with which a file is opened.
 struct OpenRequest {
     options: OpenOptions,
     creates: bool,

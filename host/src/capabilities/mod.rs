@@ -2,7 +2,7 @@
 //! [`filesystem`] is the part of WASI that is ours.
 //!
 //! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
-//! container's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
+//! sandbox's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
 
 mod blackboard;
 mod files;

@@ -58,15 +58,15 @@ impl Serve {
             compile_bounds: None,
         };
         // One that leaves when it is idle is no server that anybody could rely on.
-        let (mode, door) = match self.background {
+        let (mode, http_listener) = match self.background {
             true => (ServeMode::Background, None),
-            false => (ServeMode::Foreground, self.door(app)?),
+            false => (ServeMode::Foreground, self.http_listener(app)?),
         };
-        process::serve(options, mode, door).await?;
+        process::serve(options, mode, http_listener).await?;
         Ok(0)
     }
 
-    fn door(&self, app: &App) -> Result<Option<HttpListener>> {
+    fn http_listener(&self, app: &App) -> Result<Option<HttpListener>> {
         let Config { http: config, mcp, .. } = Config::find(app.global.config()?.as_deref())?;
         let listen = match self.http {
             Some(said) => said.or(config.listen).or(Some(DEFAULT_ADDRESS)),

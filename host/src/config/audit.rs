@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Size;
 
-/// The audit log.
+/// `[audit]`: settings of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct AuditConfig {

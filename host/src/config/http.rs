@@ -1,4 +1,4 @@
-//! `[http]`: the door for clients that come over HTTP, and who is let in by it.
+//! `[http]`: the server for clients that come over HTTP, and who is let in by it.
 //!
 //! A token is known by its SHA-256 alone from here on: what is kept and compared is the digest, so neither a log nor the time
 //! that a comparison takes tells anything of the token. Files of tokens are read by who serves, not by who reads a
@@ -32,7 +32,7 @@ pub(crate) const RATE: u32 = 1_000;
 /// The SHA-256 of a token.
 pub(crate) type TokenDigest = [u8; 32];
 
-/// The door for clients that come over HTTP.
+/// `[http]`: the server for clients that come over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct HttpConfig {
@@ -144,7 +144,7 @@ struct RawToken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpToken {
     source: TokenSource,
-    /// Who calls with it.
+    /// The caller of calls made with the token.
     pub caller: Caller,
     /// The directory that its calls work in: its skills are found, and the host root `project` is this one.
     pub project: Option<PathBuf>,

@@ -29,7 +29,7 @@ struct RawScriptEnv {
 /// What gives one variable its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvProvider {
-    /// The variable.
+    /// The name of the variable.
     pub name: String,
     source: EnvSource,
     roles: Option<Vec<String>>,

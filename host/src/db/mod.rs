@@ -38,7 +38,7 @@ pub enum Durability {
     /// The death of every process.
     #[default]
     Process,
-    /// A power cut too.
+    /// A power cut as well.
     Power,
 }
 

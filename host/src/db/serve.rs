@@ -9,12 +9,12 @@ use super::disk_reserve::{DiskReserve, is_full};
 /// How many writes one transaction takes at most.
 const BATCH: usize = 256;
 
-/// Work in a transaction, whatever becomes of that.
+/// A job: work in a transaction, whether that is committed or not.
 pub(super) type DbJob = Box<dyn FnOnce(&Transaction<'_>) -> CompletedJob + Send>;
 
 type Reply = Box<dyn FnOnce(std::result::Result<(), &WriteFailure>)>;
 
-/// A job that was run.
+/// A job that was run, and who is told of its commit.
 pub(super) struct CompletedJob {
     /// Told whether the transaction was committed.
     pub(super) reply: Reply,
@@ -22,7 +22,7 @@ pub(super) struct CompletedJob {
     pub(super) was_full: bool,
 }
 
-/// Why something was not written.
+/// The reason why something was not written.
 #[derive(Debug, Clone)]
 pub(super) struct WriteFailure {
     pub(super) why: String,

@@ -31,10 +31,10 @@ const MAX_SAID: u64 = 16 * 1024;
 /// How much of it is passed on where it is no error of ours.
 const MAX_LINE: usize = 500;
 
-/// Compiles elsewhere.
+/// Compiles components in a subprocess.
 #[derive(Debug, Clone)]
 pub(crate) struct Compiler {
-    /// A `skillhost`.
+    /// The path of a `skillhost` program.
     pub(crate) program: PathBuf,
     pub(crate) bounds: ProcessBounds,
 }

@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
 
-/// What a store holds.
+/// The data of an invocation's Wasmtime store.
 pub(super) struct StoreData {
     wasi: WasiCtx,
     table: ResourceTable,
@@ -55,19 +55,19 @@ pub struct Preopen {
     pub write: bool,
 }
 
-/// A call.
+/// One call of one action.
 pub struct Invocation {
-    /// What runs.
+    /// The component that is called.
     pub prepared: LinkedComponent,
     /// The exported interface that holds the function; `None` for a function of the world itself.
     pub interface: Option<String>,
-    /// The function.
+    /// The exported function that is called.
     pub function: String,
     /// Its arguments.
     pub args: Vec<Val>,
     /// Whether it returns a value.
     pub returns: bool,
-    /// What it may use.
+    /// The limits of the call.
     pub limits: Limits,
     /// The workspace, when granted.
     pub workspace: Option<Preopen>,
@@ -75,7 +75,7 @@ pub struct Invocation {
     pub context: Context,
 }
 
-/// A call that came to its end.
+/// The result of an invocation.
 #[derive(Debug)]
 pub struct InvocationResult {
     /// What the function returned: one value or none.

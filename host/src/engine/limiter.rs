@@ -21,7 +21,7 @@ use wasmtime::ResourceLimiter;
 
 use super::limits::Limits;
 
-/// A limit that bit, by the name that it has in `skill.toml`.
+/// A limit that was reached, by its name in `skill.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitHit {
     Memory,

@@ -55,7 +55,7 @@ pub struct Engine {
     beginning: Semaphore,
 }
 
-/// What the invocations under way hold. Slots are the pool's; without a pool they are not counted.
+/// Resources of the engine that are in use. Slots are the pool's; without a pool they are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineUsage {
     /// Invocations.

@@ -76,7 +76,7 @@ impl Drop for Ticker {
     }
 }
 
-/// One thing that runs.
+/// Keeps the ticker running until it is dropped.
 #[derive(Debug)]
 pub(crate) struct TickerGuard {
     shared: Arc<TickerShared>,

@@ -20,7 +20,7 @@ const MAX_CATALOGUES: usize = 8;
 /// The most skills that are kept for calls.
 const MAX_SKILLS: usize = 256;
 
-/// Catalogues and skills whose files are guarded.
+/// Cache of catalogues and single skills, each kept while its change guard holds.
 pub(super) struct CatalogCache {
     catalogues: GuardedCache<Option<PathBuf>, Arc<CatalogSnapshot>>,
     /// By the project as it is written, for to take a path apart costs more than all the rest, and the skill's name.

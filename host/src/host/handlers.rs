@@ -15,7 +15,7 @@ use super::Host;
 use crate::broker::{Actor, Broker, EffectRecord, note_revoked, note_trust};
 use crate::sandbox::link::ByteRange;
 
-/// Who asks for an operation, and from where.
+/// The context of an operation: who asks for it, and from where.
 pub struct OperationContext {
     pub(super) actor: Actor,
     pub(super) caller: Caller,
@@ -23,7 +23,7 @@ pub struct OperationContext {
     pub(super) project: Option<PathBuf>,
 }
 
-/// An operation that a [`Host`] does.
+/// The handler of an operation: what a [`Host`] does for it.
 pub trait Handler: Operation {
     /// Does it. Dropping the future cancels it.
     fn handle(

@@ -90,7 +90,7 @@ pub struct Host {
     started_at_ms: u64,
 }
 
-/// One call under way.
+/// Counts a call as under way until it is dropped.
 struct CallInFlight<'a>(&'a AtomicUsize);
 
 impl Drop for CallInFlight<'_> {

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::sandbox::images::Roles;
 use crate::skills::Catalog;
 
-/// A place in the configuration, and the names that stand there.
+/// A key of the configuration, and the names that stand there.
 type ConfigNames<'a> = (String, Vec<&'a str>);
 
 /// What the configuration names and is not there, a line each.

@@ -27,7 +27,7 @@ pub struct ResourceCounts {
 }
 
 impl Host {
-    /// What is held now.
+    /// The counts at this moment.
     pub fn resource_counts(&self) -> ResourceCounts {
         ResourceCounts {
             calls: self.calls.load(Ordering::Relaxed),

@@ -150,7 +150,7 @@ async fn follow(
     }
 }
 
-/// A call's input, to be read.
+/// Reader of a call's input.
 struct CallInput {
     input: mpsc::Receiver<Bytes>,
     rest: Bytes,

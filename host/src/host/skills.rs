@@ -131,7 +131,7 @@ impl Host {
     }
 }
 
-/// What the owner has said of skills.
+/// The owner's decisions about skills, for one listing.
 #[derive(Clone, Copy)]
 pub(super) struct TrustView<'a> {
     /// The project, when its skills are listed and must not run.

@@ -79,7 +79,7 @@ impl Texts {
         Ok(answer)
     }
 
-    /// Reads on in one.
+    /// Reads a piece of a text.
     pub(super) fn read(&self, caller: &Caller, request: &ReadTextRequest) -> Result<TextPiece> {
         let kept = self.lock();
         let found = kept.iter().find(|text| text.id == request.output_id && text.owner == *caller);

@@ -43,7 +43,7 @@ impl Host {
     }
 }
 
-/// The user's word about projects.
+/// The store of trusted projects.
 pub(super) struct TrustStore {
     db: Db,
     /// What the database has: this process is the only one that writes there.

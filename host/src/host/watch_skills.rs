@@ -23,23 +23,23 @@ use crate::skills::CatalogWatcher;
 /// How often what there is may be found to have changed while it was being watched, before one waits for the next event.
 const ROUNDS: usize = 8;
 
-/// The watches, by project.
+/// Shared watches of catalogues, by project.
 #[derive(Default)]
 pub(super) struct CatalogWatches {
     shared: Mutex<HashMap<Option<PathBuf>, Weak<SharedWatch>>>,
 }
 
-/// A watch, for as long as somebody holds it.
+/// A watch of one project's catalogue, for as long as somebody holds it.
 struct SharedWatch {
     seen: watch::Receiver<CatalogStatus>,
     woken: Arc<Notify>,
     task: AbortHandle,
 }
 
-/// What was seen of a catalogue.
+/// The state of a catalogue when it was last looked at.
 #[derive(Debug, Clone)]
 enum CatalogStatus {
-    /// Nothing yet.
+    /// It was not looked at yet.
     Nothing,
     Revision(String),
     /// It cannot be looked at.

@@ -17,7 +17,7 @@ const QUESTION: &str = "approval";
 /// The field of its form.
 const FIELD: &str = "approve";
 
-/// What a person said.
+/// A person's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UserAnswer {
     Yes,

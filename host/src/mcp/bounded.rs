@@ -17,13 +17,13 @@ const MAX_KEPT: usize = 8;
 /// The least room in which anything of a value is shown.
 const LEAST: usize = 64;
 
-/// A text that an answer was cut by.
+/// A text that was cut from an answer, whole.
 pub(super) struct FullText {
     pub(super) id: String,
     pub(super) text: String,
 }
 
-/// How an answer was cut.
+/// The texts that were cut from an answer, and notes about them.
 #[derive(Default)]
 pub(super) struct Truncation {
     /// What is to be kept.
@@ -60,7 +60,7 @@ pub(super) fn cut_text(text: String) -> Result<(String, Vec<FullText>)> {
     Ok((if let Value::String(text) = value { text } else { String::new() }, cuts.wholes))
 }
 
-/// What a string holds.
+/// The kind of content in a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StringKind {
     Plain,

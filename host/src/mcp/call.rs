@@ -23,7 +23,7 @@ const ADVICE: [&str; 2] = ["message", "problem"];
 /// The longest piece of input.
 const PIECE: usize = 64 * 1024;
 
-/// What a call gave.
+/// The outcome of a tool call.
 pub(super) enum ToolOutcome {
     /// What the tool says that it gives.
     Answer(Value),
@@ -111,7 +111,7 @@ pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
     }
 }
 
-/// What came before the answer.
+/// Collects the output and events that come before an answer.
 struct OutputCollector<'a> {
     tell: Tell,
     gives: Option<&'a JsonObject>,

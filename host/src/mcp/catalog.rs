@@ -19,7 +19,7 @@ const MAX_DESCRIPTION: usize = 4_000;
 /// The deepest schema that is passed on.
 const MAX_DEPTH: usize = 64;
 
-/// All tools that one project's callers are offered.
+/// The tools that one project's callers are offered.
 pub(super) struct ToolList {
     /// The catalogue that it was made of.
     pub(super) revision: String,
@@ -194,7 +194,7 @@ fn depth(value: &Value, most: usize) -> Option<usize> {
     Some(deepest + 1)
 }
 
-/// The offers that were made, by project.
+/// Cache of tool lists, by project.
 #[derive(Default)]
 pub(super) struct ToolListCache {
     kept: Mutex<HashMap<Option<PathBuf>, Arc<ToolList>>>,

@@ -252,7 +252,7 @@ impl<S: Service> ServerShared<S> {
     }
 }
 
-/// Who wants to know when the catalogue changes.
+/// A client that is told when the catalogue changes.
 enum CatalogListener {
     Subscription(SubscriptionSink),
     Peer(Peer<RoleServer>),
@@ -279,7 +279,7 @@ fn cancelled() -> CallToolResponse {
     call::failed(&Error::cancelled("the client cancelled the call")).into()
 }
 
-/// One call of a tool.
+/// A tool call that is under way.
 struct ToolInvocation<S> {
     shared: Arc<ServerShared<S>>,
     identity: ClientIdentity,
@@ -384,7 +384,7 @@ impl<S: Service> ToolInvocation<S> {
     }
 }
 
-/// What became of a question.
+/// The outcome of a question to the client's user.
 enum ElicitationOutcome {
     Answered(UserAnswer),
     Later(CallToolResponse),

@@ -37,7 +37,7 @@ struct CancelParams {
 
 type Calls = HashMap<(Caller, RequestId), Vec<Arc<Notify>>>;
 
-/// The calls of all callers.
+/// The calls under way that another request can cancel.
 #[derive(Debug, Default)]
 pub(super) struct InFlightCalls {
     calls: Arc<Mutex<Calls>>,

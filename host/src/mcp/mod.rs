@@ -54,7 +54,7 @@ use self::tasks::Tasks;
 use self::tools::Ask;
 use crate::config::McpConfig;
 
-/// Who calls, as the transport knows it.
+/// A client's identity, as the transport knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClientIdentity {
     /// Tenant, session and agent.
@@ -65,7 +65,7 @@ pub(crate) struct ClientIdentity {
     pub(crate) may_approve: bool,
 }
 
-/// Where the identity of a request comes from.
+/// The source of a request's identity.
 #[derive(Debug, Clone)]
 pub(crate) enum IdentitySource {
     /// It is the same for all: the process at the other end of a pipe.

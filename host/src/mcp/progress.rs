@@ -19,7 +19,7 @@ const STEP: f64 = 0.001;
 /// How much of a command's output one notification shows.
 const SHOWN: usize = 1_000;
 
-/// Who wants to know, and what was told.
+/// Sends a call's progress to the client, no more often than is useful.
 pub(super) struct ProgressReporter {
     peer: Peer<RoleServer>,
     token: ProgressToken,
@@ -31,7 +31,7 @@ pub(super) struct ProgressReporter {
     waits: Option<ProgressNotice>,
 }
 
-/// One notification.
+/// A progress notification.
 struct ProgressNotice {
     progress: f64,
     total: Option<f64>,
@@ -102,7 +102,7 @@ impl ProgressReporter {
         self.told.map_or(0.0, |told| told + STEP)
     }
 
-    /// Tells what waits.
+    /// Sends the notification that waits.
     pub(super) async fn tell(&mut self) {
         let Some(ProgressNotice { progress, total, message }) = self.waits.take() else { return };
         let progress = progress.max(self.next());

@@ -1,4 +1,4 @@
-//! A further door of the host process, beside its socket.
+//! A further listener of the host process, beside its socket.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use tokio::sync::watch;
 
 use super::HostService;
 
-/// A door by which clients come that do not use the state directory's socket. It opens and closes with the host process.
+/// A listener for clients that do not use the state directory's socket. It opens and closes with the host process.
 pub trait Listener: Send {
-    /// Takes its place, an address say. Called once, by the process that holds the state directory's lock, before anything is
-    /// opened: a door that cannot be had ends the start.
+    /// Takes its address. Called once, by the process that holds the state directory's lock, before anything is
+    /// opened: a listener that cannot be bound ends the start.
     fn bind(&mut self) -> impl Future<Output = Result<()>> + Send;
 
     /// Where it is, once it is bound.
     fn url(&self) -> Option<String>;
 
-    /// The same for the person who started the host, with what they should know of who is let in.
+    /// A line for the person who started the host: where it is, and what they should know of who is let in.
     fn banner(&self) -> String;
 
     /// Lets clients in until `stop` becomes true. When it returns, no connection and no call that came this way is left.

@@ -13,7 +13,7 @@ use super::{HostProcess, connect_or_start};
 /// The most connections that wait for the next call.
 const IDLE: usize = 32;
 
-/// The host process of a state directory, started when there is none.
+/// Client of a state directory's host process, which is started when there is none.
 #[derive(Debug)]
 pub struct RemoteHost {
     wanted: HostProcess,

@@ -90,7 +90,7 @@ pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, extra_lis
     up.run().await
 }
 
-/// A host that listens.
+/// A host that is open and listens.
 struct ListeningHost<D> {
     state: StateDir,
     // Held until the process has let go of everything else.

@@ -43,7 +43,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How soon a service that was busy is looked at again at the earliest, however short the idle timeout is.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How to serve.
+/// Options of serving the socket.
 #[derive(Debug)]
 pub struct ServeOptions {
     /// What is said to each client first.

@@ -40,7 +40,7 @@ impl Execs {
     }
 }
 
-/// A command under way.
+/// A command that runs, until this is dropped.
 #[derive(Debug)]
 pub(super) struct ExecInFlight {
     execs: Arc<Execs>,

@@ -24,7 +24,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// What is said while an image is on its way.
+/// Takes lines about the progress of providing an image.
 pub type ProgressSink<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// How to build an image where no registry has it.

@@ -48,7 +48,7 @@ impl Drop for PendingLaunch {
     }
 }
 
-/// The backend for a launch.
+/// The backend that was selected for a launch.
 pub(super) struct SelectedBackend<'a> {
     pub engine: &'a SandboxBackend,
     pub image: ImageId,
@@ -57,7 +57,7 @@ pub(super) struct SelectedBackend<'a> {
     pub passed_over: Vec<String>,
 }
 
-/// Whoever asked for a launch, for as long as they wait.
+/// Where the result of a launch is sent, for as long as somebody waits for it.
 pub(super) type LaunchReply = oneshot::Sender<Result<PendingLaunch>>;
 
 fn still_wanted(caller: Option<&LaunchReply>) -> Result<()> {

@@ -62,7 +62,7 @@ struct SandboxTable {
     watchers: Vec<mpsc::UnboundedSender<EndedSandbox>>,
 }
 
-/// A sandbox that runs.
+/// A sandbox that runs, with its link and what is held for it.
 pub(super) struct LiveSandbox {
     /// All of it but who is attached, which changes.
     info: SandboxInfo,

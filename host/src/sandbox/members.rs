@@ -32,7 +32,7 @@ struct Member {
     attached: bool,
 }
 
-/// One agent's place in a sandbox.
+/// The number of an agent among a sandbox's members, which decides its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberSlot(usize);
 
@@ -70,10 +70,10 @@ impl Members {
 }
 
 impl MemberSlot {
-    /// The owner's.
+    /// The slot of the sandbox's owner.
     pub const OWNER: Self = Self(0);
 
-    /// All that there are.
+    /// All slots.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..MAX_AGENTS).map(Self)
     }

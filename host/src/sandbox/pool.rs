@@ -42,7 +42,7 @@ const LABEL: &str = "skillhost.pool";
 /// How many are kept ready.
 #[derive(Debug, Clone, Default)]
 pub struct PoolConfig {
-    /// By role.
+    /// The number of sandboxes kept ready, by role.
     pub sizes: BTreeMap<String, usize>,
     /// Processes of each; a launch that asks for another number is an ordinary one.
     pub pids: u32,
@@ -57,7 +57,7 @@ pub(super) struct Pool {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One that is ready.
+/// A sandbox that was launched in advance.
 pub(super) struct PooledSandbox {
     info: SandboxInfo,
     place: SandboxDir,
@@ -115,7 +115,7 @@ impl Inner {
         forget(&place);
     }
 
-    /// Makes one.
+    /// Launches a sandbox for the pool.
     async fn prepare(self: &Arc<Self>, role: &str) -> Result<PooledSandbox> {
         let role = self.config.roles.roles().require(role)?.clone();
         let SelectedBackend { engine, image, route, passed_over } = self.choose(&role).await?;

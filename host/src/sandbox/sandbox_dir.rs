@@ -130,7 +130,7 @@ pub(super) fn is_id(text: &str) -> bool {
     })
 }
 
-/// One sandbox's place.
+/// One sandbox's directory.
 #[derive(Debug, Clone)]
 pub(super) struct SandboxDir {
     /// The sandbox's id.
@@ -166,7 +166,7 @@ impl SandboxDir {
         Ok(info)
     }
 
-    /// Removes it all.
+    /// Removes the directory and all in it.
     pub fn remove(&self) -> Result<()> {
         let removed = match std::fs::remove_dir_all(&self.dir) {
             // What commands made in a home without isolation may be closed to ourselves: tools leave caches that cannot be written.
@@ -194,7 +194,7 @@ fn open_up(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes a place whose making fails half way.
+/// Removes a sandbox's directory unless its making is completed.
 struct RemoveOnFailure<'a>(Option<&'a SandboxDir>);
 
 impl RemoveOnFailure<'_> {

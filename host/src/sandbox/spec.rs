@@ -35,11 +35,11 @@ const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What a sandbox is asked to be. Grants and quotas have been checked by who asks.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
-    /// Whose it will be.
+    /// The caller that will own it.
     pub owner: Caller,
     /// The role that it is made from.
     pub role: String,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
     /// Memory; no swap is added to it.
     pub memory_mib: u64,
@@ -182,7 +182,7 @@ pub struct SandboxSpec {
     pub image: ImageId,
     /// The engine's runtime; absent is the engine's default.
     pub runtime: Option<String>,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
     /// Memory; no swap is added to it.
     pub memory_mib: u64,
@@ -227,16 +227,16 @@ pub struct SandboxInfo {
     /// What a person should know of it: a limit that the engine cannot enforce here; empty when all is well.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Whose it is.
+    /// The caller that launched it.
     pub owner: Caller,
     /// Whether other agents of the session may attach.
     pub shared: bool,
-    /// Those that have.
+    /// The agents that have attached.
     #[serde(default)]
     pub members: Members,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
-    /// Memory.
+    /// The limit of its memory, in MiB.
     pub memory_mib: u64,
     /// Processes and threads of the workload.
     pub pids: u32,

@@ -15,7 +15,7 @@ use crate::stamp::FileStamp;
 /// The most bytes of a component.
 pub const MAX_COMPONENT: u64 = 128 * 1024 * 1024;
 
-/// A component, read.
+/// A component that was read.
 #[derive(Debug, Clone)]
 pub struct Component {
     /// Its bytes.
@@ -27,7 +27,7 @@ pub struct Component {
 /// A file, and what tells whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// Where it is.
+    /// The path of the component's file.
     pub path: PathBuf,
     /// What tells whether it has changed.
     pub stamp: FileStamp,

@@ -76,7 +76,7 @@ pub struct ExportPath {
     pub function: String,
 }
 
-/// A parameter.
+/// A parameter of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionParam {
     /// Its name.

@@ -34,7 +34,7 @@ pub const MAX_DIRS: usize = 2_000;
 /// Skills that one thread looks at before another is asked to help.
 pub const MIN_SHARE: usize = 16;
 
-/// Where a skill comes from.
+/// The kind of root that a skill was found in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkillSource {
     /// The project that the caller works in. Its skills run only when the user trusts the project.
@@ -61,7 +61,7 @@ impl SkillSource {
 pub struct SkillRoot {
     /// The directory.
     pub dir: PathBuf,
-    /// Whose it is.
+    /// Whether it is the project's, the user's or the system's.
     pub source: SkillSource,
 }
 
@@ -100,7 +100,7 @@ impl Roots {
     }
 }
 
-/// What was found.
+/// The skills that were found.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     /// By name, `plugin/skill` for a plugin's.

@@ -67,7 +67,7 @@ impl FileDigests {
 /// The files of a skill.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// By path.
+    /// The files, sorted by path.
     pub files: Vec<SkillFile>,
     /// What is left out and why, in words.
     pub left_out: Option<String>,

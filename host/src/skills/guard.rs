@@ -272,7 +272,7 @@ impl QueueState {
     }
 }
 
-/// Says whether something has happened to the paths of a [`WatchSet`].
+/// Tells whether something has happened to the paths of a [`WatchSet`].
 #[derive(Debug)]
 pub struct ChangeGuard {
     queue: Arc<ChangeQueue>,

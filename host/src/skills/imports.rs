@@ -36,7 +36,7 @@ pub enum ImportKind {
     WasiSockets,
 }
 
-/// What an import of ours needs in the manifest.
+/// An interface of the host, and what its import needs in the manifest.
 struct KnownInterface {
     interface: &'static str,
     known: ImportKind,

@@ -85,7 +85,7 @@ fn lasts<T>(result: &Result<T>) -> bool {
     result.as_ref().err().is_none_or(|error| matches!(error.kind, ErrorKind::InvalidArgument | ErrorKind::TooLarge))
 }
 
-/// Skills that were read, by their directory.
+/// Cache of skills that were read, by their directory.
 #[derive(Debug, Default)]
 pub struct SkillCache {
     /// By the directory as it is written: to take it apart, as a path is when it is compared, costs more than all the rest.
@@ -98,7 +98,7 @@ struct CacheSlot {
     loaded: Result<Arc<Loaded>>,
 }
 
-/// A skill of the cache whose files are still those that were read.
+/// A cached skill whose files are still those that were read.
 pub(super) struct CachedSkill {
     pub(super) loaded: Result<Arc<Loaded>>,
     /// What its component is, where that is known and the component has not changed either.
@@ -218,7 +218,7 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     })
 }
 
-/// A file of a skill, read.
+/// The text of a skill's file.
 struct SkillText {
     text: Result<String>,
     /// Of the file before it was read, where that tells already.

@@ -152,7 +152,7 @@ pub struct Files {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkspaceAccess {
-    /// Not at all.
+    /// The code does not see it.
     #[default]
     None,
     /// It can be read.

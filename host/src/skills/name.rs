@@ -68,7 +68,7 @@ impl FromStr for SkillName {
     }
 }
 
-/// What a call names: a skill, and one of its actions.
+/// The target of a call: a skill, and one of its actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTarget {
     /// The skill.

@@ -24,7 +24,7 @@ pub(super) const F32_BOUND: f64 = 3.402_823_567_797_336_6e38;
 pub(super) const NOT_NUMBERS: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("Infinity", f64::INFINITY), ("-Infinity", f64::NEG_INFINITY)];
 
-/// Which way values go.
+/// The direction of values: into a call, or out of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ValueDirection {
     In,

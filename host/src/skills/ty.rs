@@ -19,7 +19,7 @@ pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The most values in one call's arguments, bytes of `list<u8>` aside.
 pub const MAX_VALUES: usize = 1_000_000;
 
-/// A type.
+/// A WIT type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ty {
@@ -70,14 +70,14 @@ pub enum Int {
     S64,
 }
 
-/// `record`.
+/// A `record`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordTy {
     /// Its name.
     pub name: String,
     /// What it is, from its comment.
     pub docs: String,
-    /// In order.
+    /// The fields in order.
     pub fields: Vec<Field>,
 }
 
@@ -99,7 +99,7 @@ pub struct Labels {
     pub name: String,
     /// What it is.
     pub docs: String,
-    /// In order.
+    /// The labels in order.
     pub labels: Vec<Label>,
 }
 
@@ -112,14 +112,14 @@ pub struct Label {
     pub docs: String,
 }
 
-/// `variant`.
+/// A `variant`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// Its name.
     pub name: String,
     /// What it is.
     pub docs: String,
-    /// In order.
+    /// The cases in order.
     pub cases: Vec<Case>,
 }
 
@@ -134,7 +134,7 @@ pub struct Case {
     pub ty: Option<Ty>,
 }
 
-/// `result`.
+/// A `result`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultTy {
     /// What `ok` carries.

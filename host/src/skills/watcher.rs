@@ -24,7 +24,7 @@ const AT_MOST: Duration = Duration::from_secs(1);
 /// How often to look where not all is watched.
 const BLIND: Duration = Duration::from_secs(2);
 
-/// Watches places. Its descriptors and its thread go with it.
+/// Watches [`CatalogPaths`]. Its descriptors and its thread go with it.
 #[derive(Debug)]
 pub struct CatalogWatcher {
     system: Option<RecommendedWatcher>,
@@ -34,7 +34,7 @@ pub struct CatalogWatcher {
     failed: HashSet<PathBuf>,
 }
 
-/// What is watched.
+/// The paths that are watched now.
 #[derive(Debug, Default)]
 struct ActiveWatches {
     places: CatalogPaths,

@@ -8,7 +8,7 @@ use wit_parser::{Function, FunctionKind, Handle, Resolve, Type, TypeDef, TypeDef
 use super::docs::{Docs, Owners, clean};
 use super::ty::{Case, Field, Int, Label, Labels, MAX_DEPTH, RecordTy, ResultTy, Ty, Variant};
 
-/// Reads types, and why a function cannot be an action.
+/// Reads types, or says why a function cannot be an action.
 pub(super) struct TypeReader<'a> {
     pub(super) resolve: &'a Resolve,
     pub(super) owners: &'a Owners,
@@ -17,7 +17,7 @@ pub(super) struct TypeReader<'a> {
     pub(super) budget: usize,
 }
 
-/// Why something cannot be an action, for people.
+/// The reason why something cannot be an action, for people.
 type UnsupportedReason = String;
 
 impl TypeReader<'_> {

@@ -26,7 +26,7 @@ use crate::project;
 /// When a client may try again whose requests have to end first.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Who is let in.
+/// Finds the client that a request comes from, by its token.
 pub(super) enum Authenticator {
     /// Everybody, as one.
     Anybody(HttpClient),
@@ -34,12 +34,13 @@ pub(super) enum Authenticator {
     Known(HashMap<TokenDigest, HttpClient>),
 }
 
-/// One who is let in.
+/// A client that is let in, with its limits.
 pub(super) struct HttpClient {
     identity: ClientIdentity,
     bounds: Arc<ClientLimits>,
 }
 
+/// Rate limiter and concurrency limit of one identity.
 struct ClientLimits {
     rate: Option<DefaultDirectRateLimiter>,
     clock: DefaultClock,
@@ -126,7 +127,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 impl HttpClient {
-    /// Who calls.
+    /// The identity that its calls are made with.
     pub(super) fn identity(&self) -> &ClientIdentity {
         &self.identity
     }

@@ -53,7 +53,7 @@ where
     }
 }
 
-/// What a request takes until its answer is given to the system to send, or nobody takes it any more.
+/// Resources that a request holds until its answer is given to the system to send, or nobody takes it any more.
 pub(super) struct RequestGuard {
     pub(super) busy: Busy,
     /// What is given back before the last of a short answer is sent: a client that has it may ask the next thing at once.

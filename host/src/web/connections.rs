@@ -111,7 +111,7 @@ impl Connections {
         (number, connection)
     }
 
-    /// It has ended.
+    /// Removes a connection that has ended.
     pub(super) fn remove(&mut self, number: u64) {
         self.all.remove(&number);
     }

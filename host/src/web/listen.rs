@@ -45,7 +45,7 @@ const SILENT: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ASK_TIMES: u32 = 3;
 
-/// What a connection may take.
+/// Limits of connections: how many, and how slow.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionLimits {
     connections: usize,

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::metrics::Metrics;
 
-/// A service behind the door.
+/// A service whose calls are counted and timed.
 pub(super) struct MeteredService<S> {
     service: Arc<S>,
     metrics: Arc<Metrics>,

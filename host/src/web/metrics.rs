@@ -26,14 +26,14 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// The status of a request whose client left before its answer began. No status of HTTP; servers commonly count it as this one.
 const CLIENT_LEFT: u32 = 499;
 
-/// What is at a path.
+/// The endpoint at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HttpEndpoint {
     Mcp,
     Healthz,
     Readyz,
     Metrics,
-    /// Nothing.
+    /// No endpoint: the path is unknown.
     Other,
 }
 
@@ -86,7 +86,7 @@ struct OfCall {
     outcome: &'static str,
 }
 
-/// The counts of one door.
+/// The metrics of one HTTP listener.
 pub(super) struct Metrics {
     registry: Registry,
     requests: Family<OfRequest, Counter>,
@@ -155,7 +155,7 @@ impl Metrics {
         to.register_with_unit("start_time", help, Unit::Seconds, self.host.started.clone());
     }
 
-    /// A request has come.
+    /// Counts a request that has come.
     pub(super) fn begin(self: &Arc<Self>, endpoint: HttpEndpoint) -> RequestInFlight {
         let label = OfEndpoint { endpoint: endpoint.label() };
         self.in_flight.get_or_create(&label).inc();
@@ -185,7 +185,7 @@ impl Metrics {
         self.gave_way.inc();
     }
 
-    /// All of it.
+    /// The metrics as Prometheus reads them.
     pub(super) fn text(&self, status: &HostStatus) -> Result<String, fmt::Error> {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         // Whoever asks makes no call of the host.
@@ -208,7 +208,7 @@ pub(super) struct RequestInFlight {
 }
 
 impl RequestInFlight {
-    /// Its answer begins.
+    /// Notes that the answer begins, and its status.
     pub(super) fn answered(&mut self, status: StatusCode) {
         self.status = status.as_u16().into();
     }

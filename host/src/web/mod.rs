@@ -1,4 +1,4 @@
-//! The door for clients that come over HTTP: MCP at `/mcp`, and what an operator watches a server by.
+//! The HTTP server: MCP at `/mcp`, and what an operator watches a server by.
 //!
 //! # What a request passes, in this order
 //!
@@ -57,7 +57,7 @@ pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Ad
 /// Where MCP is spoken.
 const MCP_PATH: &str = "/mcp";
 
-/// The door, closed yet.
+/// The listener for HTTP, which may not be bound yet.
 pub(crate) struct HttpListener {
     config: HttpConfig,
     options: Arc<McpConfig>,
@@ -67,7 +67,7 @@ pub(crate) struct HttpListener {
 }
 
 impl HttpListener {
-    /// A door at `listen`. Where the configuration has no tokens, whoever comes is `anybody`, and only this machine is served.
+    /// A listener at `listen`. Where the configuration has no tokens, whoever comes is `anybody`, and only this machine is served.
     pub(crate) fn new(
         config: HttpConfig,
         options: Arc<McpConfig>,
@@ -83,7 +83,7 @@ impl HttpListener {
     }
 }
 
-/// What a door needs that everybody on this machine may pass.
+/// What a listener needs that everybody on this machine may pass.
 fn bounded(listen: SocketAddr, project: Option<&Path>) -> Result<()> {
     if !listen.ip().to_canonical().is_loopback() {
         return Err(Error::invalid_argument(format!(
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use skillhost_api::caller::Caller;
 
-    fn door(listen: &str) -> Result<HttpListener> {
+    fn listener(listen: &str) -> Result<HttpListener> {
         let anybody = ClientIdentity { caller: Caller::default(), project: None, may_approve: false };
         HttpListener::new(
             HttpConfig::default(),
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn without_a_token_only_this_machine_is_served() {
         for here in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
-            assert!(door(here).is_ok(), "{here}");
+            assert!(listener(here).is_ok(), "{here}");
         }
         for anywhere in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
-            let message = door(anywhere).err().unwrap().message;
+            let message = listener(anywhere).err().unwrap().message;
             assert!(message.contains("[[http.token]]") && message.contains("127.0.0.1"), "{anywhere}: {message}");
         }
     }

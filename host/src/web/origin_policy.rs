@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue};
 use super::refusal::{HttpRefusal, Reason};
 use crate::config::{HostName, HttpConfig, Origin};
 
-/// Our names, and the web pages that are allowed.
+/// The `Host` names and `Origin`s that are let in.
 pub(super) struct OriginPolicy {
     hosts: Vec<HostName>,
     origins: Vec<Origin>,

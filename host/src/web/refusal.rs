@@ -10,7 +10,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::json;
 
-/// An answer before anybody has wrapped it.
+/// An HTTP response.
 pub(super) type HttpResponse = Response<BoxBody<Bytes, std::convert::Infallible>>;
 
 /// The error code of JSON-RPC for what a server defines itself.
@@ -106,7 +106,7 @@ impl Reason {
     }
 }
 
-/// A request that goes no further.
+/// The refusal of a request.
 #[derive(Debug)]
 pub(super) struct HttpRefusal {
     pub(super) reason: Reason,

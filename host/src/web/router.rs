@@ -40,7 +40,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 
 type Mcp = StreamableHttpService<Server<MeteredService<HostService>>, NeverSessionManager>;
 
-/// Answers requests.
+/// Takes a request through its checks to its endpoint.
 pub(super) struct HttpRouter {
     origin_policy: OriginPolicy,
     authenticator: Authenticator,

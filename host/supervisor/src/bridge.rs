@@ -20,7 +20,7 @@ use crate::{door, sys};
 const CAPACITY: usize = 256 * 1024;
 /// For a supervisor that has just been started to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between attempts.
+/// The pause between attempts to connect.
 const AGAIN: Duration = Duration::from_millis(2);
 
 /// Carries until the supervisor hangs up.
@@ -75,7 +75,7 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// One direction.
+/// Copies bytes in one direction.
 struct Pump<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,

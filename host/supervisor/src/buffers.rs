@@ -14,7 +14,7 @@ const CAPACITY: usize = 512 * 1024;
 /// Room for a few frames of data before what waits is moved to the front.
 const ROOM: usize = 256 * 1024;
 
-/// What a read came to.
+/// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
     Some(usize),
@@ -32,7 +32,7 @@ fn read(fd: &OwnedFd, into: &mut [u8]) -> ReadOutcome {
     }
 }
 
-/// What arrived and was not looked at yet.
+/// Bytes that arrived and were not looked at yet.
 pub struct ReceiveBuffer {
     /// What arrived beside the bytes.
     pub descriptors: Descriptors,
@@ -95,7 +95,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// What is to be sent. Data goes in only while there is room; control messages always do, being few.
+/// Bytes to be sent. Data goes in only while there is room; control messages always do, being few.
 pub struct SendBuffer {
     bytes: Vec<u8>,
     start: usize,

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::sys;
 
-/// A process as one look at `/proc` saw it.
+/// A process by its number and start time, as one look at `/proc` saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId {
     pub pid: i32,

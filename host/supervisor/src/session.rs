@@ -60,11 +60,11 @@ enum LineStage {
     },
 }
 
-/// The shell is to be ended, and this is why.
+/// The reason why a shell is to be ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ShellEnd(pub Ending);
 
-/// The whole tree, for who knows its keeper and its shell.
+/// The processes of a shell, for who knows its keeper and its leader.
 #[derive(Clone, Copy)]
 pub struct ShellTree {
     pub keeper: i32,
@@ -76,7 +76,7 @@ impl SupervisedShell {
         Self { socket, leaves: false, out: Vec::new(), said: Vec::new(), line: None, silent: false }
     }
 
-    /// What it waits for.
+    /// The descriptor and events that it waits for.
     pub fn interest(&self) -> Option<(&OwnedFd, PollFlags)> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.silent);
@@ -120,7 +120,7 @@ impl SupervisedShell {
         }
     }
 
-    /// Does what is due.
+    /// Does what is due at this time.
     pub fn on_time(&mut self, now: Instant, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         let Some(line) = &mut self.line else { return Ok(()) };
         let started = |older: &HashSet<ProcessId>| tree.since(older);

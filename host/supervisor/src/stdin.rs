@@ -55,7 +55,7 @@ impl Stdin {
         Ok(())
     }
 
-    /// Nothing more comes.
+    /// Notes that nothing more comes.
     pub fn end(&mut self, typed: bool) {
         if typed && self.end == StdinEnd::NotYet {
             self.waiting.push(END_OF_TRANSMISSION);

@@ -57,7 +57,7 @@ enum PollToken {
     Dying(usize),
 }
 
-/// What is around a supervisor, and so whom it takes orders from.
+/// What a supervisor runs in, and so whom it takes orders from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confinement {
     /// A sandbox of its own: whoever has a process id here is inside, and no master.

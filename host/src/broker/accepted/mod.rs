@@ -59,7 +59,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) trusted: bool,
 }
 
-/// What a skill was let run with.
+/// The component, manifest and effective grant that a skill was let run with.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Acceptance {
     pub(super) skill: String,
@@ -72,7 +72,7 @@ pub(super) struct Acceptance {
     at_ms: u64,
 }
 
-/// What is kept from now on, and where.
+/// An acceptance to be stored, and the directory that it is of.
 #[derive(Debug, Clone)]
 pub(super) struct PendingAcceptance {
     dir: PathBuf,

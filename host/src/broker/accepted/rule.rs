@@ -23,7 +23,7 @@ pub(super) enum Verdict {
     },
 }
 
-/// The rule.
+/// Decides whether a candidate runs, and if not what its owner is asked.
 pub(super) fn judge(
     candidate: &Candidate<'_>,
     dir: &Path,

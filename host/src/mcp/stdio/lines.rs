@@ -22,7 +22,7 @@ pub(super) struct Lines {
     too_long: Option<IdFinder>,
 }
 
-/// What was read.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InputLine {
     /// A line, which [`Lines::line`] shows.

@@ -102,7 +102,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// How far it is.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StdioPhase {
     /// No request has come.
@@ -115,10 +115,10 @@ enum StdioPhase {
     Left,
 }
 
-/// What makes a call on the fast path, once the protocol has begun.
+/// The function that answers a call on the fast path, once the protocol has begun.
 type FastPathHandler = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
 
-/// A request.
+/// A request that waits for its turn.
 enum QueuedRequest {
     Call(Box<ToolCall>),
     Message(Box<ClientJsonRpcMessage>),
@@ -146,7 +146,7 @@ struct PendingRequest {
     running: Option<FastPathTask>,
 }
 
-/// A call on the fast path, which ends with this.
+/// The task of a call on the fast path; it ends when this is dropped.
 struct FastPathTask(AbortHandle);
 
 impl Drop for FastPathTask {
@@ -355,7 +355,7 @@ impl Stdio {
     }
 }
 
-/// What was waited for.
+/// The next event of the loop.
 enum StdioEvent {
     Left,
     Replied(io::Result<()>),
@@ -363,7 +363,7 @@ enum StdioEvent {
     Line(InputLine),
 }
 
-/// Nothing more comes.
+/// Says that no more input comes.
 struct EndOfInput;
 
 /// Which request a message cancels.

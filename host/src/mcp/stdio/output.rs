@@ -43,7 +43,7 @@ pub(super) fn standard() -> (Box<dyn AsyncRead + Send + Unpin>, Sink) {
     (input, output)
 }
 
-/// What lines are written through.
+/// Writes whole lines to standard output.
 pub(super) struct StdoutWriter {
     sink: Sink,
     /// What of a line has not been written. It is another writer's to write on, should its own have been dropped.

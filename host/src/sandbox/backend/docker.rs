@@ -64,7 +64,7 @@ pub struct EngineConfig {
     pub allow_plain_tcp: bool,
 }
 
-/// A Docker-compatible engine.
+/// The backend of a Docker-compatible engine.
 pub struct DockerBackend {
     endpoint: EngineEndpoint,
     config: EngineConfig,
@@ -73,7 +73,7 @@ pub struct DockerBackend {
     client: OnceCell<EngineClient>,
 }
 
-/// An engine that has answered.
+/// Client of an engine that has answered.
 struct EngineClient {
     api: Api,
     info: SystemInfo,

@@ -49,7 +49,7 @@ pub struct Roles {
     pub problems: Vec<String>,
 }
 
-/// Why an entry is skipped.
+/// The reason why an entry is skipped.
 struct SkippedEntry {
     message: String,
     /// Where, as a byte offset; absent is where the entry begins.
@@ -206,7 +206,7 @@ impl Roles {
         }
     }
 
-    /// All, by name.
+    /// All roles, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Role> {
         self.by_name.values()
     }

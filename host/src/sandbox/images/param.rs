@@ -20,7 +20,7 @@ const MAX_VALUES: usize = 256;
 /// The most bytes of one argument: the kernel takes 128 KiB with its final zero byte.
 pub const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
-/// What a parameter's values are.
+/// The type of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ParamKind {
@@ -69,7 +69,7 @@ struct RawParam {
     dash: bool,
 }
 
-/// One parameter.
+/// A parameter of a script or template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScriptParam {
     kind: ParamKind,
@@ -212,7 +212,7 @@ impl ScriptParam {
 /// A value that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Its text.
+    /// The text of the argument.
     pub text: String,
     /// Whether it must not stand where a program could take it for an option.
     pub guarded: bool,
@@ -247,7 +247,7 @@ impl Params {
         self.0.get(name)
     }
 
-    /// Their names.
+    /// The names of the parameters.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

@@ -48,7 +48,7 @@ struct RawScript {
     params: Params,
 }
 
-/// One script.
+/// A script of a role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Script {
     /// Its name.
@@ -62,7 +62,7 @@ pub struct Script {
     cmd: Vec<ScriptArg>,
 }
 
-/// One argument of a command.
+/// One argument of a script's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ScriptArg {
     Literal(String),

@@ -38,7 +38,7 @@ struct RawTemplate {
     params: Params,
 }
 
-/// One template.
+/// A template of a role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     /// Its name.
@@ -53,7 +53,7 @@ pub struct Template {
     pub source: String,
 }
 
-/// Where template files lie, and which of them were read.
+/// The directory of template files, and which of them were read.
 pub(super) struct TemplateFiles<'a> {
     /// The directory of the registry's file; absent for one that is built in.
     pub dir: Option<&'a Dir>,

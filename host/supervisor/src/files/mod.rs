@@ -28,7 +28,7 @@ use input::OperationInput;
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
-/// Who asks, for messages.
+/// The user of a file operation, for messages.
 #[derive(Clone, Copy)]
 struct UserId(u32);
 

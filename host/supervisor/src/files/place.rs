@@ -21,7 +21,7 @@ pub struct Destination {
     path: PathBuf,
 }
 
-/// A file on its way to its place.
+/// A file that is being written and not yet at its destination.
 pub struct PendingFile {
     pub file: File,
     place: Destination,

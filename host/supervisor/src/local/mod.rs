@@ -56,7 +56,7 @@ impl Failure {
         Self { stage, what: what.to_owned(), error: error.into() }
     }
 
-    /// Tells the host.
+    /// Reports the failure to the host.
     fn report(&self) {
         let Self { stage, what, error } = self;
         let line = format!("failed {} {what}: {}", stage.word(), leader::plain(error)).replace('\n', " ");
@@ -73,7 +73,7 @@ fn say(line: &str) {
     let _ = out.write_all(format!("{line}\n").as_bytes());
 }
 
-/// What the inner process goes on with.
+/// The context that the inner process goes on with.
 pub struct InnerContext {
     /// The host's socket.
     pub door: HostDoor,

@@ -22,7 +22,7 @@ const MIB: i64 = 1024 * 1024;
 pub const BRIDGE_SOCKET: &str = "/.skillhost-bridge/socket";
 const BRIDGE_DIR: &str = "/.skillhost-bridge";
 
-/// Where the supervisor comes from, and so how it is reached.
+/// The mount that holds the supervisor, and so how it is reached.
 #[derive(Debug, Clone, Copy)]
 pub enum ControlMount<'a> {
     /// This directory of the host, with the host's socket beside it.

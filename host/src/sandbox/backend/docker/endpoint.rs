@@ -17,7 +17,7 @@ const DEFAULT: &str = "unix:///var/run/docker.sock";
 /// The library's own deadline in seconds, above all of ours.
 const TIMEOUT: u64 = 120;
 
-/// An engine's place, as it is written in `DOCKER_HOST`.
+/// The address of an engine, as it is written in `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineEndpoint(String);
 

@@ -26,7 +26,7 @@ use crate::private_dir;
 
 /// Where a probe's directory is seen.
 const PROBE: &str = "/.skillhost-probe";
-/// What lies in it.
+/// The name of the file in it.
 const NONCE: &str = "nonce";
 /// Runtimes whose sandboxes are processes of this kernel.
 const OF_THIS_KERNEL: [&str; 5] = ["runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"];
@@ -44,7 +44,7 @@ pub enum TransportChoice {
     Bridge,
 }
 
-/// Whether the engine sees this machine's files, and how that is known.
+/// Whether an engine sees this machine's files, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileVisibility {
     pub shared: bool,
@@ -209,11 +209,11 @@ impl DockerBackend {
 /// A file, as an engine sees it.
 pub struct SeenFile {
     pub content: Vec<u8>,
-    /// Whose it is.
+    /// The user id that owns it.
     pub uid: u64,
 }
 
-/// A container that is never started.
+/// A container that is never started: it shows what an engine mounts.
 pub struct ProbeContainer<'a> {
     pub engine: &'a DockerBackend,
     pub client: &'a EngineClient,

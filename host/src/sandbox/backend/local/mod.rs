@@ -51,7 +51,7 @@ const BUSY_TRIES: usize = 100;
 const MAX_LINE: u64 = 8192;
 const MIB: u64 = 1024 * 1024;
 
-/// What the operator says of local sandboxes.
+/// The operator's settings for local sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LocalSettings {
     /// Nothing isolates: commands run on this machine. Whoever sets this must have each of them approved.
@@ -64,7 +64,7 @@ pub struct LocalSettings {
     pub require_limits: bool,
 }
 
-/// The kernel of this machine.
+/// The backend of this machine's own kernel.
 pub struct LocalBackend {
     config: LocalSettings,
     /// Where the trial sandbox of a probe is made.
@@ -74,14 +74,14 @@ pub struct LocalBackend {
     running: Mutex<HashMap<String, Arc<LocalSandbox>>>,
 }
 
-/// A sandbox that runs.
+/// A local sandbox that runs.
 struct LocalSandbox {
     id: String,
     init_pid: i32,
     outer: tokio::sync::Mutex<OuterProcess>,
 }
 
-/// Its process outside.
+/// The process of a local sandbox that is outside of it.
 struct OuterProcess {
     child: Child,
     /// Closing it ends the sandbox.
