@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with};
 
-use crate::{door, sys};
+use crate::{host_socket, sys};
 
 const CAPACITY: usize = 256 * 1024;
 /// For a supervisor that has just been started to listen.
@@ -62,7 +62,7 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
         match connect(&socket, &SocketAddrUnix::new(path)?) {
             Ok(()) => {
                 // Now that it listens, it has closed its directory.
-                door::check(path)?;
+                host_socket::check(path)?;
                 break socket;
             }
             Err(Errno::NOENT | Errno::CONNREFUSED) if Instant::now() < until => thread::sleep(AGAIN),

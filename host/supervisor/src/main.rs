@@ -4,17 +4,17 @@
 //! run under uids of their own, so none of them can signal, trace or limit the supervisor or a [`keeper`].
 //!
 //! `supervisor connect PATH`: connects to the host's socket, which lies in a directory that is the supervisor's alone.
-//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`door`]).
+//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`host_socket`]).
 //! `supervisor bridge PATH`: what such a host has the engine run beside it ([`bridge`]).
 //! `supervisor give PATH UID GID`: hands a workspace that such an engine made to its user, in a container of its own.
 //! `supervisor local`: makes the sandbox itself first ([`local`]).
 
 mod bridge;
 mod buffers;
-mod door;
 mod driver;
 mod exec;
 mod files;
+mod host_socket;
 mod keeper;
 mod leader;
 mod local;
@@ -30,7 +30,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use door::HostDoor;
+use host_socket::HostSocket;
 use local::InnerContext;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -42,12 +42,12 @@ fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
         [verb, path] if verb == "connect" => InnerContext {
-            door: HostDoor::Outside(PathBuf::from(path)),
+            host_socket: HostSocket::Outside(PathBuf::from(path)),
             oom: OomCounter::open(),
             around: Confinement::Sandbox,
         },
-        [verb, path] if verb == "listen" => match HostDoor::inside(Path::new(path)) {
-            Ok(door) => InnerContext { door, oom: OomCounter::open(), around: Confinement::Sandbox },
+        [verb, path] if verb == "listen" => match HostSocket::inside(Path::new(path)) {
+            Ok(host_socket) => InnerContext { host_socket, oom: OomCounter::open(), around: Confinement::Sandbox },
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 fn start(inside: InnerContext) -> std::io::Result<()> {
-    let InnerContext { door, oom, around } = inside;
+    let InnerContext { host_socket, oom, around } = inside;
     be_private()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.
@@ -84,7 +84,7 @@ fn start(inside: InnerContext) -> std::io::Result<()> {
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
     leader::empty_bounding_set()?;
-    Supervisor::new(door, sys::signal_fd()?, oom, around).run();
+    Supervisor::new(host_socket, sys::signal_fd()?, oom, around).run();
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The supervisor: one thread, one loop, one connection at a time.
 //!
-//! - It takes orders from its host and nobody inside the sandbox: who that is, its [`HostDoor`] knows.
+//! - It takes orders from its host and nobody inside the sandbox: who that is, its [`HostSocket`] knows.
 //! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor waits
 //!   for another until its lease is over; a host that starts again finds its sandbox.
 //! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
@@ -22,8 +22,8 @@ use skillhost_protocol::{
 };
 
 use crate::buffers::{ReadOutcome, ReceiveBuffer, SendBuffer};
-use crate::door::HostDoor;
 use crate::exec::{Part, SupervisedExec, span};
+use crate::host_socket::HostSocket;
 use crate::procs::OomCounter;
 use crate::reserve::Reserve;
 use crate::{keeper, leader, procs, sys};
@@ -51,7 +51,7 @@ struct HostConnection {
 #[derive(Clone, Copy)]
 enum PollToken {
     Signals,
-    Door,
+    Listener,
     Socket,
     Exec(u32, Part),
     Dying(usize),
@@ -67,7 +67,7 @@ pub enum Confinement {
 }
 
 pub struct Supervisor {
-    door: HostDoor,
+    host_socket: HostSocket,
     around: Confinement,
     signals: OwnedFd,
     oom: OomCounter,
@@ -93,10 +93,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(door: HostDoor, signals: OwnedFd, oom: OomCounter, around: Confinement) -> Self {
+    pub fn new(host_socket: HostSocket, signals: OwnedFd, oom: OomCounter, around: Confinement) -> Self {
         let now = Instant::now();
         Self {
-            door,
+            host_socket,
             around,
             signals,
             oom,
@@ -143,8 +143,10 @@ impl Supervisor {
     }
 
     fn is_over(&self) -> bool {
-        let heard =
-            self.connection.as_ref().is_none_or(|connection| self.door.is_outside() && connection.output.is_empty());
+        let heard = self
+            .connection
+            .as_ref()
+            .is_none_or(|connection| self.host_socket.is_outside() && connection.output.is_empty());
         self.ending.is_some_and(|(_, until)| Instant::now() >= until || (self.dying.is_empty() && heard))
     }
 
@@ -153,7 +155,7 @@ impl Supervisor {
     fn say_that_this_was_all(&mut self) {
         if let Some(connection) = &self.connection
             && self.ending.is_some()
-            && !self.door.is_outside()
+            && !self.host_socket.is_outside()
             && self.dying.is_empty()
             && connection.output.is_empty()
         {
@@ -173,7 +175,7 @@ impl Supervisor {
         let wall = config.and_then(|config| Some(self.started + span(config.wall_ms)?));
         let idle =
             config.filter(|_| self.execs.is_empty()).and_then(|config| Some(self.idle_since + span(config.idle_ms)?));
-        let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.door.is_outside());
+        let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.host_socket.is_outside());
         if let Some((_, until)) = self.ending {
             return until;
         }
@@ -216,7 +218,7 @@ impl Supervisor {
                 exec.kill_keeper();
             }
         }
-        if self.connection.is_none() && self.door.is_outside() && now >= self.connect_at {
+        if self.connection.is_none() && self.host_socket.is_outside() && now >= self.connect_at {
             self.connect_at = now + RECONNECT;
             self.connect();
         }
@@ -243,8 +245,8 @@ impl Supervisor {
     fn wait(&self) -> (Vec<PollToken>, bool) {
         let mut tokens = vec![PollToken::Signals];
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        if let Some(listener) = self.door.listener() {
-            tokens.push(PollToken::Door);
+        if let Some(listener) = self.host_socket.listener() {
+            tokens.push(PollToken::Listener);
             fds.push(PollFd::new(listener, PollFlags::IN));
         }
         let mut room = true;
@@ -297,7 +299,7 @@ impl Supervisor {
                 }
                 self.reap();
             }
-            PollToken::Door => self.connect(),
+            PollToken::Listener => self.connect(),
             PollToken::Socket => self.on_socket(),
             PollToken::Exec(id, part) => {
                 if let (Some(exec), Some(connection)) = (self.execs.get_mut(&id), &mut self.connection)
@@ -380,7 +382,7 @@ impl Supervisor {
     /// Takes the host's connection. One that there is already ends: whom the engine lets in last is the host that lives,
     /// and of the other one nobody may have heard that it is gone.
     fn connect(&mut self) {
-        let Ok(Some(socket)) = self.door.open(self.around) else { return };
+        let Ok(Some(socket)) = self.host_socket.open(self.around) else { return };
         if self.connection.is_some() {
             self.disconnect();
         }

@@ -24,7 +24,7 @@ use rustix::process::{Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, UnshareFlags};
 use skillhost_protocol::local::{LocalSpec, MAX_SPEC, SetupStage, Users};
 
-use crate::door::HostDoor;
+use crate::host_socket::HostSocket;
 use crate::procs::OomCounter;
 use crate::supervisor::Confinement;
 use crate::{leader, sys};
@@ -76,7 +76,7 @@ fn say(line: &str) {
 /// The context that the inner process goes on with.
 pub struct InnerContext {
     /// The host's socket.
-    pub door: HostDoor,
+    pub host_socket: HostSocket,
     pub oom: OomCounter,
     pub around: Confinement,
 }
@@ -225,7 +225,7 @@ fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<InnerContext, Failure> {
     limit(&spec);
     filter::confine().map_err(|error| Failure::new(SetupStage::Filter, "the filter of system calls", error))?;
     ready(&spec, socket, Signal::KILL)?;
-    Ok(InnerContext { door: HostDoor::Outside(spec.socket.into()), oom, around: Confinement::Sandbox })
+    Ok(InnerContext { host_socket: HostSocket::Outside(spec.socket.into()), oom, around: Confinement::Sandbox })
 }
 
 /// Ties this process to the outer one, and says that it is ready.
@@ -263,7 +263,11 @@ fn bare(spec: LocalSpec) -> Result<InnerContext, Failure> {
     let oom = OomCounter::at(spec.oom_counter.as_deref());
     limit(&spec);
     ready(&spec, File::from(theirs), Signal::TERM)?;
-    Ok(InnerContext { door: HostDoor::Outside(spec.socket.into()), oom, around: Confinement::Host { host, parent } })
+    Ok(InnerContext {
+        host_socket: HostSocket::Outside(spec.socket.into()),
+        oom,
+        around: Confinement::Host { host, parent },
+    })
 }
 
 fn ask(socket: &mut File, word: u8, expected: u8) -> io::Result<()> {

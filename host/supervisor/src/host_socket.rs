@@ -37,14 +37,15 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-pub enum HostDoor {
+/// The socket between a supervisor and its host, by which side listens on it.
+pub enum HostSocket {
     /// The host listens at this path.
     Outside(PathBuf),
     /// The host comes here.
     Inside(OwnedFd),
 }
 
-impl HostDoor {
+impl HostSocket {
     /// Listens at `path`, whose directory becomes, or is, closed to everybody but us.
     pub fn inside(path: &Path) -> io::Result<Self> {
         // An engine may not have closed it as it was told.
@@ -62,7 +63,7 @@ impl HostDoor {
         matches!(self, Self::Outside(_))
     }
 
-    /// What tells that somebody is at the door.
+    /// The socket that becomes readable when a host connects.
     pub fn listener(&self) -> Option<&OwnedFd> {
         match self {
             Self::Outside(_) => None,
