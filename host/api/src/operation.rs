@@ -183,9 +183,9 @@ operations! {
     "attach-sandbox" AttachSandbox(AttachSandbox) -> AttachAnswer: Sandbox, Needs::Anybody;
     "detach-sandbox" DetachSandbox(DetachSandbox) -> DetachAnswer: Sandbox, Needs::Anybody;
 
-    "exec" Exec(ExecRequest) -> ExecAnswer: Command, Needs::Anybody, input |exec| exec.stdin, stream |exec| exec.stream = true;
-    "execute-script" ExecuteScript(ExecuteScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.stream = true;
-    "run-script" RunScript(RunScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.stream = true;
+    "exec" Exec(ExecRequest) -> ExecAnswer: Command, Needs::Anybody, input |exec| exec.spec.stdin, stream |exec| exec.delivery.stream = true;
+    "execute-script" ExecuteScript(ExecuteScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.delivery.stream = true;
+    "run-script" RunScript(RunScriptRequest) -> ScriptAnswer: Command, Needs::Anybody, stream |script| script.delivery.stream = true;
     "shell" Shell(ShellRequest) -> ShellAnswer: Command, Needs::Anybody;
     "list-shells" ListShells(ListShells) -> ShellList: Command, Needs::Anybody;
     "stop-shell" StopShell(StopShell) -> ShellStopAnswer: Command, Needs::Anybody;

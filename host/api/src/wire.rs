@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::BackendChoice;
 
 /// Raised with every change of the frames or of the types in them.
-pub const API: u32 = 4;
+pub const API: u32 = 5;
 
 /// The most bytes of one JSON payload. Room for an exec's both streams of 5 MiB each at the worst escaping (six for one).
 pub const MAX_JSON: usize = 64 << 20;

@@ -19,6 +19,7 @@
 #![warn(missing_docs)]
 
 pub mod content;
+pub mod file;
 pub mod frame;
 pub mod local;
 pub mod message;
@@ -27,13 +28,9 @@ pub mod socket;
 pub mod stream;
 pub mod tree;
 
+pub use file::*;
 pub use frame::{Header, PayloadKind, ProtocolError};
 pub use message::*;
-
-/// Leads both hellos: says that the peer speaks this protocol at all.
-pub const MAGIC: u32 = 0x736b_6873;
-/// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 7;
 
 /// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].
 pub const STDIN_WINDOW: u32 = 256 * 1024;

@@ -1,6 +1,20 @@
 //! Control messages: what the two ends ask and tell each other.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::file::{FileDone, FileError, FileOp};
+
+/// Leads both hellos: says that the peer speaks this protocol at all.
+pub const MAGIC: u32 = 0x736b_6873;
+/// Grows with every change that an older peer would misread.
+pub const VERSION: u16 = 8;
+
+/// The window of output of an exec, unless it says otherwise.
+pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
+/// A home where nobody has another: private to a sandbox that has a file system of its own and one user.
+pub const DEFAULT_HOME: &str = "/tmp";
 
 /// From the host to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +51,7 @@ pub enum ToSupervisor {
     },
     /// Ends the exec and all of its tree; the outcome is cancelled.
     Kill,
-    /// Gives a line to a [`Program::Session`], which has none under way.
+    /// Gives a line to a persistent shell ([`ExecStart::is_session`]), which has none under way.
     Line {
         /// Chosen by the host, once per session.
         number: u32,
@@ -112,9 +126,9 @@ pub enum ToHost {
 /// The host's first message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostHello {
-    /// [`crate::MAGIC`].
+    /// [`MAGIC`].
     pub magic: u32,
-    /// [`crate::VERSION`].
+    /// [`VERSION`].
     pub version: u16,
     /// The host's version, for messages only.
     pub build: String,
@@ -140,9 +154,9 @@ pub struct SupervisorConfig {
 /// The supervisor's first message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupervisorHello {
-    /// [`crate::MAGIC`].
+    /// [`MAGIC`].
     pub magic: u32,
-    /// [`crate::VERSION`].
+    /// [`VERSION`].
     pub version: u16,
     /// The supervisor's version, for messages only.
     pub build: String,
@@ -165,15 +179,21 @@ pub struct User {
     pub umask: u32,
 }
 
-/// What to execute.
+/// A command: a list is passed verbatim, a string is a line for the shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Program {
-    /// Verbatim; the first is looked up in the exec's PATH.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Command {
+    /// A program and its arguments; the program is looked up in the exec's PATH.
     Argv(Vec<String>),
     /// `bash -lc LINE`, or `sh -lc LINE` where there is no bash.
     Shell(String),
-    /// The same shell, which takes one [`ToSupervisor::Line`] after the other and keeps its state.
-    Session,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self::Argv(Vec::new())
+    }
 }
 
 /// A terminal's size, in characters, 1 to 65,535 each.
@@ -187,28 +207,96 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
+/// A command and how it runs: what a caller asks for, what an approval covers, and what a leader does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct ExecSpec {
+    /// What to run.
+    pub command: Command,
+    /// Working directory; default the workspace, where relative ones start.
+    pub cwd: Option<String>,
+    /// Environment added for this command; wins over what all commands share.
+    pub env: BTreeMap<String, String>,
+    /// Whether standard input follows as a stream; otherwise it is `/dev/null`.
+    pub stdin: bool,
+    /// Whether it has a terminal of its own, and of which size. All that the terminal shows is standard output then, standard
+    /// input is typed into it, and the input's end is typed as Ctrl-D.
+    pub terminal: Option<TerminalSize>,
+    /// What scripts have as well.
+    pub options: RunOptions,
+}
+
+/// How a command runs, whether it was asked for as such or as a script.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct RunOptions {
+    /// Milliseconds until the whole process tree is ended; default 120,000 (a script has its own), clamped to the ceiling of
+    /// 600,000.
+    pub timeout_ms: Option<u64>,
+}
+
+impl ExecSpec {
+    /// `argv`, verbatim.
+    pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>) -> Self {
+        Self { command: Command::Argv(argv.into_iter().map(Into::into).collect()), ..Self::default() }
+    }
+
+    /// A line for the shell.
+    pub fn shell(line: impl Into<String>) -> Self {
+        Self { command: Command::Shell(line.into()), ..Self::default() }
+    }
+
+    /// The same with a deadline, which is never none.
+    #[must_use]
+    pub fn within(mut self, timeout: std::time::Duration) -> Self {
+        self.options.timeout_ms = Some(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// As `user` runs it, with a default home and window.
+    #[must_use]
+    pub fn by(self, user: User) -> ExecStart {
+        ExecStart { spec: self, is_session: false, home: DEFAULT_HOME.to_owned(), user, window: DEFAULT_WINDOW }
+    }
+
+    /// Bytes that are the same for what has the same effect, and for nothing else: all of it but how long it may take.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "postcard writes every value of these types into memory that grows")]
+    pub fn canonical(&self) -> Vec<u8> {
+        let mut spec = self.clone();
+        spec.options.timeout_ms = None;
+        postcard::to_extend(&spec, Vec::new()).expect("a command can be written down")
+    }
+
+    /// What somebody who decides about it has to know besides the command, the directory and the environment, in words.
+    #[must_use]
+    pub fn particulars(&self) -> Vec<(&'static str, String)> {
+        // Without `..`: a field is shown, or it is decided here that it need not be.
+        let Self { command: _, cwd: _, env: _, stdin, terminal, options } = self;
+        // How long it may take is no effect on the machine.
+        let RunOptions { timeout_ms: _ } = options;
+        let input = stdin.then(|| ("input", "whatever is written to it, which is not shown here".to_owned()));
+        let terminal = terminal.map(|_| ("terminal", "yes".to_owned()));
+        input.into_iter().chain(terminal).collect()
+    }
+}
+
 /// A command to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecStart {
-    /// What to execute.
-    pub program: Program,
-    /// Working directory; empty is the workspace, relative ones start there.
-    pub cwd: String,
-    /// Environment; wins over PID 1's, which is all that commands share.
-    pub env: Vec<(String, String)>,
+    /// What runs.
+    pub spec: ExecSpec,
+    /// Whether a persistent shell runs in the place of the spec's command: it takes one [`ToSupervisor::Line`] after the other
+    /// and keeps its state.
+    pub is_session: bool,
     /// `HOME` where the environment names none that its user can write to.
     pub home: String,
     /// Who runs it.
     pub user: User,
-    /// Deadline; 0 is none.
-    pub timeout_ms: u64,
-    /// Whether standard input follows; otherwise it is `/dev/null`.
-    pub stdin: bool,
     /// The window of output, shared by both streams.
     pub window: u32,
-    /// Whether it has a terminal of its own: that is its standard input, output and error then, and what it shows is sent
-    /// as standard output. The end of standard input is typed, as Ctrl-D.
-    pub terminal: Option<TerminalSize>,
 }
 
 /// How a leader ended.
@@ -248,196 +336,9 @@ pub struct FileStart {
     pub op: FileOp,
     /// Who does it: the operation can reach what this user can, and nothing else.
     pub user: User,
-    /// Deadline; 0 is none.
-    pub timeout_ms: u64,
     /// The window of output.
     pub window: u32,
     /// A tree travels as standard input or output, and every file in it as bytes: for a transport that passes no
     /// descriptors.
     pub framed: bool,
-}
-
-/// What to do to files. Relative paths start at the workspace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileOp {
-    /// Sends a regular file's bytes as standard output.
-    Read {
-        /// The file.
-        path: String,
-        /// Which of them.
-        part: ByteRange,
-    },
-    /// Replaces a file by standard input's bytes, atomically; makes parent directories.
-    Write {
-        /// The file.
-        path: String,
-        /// The mode of a new file; a replaced file's mode is kept.
-        mode: u32,
-    },
-    /// Makes the tree that comes on its socket ([`crate::stream`]) at `path`.
-    TreeIn {
-        /// Where its root goes.
-        path: String,
-    },
-    /// Sends the tree at `path` on its socket.
-    TreeOut {
-        /// A file or a directory.
-        path: String,
-    },
-    /// Says what is there, not following a last symbolic link.
-    Stat {
-        /// The path.
-        path: String,
-    },
-    /// Sends what is in a directory, as [`ListedFile`] records ([`crate::record`]) on standard output.
-    List {
-        /// The directory.
-        path: String,
-        /// No more than this many; the others are counted.
-        max: u32,
-    },
-    /// Removes a file, a link, or a directory that is empty.
-    Remove {
-        /// What.
-        path: String,
-        /// A directory with all that is in it; links are not followed.
-        recursive: bool,
-    },
-    /// Sends what changes at a path, or in the directory there, as [`Changed`] records on standard output, until it is ended
-    /// or the path is gone.
-    Watch {
-        /// A file or a directory.
-        path: String,
-    },
-}
-
-/// Which bytes of a file are read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ByteRange {
-    /// Where they begin.
-    pub offset: u64,
-    /// At most so many.
-    pub max: Option<u64>,
-    /// Whether the file may have more behind them; otherwise it is too large.
-    pub more: bool,
-}
-
-impl ByteRange {
-    /// All of a file that has at most `max` bytes.
-    #[must_use]
-    pub fn whole(max: Option<u64>) -> Self {
-        Self { max, ..Self::default() }
-    }
-}
-
-impl FileOp {
-    /// Whether it moves a tree, on a socket of its own.
-    #[must_use]
-    pub fn is_tree(&self) -> bool {
-        matches!(self, Self::TreeIn { .. } | Self::TreeOut { .. })
-    }
-}
-
-/// What a file operation did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileDone {
-    /// The path, absolute in the sandbox.
-    pub path: String,
-    /// Regular files read or written.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// What was left out, in words: bounded, so the last may say how many more there are.
-    pub notes: Vec<String>,
-    /// What is there ([`FileOp::Stat`], [`FileOp::Read`]).
-    pub stat: Option<FileStat>,
-}
-
-/// What is at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileStat {
-    /// What it is.
-    pub kind: FileKind,
-    /// Permission bits.
-    pub mode: u32,
-    /// Bytes.
-    pub size: u64,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// When its content was changed, milliseconds since 1970.
-    pub modified_ms: u64,
-}
-
-/// What was found in a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedFile {
-    /// Its name, in bytes as the sandbox has it.
-    pub name: Vec<u8>,
-    /// What it is, not following a link.
-    pub stat: FileStat,
-}
-
-/// A change at a watched path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
-    /// What happened.
-    pub change: Change,
-    /// The name in the watched directory; empty for the watched path itself.
-    pub name: Vec<u8>,
-}
-
-/// What happens to a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Change {
-    /// The watch is in place: whatever changes from now on is told.
-    Watching,
-    /// It was made, or moved here.
-    Created,
-    /// Somebody who had it open for writing has closed it.
-    Written,
-    /// Its mode, owner or times were changed.
-    Attributes,
-    /// It was removed, or moved away.
-    Removed,
-    /// More changed than was kept for who watches: look at the directory anew.
-    Overflow,
-}
-
-/// What a path may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link.
-    Symlink,
-    /// A device, a socket, a pipe.
-    Other,
-}
-
-/// Why a file operation failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileError {
-    /// What a program acts on.
-    pub kind: FileErrorKind,
-    /// What happened, why, and to which path.
-    pub message: String,
-}
-
-/// The kinds of [`FileError`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileErrorKind {
-    /// No such file.
-    NotFound,
-    /// The sandbox's own permissions refuse it.
-    Permission,
-    /// The path is not of the kind that the operation needs.
-    InvalidArgument,
-    /// Larger than the bound.
-    TooLarge,
-    /// Anything else.
-    Other,
 }

@@ -5,7 +5,9 @@
 use proptest::prelude::*;
 use skillhost_protocol::frame::{self, HEADER, MAX_CONTROL, MAX_DATA};
 use skillhost_protocol::tree::{self, EntryKind, TreeEntry, TreeRecord};
-use skillhost_protocol::{ExecStart, Header, PayloadKind, Program, TerminalSize, ToHost, ToSupervisor, User};
+use skillhost_protocol::{
+    Command, ExecSpec, ExecStart, Header, PayloadKind, RunOptions, TerminalSize, ToHost, ToSupervisor, User,
+};
 
 fn kind() -> impl Strategy<Value = PayloadKind> {
     prop_oneof![
@@ -17,25 +19,25 @@ fn kind() -> impl Strategy<Value = PayloadKind> {
 }
 
 fn exec_start() -> impl Strategy<Value = ExecStart> {
-    let pairs = prop::collection::vec((".{0,20}", ".{0,20}"), 0..8);
-    let program = prop_oneof![
-        prop::collection::vec(".{0,40}", 0..8).prop_map(Program::Argv),
-        ".{0,200}".prop_map(Program::Shell),
-        Just(Program::Session)
+    let env = prop::collection::btree_map(".{0,20}", ".{0,20}", 0..8);
+    let command = prop_oneof![
+        prop::collection::vec(".{0,40}", 0..8).prop_map(Command::Argv),
+        ".{0,200}".prop_map(Command::Shell),
     ];
     let terminal =
         any::<Option<(u16, u16)>>().prop_map(|size| size.map(|(rows, columns)| TerminalSize { rows, columns }));
-    (program, ".{0,40}", pairs, any::<(u32, u32, Vec<u32>, u32)>(), any::<(u64, bool, u32)>(), terminal).prop_map(
-        |(program, cwd, env, (uid, gid, groups, umask), (timeout_ms, stdin, window), terminal)| ExecStart {
-            home: cwd.clone(),
-            program,
-            cwd,
-            env,
+    let options = any::<Option<u64>>().prop_map(|timeout_ms| RunOptions { timeout_ms });
+    let cwd = prop::option::of(".{0,40}");
+    let spec = (command, cwd, env, any::<bool>(), terminal, options).prop_map(
+        |(command, cwd, env, stdin, terminal, options)| ExecSpec { command, cwd, env, stdin, terminal, options },
+    );
+    (spec, any::<bool>(), ".{0,40}", any::<(u32, u32, Vec<u32>, u32)>(), any::<u32>()).prop_map(
+        |(spec, is_session, home, (uid, gid, groups, umask), window)| ExecStart {
+            spec,
+            is_session,
+            home,
             user: User { uid, gid, groups, umask },
-            timeout_ms,
-            stdin,
             window,
-            terminal,
         },
     )
 }

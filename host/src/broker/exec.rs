@@ -15,8 +15,8 @@ use super::streams::{Publishing, StreamEnd};
 use super::terminals::{self, TerminalEntry};
 use super::{Actor, Broker, EffectRecord};
 use crate::ids;
+use crate::sandbox::SandboxExec;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
-use crate::sandbox::{ExecCommand, SandboxExec};
 
 /// Bytes kept of each stream when the caller does not say.
 pub(crate) const DEFAULT_MAX_OUTPUT: u64 = 1_000_000;
@@ -175,48 +175,44 @@ impl Broker {
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
-        record.note("command", audited(&request.command));
-        if let Some(size) = request.terminal {
+        record.note("command", audited(&request.spec.command));
+        if let Some(size) = request.spec.terminal {
             record.note("terminal", format!("{}x{}", size.rows, size.columns));
         }
         let started = Instant::now();
-        let asked = request.timeout_ms.map(Duration::from_millis);
+        let mut spec = request.spec;
+        let asked = spec.options.timeout_ms.map(Duration::from_millis);
         let (timeout, clamped) = match lasts {
             ExecLifetime::AsTheCall => {
                 let (timeout, clamped) = self.deadline(asked);
+                spec = spec.within(timeout);
                 (Some(timeout), clamped)
             }
             // What bounds it is the wall time of its sandbox.
             ExecLifetime::OnItsOwn => (asked, None),
         };
+        let terminal = spec.terminal.is_some();
+        let argv = match &spec.command {
+            Command::Argv(argv) => argv.clone(),
+            Command::Shell(line) => vec![line.clone()],
+        };
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
-            if request.command == Command::Argv(Vec::new()) {
-                return Err(Error::invalid_argument(
-                    "the command is empty: give a program and its arguments, or a line for the shell",
-                ));
-            }
-            request.terminal.map_or(Ok(()), terminals::check)?;
-            let cwd = info.working_directory(request.cwd.as_deref());
-            self.approved(actor, &info, record.effect(), || ApprovalText::exec(&request, &cwd, &info, about))?;
-            let mut env = request.env.clone();
-            env.extend(secrets);
-            let command = ExecCommand {
-                command: request.command.clone(),
-                cwd: request.cwd.clone(),
-                env,
-                timeout,
-                stdin: request.stdin,
-                terminal: request.terminal,
-            };
-            let stream = match request.stream_to_blackboard {
+            spec.terminal.map_or(Ok(()), terminals::check)?;
+            let cwd = info.working_directory(spec.cwd.as_deref());
+            spec.cwd = Some(cwd.clone());
+            self.approved(actor, &info, record.effect(), || {
+                ApprovalText::exec(&spec, &request.delivery, &info, about)
+            })?;
+            spec.env.extend(secrets);
+            let stream = match request.delivery.stream_to_blackboard {
                 true => {
                     self.may_stream(actor, &info.id, &exec_id)?;
                     Some(self.open_stream(actor, &info.id, &exec_id, started).await?)
                 }
                 false => None,
             };
-            match self.sandboxes.exec(&info.id, &actor.caller.agent, command).await {
+            match self.sandboxes.exec(&info.id, &actor.caller.agent, spec) {
                 Ok(exec) => Ok((exec, stream, info, cwd)),
                 Err(error) => {
                     if let Some(stream) = stream {
@@ -239,7 +235,6 @@ impl Broker {
         if let Some(stream) = &stream {
             record.note("stream_key", stream.key());
         }
-        let terminal = request.terminal.is_some();
         let terminal = terminal.then(|| self.terminals.enter(actor, &info.id, &exec_id, exec.control()));
         Ok(Running {
             exec,
@@ -248,10 +243,7 @@ impl Broker {
             stream,
             container_id: request.container_id,
             exec_id,
-            argv: match request.command {
-                Command::Argv(argv) => argv,
-                Command::Shell(line) => vec![line],
-            },
+            argv,
             cwd,
             lasts,
             started,
@@ -282,8 +274,8 @@ impl Broker {
         mut request: ExecRequest,
         stdin: Option<Bytes>,
     ) -> Result<ExecAnswer> {
-        request.stdin = stdin.is_some();
-        let kept = OutputCapture::new(request.max_output);
+        request.spec.stdin = stdin.is_some();
+        let kept = OutputCapture::new(request.delivery.max_output);
         self.exec(actor, request).await?.into_answer(kept, stdin).await
     }
 }

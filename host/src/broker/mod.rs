@@ -19,7 +19,7 @@ mod files;
 mod grants;
 mod processes;
 mod question;
-pub mod quota;
+mod quota;
 mod record;
 mod ring_buffer;
 mod sandboxes;

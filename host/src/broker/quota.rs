@@ -11,28 +11,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::Deserialize;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use tokio::sync::Notify;
 
-/// What one agent may hold at once.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
-pub struct QuotaLimits {
-    /// Sandboxes (default 4).
-    pub sandboxes: u32,
-    /// Cores over all of them (default 4).
-    pub cpus: f64,
-    /// Memory over all of them, in MiB (default 8192).
-    pub memory_mib: u64,
-}
-
-impl Default for QuotaLimits {
-    fn default() -> Self {
-        Self { sandboxes: 4, cpus: 4.0, memory_mib: 8192 }
-    }
-}
+use crate::config::QuotaLimits;
 
 /// Cores are counted in thousandths: a sum of fractions comes back to exactly nothing.
 type MilliCpus = u64;

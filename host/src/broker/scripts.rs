@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
-    Command, ExecAnswer, ExecRequest, ExecuteScriptRequest, ImageFilter, ImageList, RunScriptRequest, ScriptAnswer,
-    ScriptList, ScriptSummary, TemplateDetail, TemplateList, TemplateSummary,
+    ExecAnswer, ExecRequest, ExecSpec, ExecuteScriptRequest, ImageFilter, ImageList, RunOptions, RunScriptRequest,
+    ScriptAnswer, ScriptList, ScriptSummary, TemplateDetail, TemplateList, TemplateSummary,
 };
 use skillhost_api::units::quoted;
 
@@ -156,7 +156,7 @@ impl Broker {
             Err(error) => return record.end(Err(error)).await,
         };
         // Their names; never what they are.
-        let names: Vec<_> = asked.secrets.keys().chain(asked.request.env.keys()).cloned().collect();
+        let names: Vec<_> = asked.secrets.keys().chain(asked.request.spec.env.keys()).cloned().collect();
         if !names.is_empty() {
             record.note("env", names);
         }
@@ -180,16 +180,9 @@ impl Broker {
         let args = script.params.with_text(&of, request.args, &request.text_args)?;
         let argv = script.command(&script.params.check(&of, &args)?)?;
         let secrets = self.required_env(role, &BTreeMap::new())?;
-        let request = ExecRequest {
-            container_id: request.container_id,
-            command: Command::Argv(argv),
-            env: safe_path(script.source()),
-            timeout_ms: request.timeout_ms.or(script.timeout.map(millis)),
-            max_output: request.max_output,
-            stream: request.stream,
-            stream_to_blackboard: request.stream_to_blackboard,
-            ..ExecRequest::default()
-        };
+        let options = within(request.options, script.timeout);
+        let spec = ExecSpec { env: safe_path(script.source()), options, ..ExecSpec::argv(argv) };
+        let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
         let what = with_secrets(ApprovalText::default().text("script", &script.name), &secrets);
         let about = ScriptInfo {
             script_name: Some(script.name.clone()),
@@ -255,17 +248,9 @@ impl Broker {
             image_role: role.name.clone(),
             tool_call_id: Some(tool_call_id),
         };
-        let request = ExecRequest {
-            container_id: request.container_id,
-            command: Command::Argv(images::python(&args)),
-            env,
-            timeout_ms: request.timeout_ms.or(timeout.map(millis)),
-            max_output: request.max_output,
-            stdin: true,
-            stream: request.stream,
-            stream_to_blackboard: request.stream_to_blackboard,
-            ..ExecRequest::default()
-        };
+        let options = within(request.options, timeout);
+        let spec = ExecSpec { env, stdin: true, options, ..ExecSpec::argv(images::python(&args)) };
+        let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
         let asked = Asked { request, secrets, about: what, ..Asked::default() };
         Ok(PreparedRun { asked, source: Some(source), input: Some(input), about })
     }
@@ -345,8 +330,10 @@ fn missed(error: Error, roles: &Roles) -> Error {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+/// As it was asked for, else within its own time.
+fn within(options: RunOptions, own: Option<Duration>) -> RunOptions {
+    let own = own.map(|own| u64::try_from(own.as_millis()).unwrap_or(u64::MAX));
+    RunOptions { timeout_ms: options.timeout_ms.or(own), ..options }
 }
 
 /// The source that Python reads: the caller's own is shown, the operator's is known by its name.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use skillhost_api::error::Error;
 use skillhost_api::types::{
-    Command, ExecAnswer, ExecRequest, FileEntry, LaunchRequest, Network, Outcome, TerminalSize,
+    Command, Delivery, ExecAnswer, ExecRequest, ExecSpec, FileEntry, LaunchRequest, Network, Outcome, RunOptions,
+    TerminalSize,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -231,6 +232,13 @@ impl From<wit::TerminalSize> for TerminalSize {
     }
 }
 
+impl From<wit::RunOptions> for (RunOptions, Delivery) {
+    fn from(run: wit::RunOptions) -> Self {
+        let wit::RunOptions { timeout_ms, max_output, stream_to_blackboard } = run;
+        (RunOptions { timeout_ms }, Delivery { max_output, stream: false, stream_to_blackboard })
+    }
+}
+
 fn environment(pairs: Vec<(String, String)>) -> BTreeMap<String, String> {
     pairs.into_iter().collect()
 }
@@ -242,17 +250,11 @@ impl View<'_> {
         command: wit::Command,
         options: wit::ExecOptions,
     ) -> wasmtime::Result<(ExecRequest, Option<Bytes>)> {
-        let request = ExecRequest {
-            container_id: self.table.get(container)?.id().to_owned(),
-            command: command.into(),
-            cwd: options.cwd,
-            env: environment(options.env),
-            timeout_ms: options.timeout_ms,
-            max_output: options.max_output,
-            stream_to_blackboard: options.stream_to_blackboard,
-            ..ExecRequest::default()
-        };
-        Ok((request, options.stdin.map(Bytes::from)))
+        let wit::ExecOptions { cwd, env, stdin, run } = options;
+        let (options, delivery) = run.into();
+        let spec = ExecSpec { command: command.into(), cwd, env: environment(env), options, ..ExecSpec::default() };
+        let container_id = self.table.get(container)?.id().to_owned();
+        Ok((ExecRequest { container_id, spec, delivery }, stdin.map(Bytes::from)))
     }
 
     async fn start_process(
@@ -260,7 +262,7 @@ impl View<'_> {
         mut request: ExecRequest,
         stdin: Option<Bytes>,
     ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
-        request.stdin = true;
+        request.spec.stdin = true;
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let work = async move {
             let mut running = broker.exec(&actor, request).await?;
@@ -381,8 +383,9 @@ impl wit::HostContainer for View<'_> {
         options: wit::ExecOptions,
         size: wit::TerminalSize,
     ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
-        let (request, stdin) = self.exec_request(&container, command, options)?;
-        self.start_process(ExecRequest { terminal: Some(size.into()), ..request }, stdin).await
+        let (mut request, stdin) = self.exec_request(&container, command, options)?;
+        request.spec.terminal = Some(size.into());
+        self.start_process(request, stdin).await
     }
 
     async fn open_shell(

@@ -7,7 +7,7 @@ use skillhost_api::types::{
 };
 use wasmtime::component::Resource;
 
-use super::bindings::skillhost::skill::sandbox::ExecResult;
+use super::bindings::skillhost::skill::sandbox::{ExecResult, RunOptions};
 use super::bindings::skillhost::skill::scripts::{self as wit, Host};
 use super::{GuestSandbox, View, WitError};
 
@@ -80,19 +80,19 @@ impl Host for View<'_> {
         container: Resource<GuestSandbox>,
         name: String,
         args: Vec<(String, String)>,
-        options: wit::ScriptOptions,
+        options: RunOptions,
     ) -> wasmtime::Result<Result<ExecResult, WitError>> {
+        let (options, delivery) = options.into();
         let request = ExecuteScriptRequest {
             container_id: self.table.get(&container)?.id().to_owned(),
             script_name: name,
             text_args: args,
-            timeout_ms: options.timeout_ms,
-            max_output: options.max_output,
-            stream_to_blackboard: options.stream_to_blackboard,
+            options,
+            delivery,
             ..ExecuteScriptRequest::default()
         };
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let max_output = options.max_output;
+        let max_output = request.delivery.max_output;
         let work = async move {
             let script = broker.execute_script(&actor, request).await?;
             Ok(script.into_answer(max_output).await?.exec.into())
@@ -106,25 +106,25 @@ impl Host for View<'_> {
         source: wit::Source,
         args: Vec<(String, String)>,
         env: Vec<(String, String)>,
-        options: wit::ScriptOptions,
+        options: RunOptions,
     ) -> wasmtime::Result<Result<ExecResult, WitError>> {
         let (template_name, script) = match source {
             wit::Source::Template(name) => (Some(name), None),
             wit::Source::Python(source) => (None, Some(source)),
         };
+        let (options, delivery) = options.into();
         let request = RunScriptRequest {
             container_id: self.table.get(&container)?.id().to_owned(),
             template_name,
             script,
             text_args: args,
             extra_env: env.into_iter().collect(),
-            timeout_ms: options.timeout_ms,
-            max_output: options.max_output,
-            stream_to_blackboard: options.stream_to_blackboard,
+            options,
+            delivery,
             ..RunScriptRequest::default()
         };
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let max_output = options.max_output;
+        let max_output = request.delivery.max_output;
         let work = async move {
             let script = broker.run_script(&actor, request).await?;
             Ok(script.into_answer(max_output).await?.exec.into())

@@ -1,12 +1,13 @@
 //! `sandbox exec`: one command in a sandbox.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallOutput;
-use skillhost_api::types::{Command, Event, ExecAnswer, ExecRequest, Outcome, TerminalSize};
+use skillhost_api::types::{
+    Command, Delivery, Event, ExecAnswer, ExecRequest, ExecSpec, Outcome, RunOptions, TerminalSize,
+};
 use skillhost_api::units::{parse_duration, parse_size};
 use tokio::sync::watch;
 
@@ -40,9 +41,6 @@ Examples:
 pub(super) struct Exec {
     /// The sandbox
     id: String,
-    /// End it after this long [default: 120s, at most 600s; with --detach its sandbox's wall time]
-    #[arg(long, value_name = "TIME", env = "SKILLHOST_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
-    timeout: Option<Duration>,
     /// Where it runs; relative paths start at /workspace, the default
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
@@ -52,12 +50,6 @@ pub(super) struct Exec {
     /// What it reads; - is standard input [default: nothing]
     #[arg(long, value_name = "FILE|-")]
     stdin: Option<String>,
-    /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_output: Option<u64>,
-    /// Show its output as it comes, and all of it
-    #[arg(long)]
-    stream: bool,
     /// Do not wait for it: print its id, the handle for `ps`, `output`, `input`, `wait` and `kill`. It runs until it ends by
     /// itself or is killed, its sandbox ends, or the host process does
     #[arg(long, conflicts_with_all = ["stdin", "stream", "max_output"])]
@@ -65,9 +57,8 @@ pub(super) struct Exec {
     /// With --detach: keep its standard input open for `skillhost sandbox input` [default: nothing to read]
     #[arg(long, requires = "detach")]
     open_stdin: bool,
-    /// Publish its output on the blackboard as it comes: `skillhost blackboard watch 'shell:**'` follows it
-    #[arg(long)]
-    stream_to_blackboard: bool,
+    #[command(flatten)]
+    run: RunFlags,
     /// Give it a terminal of its own, of your terminal's size and following it. From a terminal, what you type goes to the
     /// command as it is, Ctrl-C too, until the command ends; otherwise it reads what --stdin says
     #[arg(long, conflicts_with_all = ["stream", "max_output"])]
@@ -83,33 +74,59 @@ pub(super) struct Exec {
     argv: Vec<String>,
 }
 
+/// How something runs, be it a command or a script.
+#[derive(Debug, Args)]
+pub(super) struct RunFlags {
+    /// End it after this long, at most 600s [default: 120s or what SKILLHOST_TIMEOUT says; of a script its own; with --detach
+    /// its sandbox's wall time]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_output: Option<u64>,
+    /// Show its output as it comes, and all of it
+    #[arg(long)]
+    stream: bool,
+    /// Publish its output on the blackboard as it comes: `skillhost blackboard watch 'shell:**'` follows it
+    #[arg(long)]
+    stream_to_blackboard: bool,
+}
+
+impl RunFlags {
+    pub(super) fn read(self) -> (RunOptions, Delivery) {
+        let Self { timeout, max_output, stream, stream_to_blackboard } = self;
+        let options = RunOptions { timeout_ms: timeout.map(millis) };
+        (options, Delivery { max_output, stream, stream_to_blackboard })
+    }
+}
+
 impl Exec {
     pub(super) async fn run(mut self, app: &App) -> Ended {
         // Given back when this returns.
         let lent = if self.pty && !self.detach && self.stdin.is_none() { Lent::lend()? } else { None };
         let stdin = self.stdin.as_deref().or(lent.as_ref().map(|_| "-"));
         let feed = stdin.map(StdinReader::open).transpose()?;
-        let stream = self.stream || self.pty;
         if let (true, Ok(kind)) = (self.pty, std::env::var("TERM"))
             && !self.env.iter().any(|(name, _)| name == "TERM")
         {
             self.env.push(("TERM".into(), kind));
         }
-        let request = ExecRequest {
-            timeout_ms: timeout_ms(self.timeout)?,
-            container_id: self.id,
+        self.run.timeout = timeout(self.run.timeout)?;
+        let (options, mut delivery) = self.run.read();
+        delivery.stream |= self.pty;
+        let stream = delivery.stream;
+        let spec = ExecSpec {
             command: match self.shell {
                 Some(line) => Command::Shell(line),
                 None => Command::Argv(self.argv),
             },
             cwd: self.cwd,
-            env: self.env.into_iter().collect::<BTreeMap<_, _>>(),
-            max_output: self.max_output,
+            env: self.env.into_iter().collect(),
             stdin: feed.is_some() || self.open_stdin,
-            stream,
-            stream_to_blackboard: self.stream_to_blackboard,
             terminal: self.pty.then(|| self.size.unwrap_or_else(terminal::size)),
+            options,
         };
+        let request = ExecRequest { container_id: self.id, spec, delivery };
         if self.detach {
             return processes::start(app, request).await;
         }
@@ -144,13 +161,18 @@ pub(super) fn streamed(json: bool) -> impl FnMut(CallOutput) -> Option<CallOutpu
     }
 }
 
-/// The deadline that is asked for: by the flag, or in the name that users of an earlier system know.
-pub(super) fn timeout_ms(flag: Option<Duration>) -> Result<Option<u64>> {
-    if let Some(timeout) = flag {
-        return Ok(Some(millis(timeout)));
+/// The deadline that is asked for: by the flag, by its variable, or in the name that users of an earlier system know.
+pub(super) fn timeout(flag: Option<Duration>) -> Result<Option<Duration>> {
+    if flag.is_some() {
+        return Ok(flag);
+    }
+    if let Some(said) = variable("SKILLHOST_TIMEOUT")? {
+        return parse_duration(&said)
+            .map(Some)
+            .map_err(|error| Error::invalid_argument(format!("SKILLHOST_TIMEOUT is {said:?}: {error}")));
     }
     let Some(said) = variable("SANDBOX_TIMEOUT_SEC")? else { return Ok(None) };
-    said.trim().parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000)).map(Some).ok_or_else(|| {
+    said.trim().parse().map(Duration::from_secs).map(Some).map_err(|_| {
         Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC is {said:?}; write whole seconds, as in 120"))
     })
 }

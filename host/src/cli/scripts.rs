@@ -1,20 +1,18 @@
 //! `sandbox scripts`, `script`, `templates`, `run-script`: what the operator wrote down for a role.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use skillhost_api::types::{
     ExecuteScriptRequest, GetScriptTemplate, ListScriptTemplates, ListScripts, Operation, ParamSummary,
     RunScriptRequest, ScriptAnswer, TemplateDetail,
 };
-use skillhost_api::units::{parse_duration, parse_size};
 
 use super::app::App;
-use super::exec::{exit_code, show_text, streamed};
+use super::exec::{RunFlags, exit_code, show_text, streamed};
 use super::failure::{Ended, Failure};
 use super::print::table;
-use super::skills::{millis, pair, plain};
+use super::skills::{pair, plain};
 use super::stdin_reader;
 
 /// Lists the scripts that a sandbox of a role can run
@@ -89,7 +87,7 @@ pub(super) struct Script {
     /// The script
     name: String,
     #[command(flatten)]
-    how: ScriptFlags,
+    flags: ScriptFlags,
     /// Refuse when the sandbox is of another role
     #[arg(long, value_name = "ROLE")]
     role: Option<String>,
@@ -101,32 +99,21 @@ struct ScriptFlags {
     /// An argument, read by the type of its parameter
     #[arg(long = "arg", value_name = "NAME=VALUE", value_parser = pair)]
     args: Vec<(String, String)>,
-    /// End it after this long [default: its own timeout, or 120s; at most 600s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    timeout: Option<Duration>,
-    /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_output: Option<u64>,
-    /// Show its output as it comes, and all of it
-    #[arg(long)]
-    stream: bool,
-    /// Publish its output on the blackboard as it comes, as `sandbox exec` does
-    #[arg(long)]
-    stream_to_blackboard: bool,
+    #[command(flatten)]
+    run: RunFlags,
 }
 
 impl Script {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let stream = self.how.stream;
+        let (options, delivery) = self.flags.run.read();
+        let stream = delivery.stream;
         let request = ExecuteScriptRequest {
             container_id: self.id,
             script_name: self.name,
-            text_args: self.how.args,
+            text_args: self.flags.args,
             image_role: self.role,
-            timeout_ms: self.how.timeout.map(millis),
-            max_output: self.how.max_output,
-            stream,
-            stream_to_blackboard: self.how.stream_to_blackboard,
+            options,
+            delivery,
             ..ExecuteScriptRequest::default()
         };
         show(app, request, stream).await
@@ -211,7 +198,7 @@ pub(super) struct RunScript {
     #[arg(long, value_name = "FILE|-", group = "source")]
     file: Option<String>,
     #[command(flatten)]
-    how: ScriptFlags,
+    flags: ScriptFlags,
     /// Environment added for it
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     env: Vec<(String, String)>,
@@ -227,17 +214,16 @@ impl RunScript {
             Some(file) => Some(stdin_reader::text(format!("@{file}")).await?),
             None => None,
         };
-        let stream = self.how.stream;
+        let (options, delivery) = self.flags.run.read();
+        let stream = delivery.stream;
         let request = RunScriptRequest {
             container_id: self.id,
             template_name: self.template,
             script,
-            text_args: self.how.args,
+            text_args: self.flags.args,
             extra_env: self.env.into_iter().collect(),
-            timeout_ms: self.how.timeout.map(millis),
-            max_output: self.how.max_output,
-            stream,
-            stream_to_blackboard: self.how.stream_to_blackboard,
+            options,
+            delivery,
             tool_call_id: self.tool_call_id,
             ..RunScriptRequest::default()
         };

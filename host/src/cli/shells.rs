@@ -7,10 +7,11 @@ use skillhost_api::types::{ListShells, ShellList, ShellRequest, StopShell};
 use skillhost_api::units::{parse_duration, parse_size, show_time};
 
 use super::app::App;
-use super::exec::{exit_code, show_text, timeout_ms};
+use super::exec::{exit_code, show_text, timeout};
 use super::failure::Ended;
 use super::print::table;
 use super::sandbox::{print_outcome, with_more};
+use super::skills::millis;
 use super::stdin_reader;
 
 /// Runs a line in a persistent shell: directory, variables, functions and jobs are there for the next line
@@ -33,8 +34,8 @@ pub(super) struct Shell {
     /// Which shell, of as many as you like [default: default]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// End the line after this long [default: 120s, at most 600s]
-    #[arg(long, value_name = "TIME", env = "SKILLHOST_TIMEOUT", hide_env_values = true, value_parser = parse_duration)]
+    /// End the line after this long, at most 600s [default: 120s or what SKILLHOST_TIMEOUT says]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -44,7 +45,7 @@ pub(super) struct Shell {
 impl Shell {
     pub(super) async fn run(self, app: &App) -> Ended {
         let request = ShellRequest {
-            timeout_ms: timeout_ms(self.timeout)?,
+            timeout_ms: timeout(self.timeout)?.map(millis),
             container_id: self.id,
             name: self.name,
             line: stdin_reader::text(self.line).await?,

@@ -2,8 +2,8 @@
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
 
-use super::limits::Limits;
 use crate::skills::FEATURES;
+use crate::skills::Limits;
 
 /// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
 pub(crate) const MAX_LIVE: u32 = 256;

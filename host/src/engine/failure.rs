@@ -6,8 +6,8 @@ use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use super::config::MAX_LIVE;
 use super::limiter::LimitHit;
-use super::limits::Limits;
 use crate::capabilities::Log;
+use crate::skills::Limits;
 
 /// How much of a guest's own text goes into a message.
 const MAX_TEXT: usize = 2_000;

@@ -14,9 +14,9 @@ use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
 use super::limiter::{LimitHit, Limiter, size};
-use super::limits::Limits;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
+use crate::skills::Limits;
 
 /// The data of an invocation's Wasmtime store.
 pub(super) struct StoreData {

@@ -19,7 +19,7 @@
 
 use wasmtime::ResourceLimiter;
 
-use super::limits::Limits;
+use crate::skills::Limits;
 
 /// A limit that was reached, by its name in `skill.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,6 @@ mod config;
 mod failure;
 mod invocation;
 mod limiter;
-pub mod limits;
 mod ticker;
 
 use std::collections::HashMap;
@@ -28,12 +27,12 @@ use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::capabilities;
 use crate::private_dir::PrivateDir;
+pub use crate::skills::Limits;
 use crate::subprocess::ProcessBounds;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
 pub use invocation::{Invocation, InvocationResult, Preopen};
-pub use limits::Limits;
 use ticker::Ticker;
 
 /// How many components stay ready in memory; the one used longest ago goes first.

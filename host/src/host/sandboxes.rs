@@ -7,8 +7,8 @@ use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
-    Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, FileReadAnswer, RunScriptRequest,
-    ScriptAnswer,
+    Delivery, Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, FileReadAnswer,
+    RunScriptRequest, ScriptAnswer,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
@@ -19,9 +19,9 @@ use crate::sandbox::link::{ByteRange, Change, Changed};
 
 impl Host {
     pub(super) async fn exec(&self, actor: &Actor, request: ExecRequest, io: CallIo) -> Result<ExecAnswer> {
-        let (max_output, stream) = (request.max_output, request.stream);
+        let delivery = request.delivery.clone();
         let running = self.broker.exec(actor, request).await?;
-        follow(running, max_output, stream, io, None).await
+        follow(running, &delivery, io, None).await
     }
 
     pub(super) async fn execute_script(
@@ -30,9 +30,9 @@ impl Host {
         request: ExecuteScriptRequest,
         io: CallIo,
     ) -> Result<ScriptAnswer> {
-        let (max_output, stream) = (request.max_output, request.stream);
+        let delivery = request.delivery.clone();
         let script = self.broker.execute_script(actor, request).await?;
-        Ok(script.about.answer(follow(script.running, max_output, stream, io, script.source).await?))
+        Ok(script.about.answer(follow(script.running, &delivery, io, script.source).await?))
     }
 
     pub(super) async fn run_script(
@@ -41,9 +41,9 @@ impl Host {
         request: RunScriptRequest,
         io: CallIo,
     ) -> Result<ScriptAnswer> {
-        let (max_output, stream) = (request.max_output, request.stream);
+        let delivery = request.delivery.clone();
         let script = self.broker.run_script(actor, request).await?;
-        Ok(script.about.answer(follow(script.running, max_output, stream, io, script.source).await?))
+        Ok(script.about.answer(follow(script.running, &delivery, io, script.source).await?))
     }
 
     pub(super) async fn read_file(
@@ -102,13 +102,8 @@ impl Host {
 
 /// Follows a command to its end: its output goes to the caller, or is kept for the answer. Its input is `source`, or what
 /// the call brings.
-async fn follow(
-    mut running: Running,
-    max_output: Option<u64>,
-    stream: bool,
-    io: CallIo,
-    source: Option<Bytes>,
-) -> Result<ExecAnswer> {
+async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: Option<Bytes>) -> Result<ExecAnswer> {
+    let &Delivery { max_output, stream, stream_to_blackboard: _ } = delivery;
     let mut kept = if stream { OutputCapture::of_stream(max_output) } else { OutputCapture::new(max_output) };
     let CallIo { output, input } = io;
     let left = || Error::cancelled("the caller left");

@@ -13,7 +13,7 @@ use skillhost_api::client::Client;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
-use skillhost_api::types::{Authority, Call, Doctor, Event, ExecRequest, ListSkills, Request, WriteFile};
+use skillhost_api::types::{Authority, Call, Doctor, Event, ExecRequest, ExecSpec, ListSkills, Request, WriteFile};
 use skillhost_api::wire::{API, FrameKind, Hello, MAX_JSON};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
@@ -218,7 +218,7 @@ async fn input_is_only_offered_to_requests_that_take_it() {
     let served = Served::with(|_, io| async move { Ok(json!(io.input.is_some())) });
     let mut client = served.client().await;
     for (request, takes) in [
-        (Request::Exec(ExecRequest { stdin: true, ..ExecRequest::default() }), true),
+        (Request::Exec(ExecRequest::new("", ExecSpec { stdin: true, ..ExecSpec::default() })), true),
         (Request::Exec(ExecRequest::default()), false),
         (Request::ListSkills(ListSkills), false),
     ] {

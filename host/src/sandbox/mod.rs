@@ -51,14 +51,14 @@ use files::Copied;
 use images::{Registry, Role, Roles};
 use life::{Inner, LiveSandbox};
 use link::{
-    ByeReason, ByteRange, CloseReason, Exec, ExecSpec, FileDone, FileRead, FileStat, FileWatch, ListedFile,
-    SessionSpec, ShellSession, TerminalSize,
+    ByeReason, ByteRange, CloseReason, Exec, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,
+    ShellSession,
 };
 use pool::PoolConfig;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::BackendChoice;
-use skillhost_api::types::{Command, ImageFilter, ImageList, ImageSummary};
+use skillhost_api::types::{ImageFilter, ImageList, ImageSummary};
 use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
 
@@ -97,23 +97,6 @@ impl SandboxSettings {
             pool: PoolConfig::default(),
         })
     }
-}
-
-/// A command for a sandbox, all defaults filled in.
-#[derive(Debug, Clone, Default)]
-pub struct ExecCommand {
-    /// What to run.
-    pub command: Command,
-    /// Working directory; absent is `/workspace`, relative ones start there.
-    pub cwd: Option<String>,
-    /// Environment added for this command.
-    pub env: BTreeMap<String, String>,
-    /// After this the whole tree is ended; absent is the sandbox's own end.
-    pub timeout: Option<Duration>,
-    /// Whether standard input will be written; otherwise it is empty.
-    pub stdin: bool,
-    /// Whether it has a terminal.
-    pub terminal: Option<TerminalSize>,
 }
 
 /// What the host knows of an id.
@@ -358,15 +341,14 @@ impl Sandboxes {
     }
 
     /// Starts a command for an agent. What the command cannot do (a missing program) comes as an event.
-    pub async fn exec(&self, id: &str, agent: &str, command: ExecCommand) -> Result<SandboxExec> {
+    pub fn exec(&self, id: &str, agent: &str, spec: ExecSpec) -> Result<SandboxExec> {
         let AgentView { live, info, account } = self.agent_view(id, agent)?;
-        let ExecCommand { command, cwd, env, timeout, stdin, terminal } = command;
-        let cwd = Some(info.working_directory(cwd.as_deref()));
-        let env = account.env_with(env)?;
-        check_command(&command, &env)?;
+        let cwd = Some(info.working_directory(spec.cwd.as_deref()));
+        let env = account.env_with(spec.env)?;
+        check_command(&spec.command, &env)?;
         let Account { user, home, env: _ } = account;
-        let spec = ExecSpec { cwd, env, home, timeout, stdin, terminal, ..ExecSpec::new(command, user) };
-        let exec = live.link.exec(spec).await?;
+        let spec = ExecSpec { cwd, env, ..spec };
+        let exec = live.link.exec(ExecStart { home, ..spec.by(user) })?;
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.agent_view(id, agent)?;
@@ -376,8 +358,8 @@ impl Sandboxes {
     /// Starts a persistent shell for an agent.
     pub fn session(&self, id: &str, agent: &str) -> Result<SandboxSession> {
         let AgentView { live, info, account: Account { user, home, env } } = self.agent_view(id, agent)?;
-        let cwd = Some(info.working_directory(None));
-        let session = live.link.session(SessionSpec { cwd, env, home, user })?;
+        let spec = ExecSpec { cwd: Some(info.working_directory(None)), env, ..ExecSpec::default() };
+        let session = live.link.session(ExecStart { home, ..spec.by(user) })?;
         let under_way = live.execs.enter(agent, session.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.agent_view(id, agent)?;

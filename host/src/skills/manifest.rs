@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Network;
 
+use super::limits::Limits;
 use super::{name, toml_file};
-use crate::engine::limits::Limits;
 
 /// The file's name.
 pub const FILE: &str = "skill.toml";

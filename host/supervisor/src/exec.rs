@@ -39,15 +39,6 @@ pub enum Part {
     Session,
 }
 
-/// What few execs have.
-#[derive(Default)]
-pub struct More {
-    /// Whether it has a terminal, whose other end its leader sends.
-    pub terminal: bool,
-    /// The socket of a persistent shell.
-    pub session: Option<OwnedFd>,
-}
-
 pub struct SupervisedExec {
     id: u32,
     leader: i32,
@@ -107,15 +98,18 @@ pub struct Setup {
     pub argv: Option<Vec<String>>,
     pub deadline: Option<Instant>,
     pub oom_before: u64,
-    pub more: More,
+    /// Whether it has a terminal, whose other end its leader sends.
+    pub terminal: bool,
+    /// The socket of a persistent shell.
+    pub session: Option<OwnedFd>,
 }
 
 impl SupervisedExec {
     pub fn new(setup: Setup, pair: Pair) -> Self {
-        let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, more } = setup;
+        let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, terminal, session } = setup;
         let Pair { keeper, status, stdin: stdin_fd, stdout, stderr, job } = pair;
         let stream = |kind, fd| Stream { kind, fd: Some(fd), count: 0 };
-        let session = more.session.map(|socket| Box::new(SupervisedShell::new(socket)));
+        let session = session.map(|socket| Box::new(SupervisedShell::new(socket)));
         Self {
             id,
             leader,
@@ -139,7 +133,7 @@ impl SupervisedExec {
             keeper_lost: false,
             orphans: false,
             oom_before,
-            terminal: if more.terminal { Terminal::Comes(job) } else { Terminal::None },
+            terminal: if terminal { Terminal::Comes(job) } else { Terminal::None },
             session,
         }
     }

@@ -21,7 +21,9 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{self, CapabilitySet};
 use serde::{Deserialize, Serialize};
 use skillhost_protocol::socket::{Descriptors, send_all};
-use skillhost_protocol::{FileDone, FileError, FileOp, Program, TerminalSize, User};
+use skillhost_protocol::{
+    Command, ExecSpec, ExecStart, FileDone, FileError, FileStart, RunOptions, TerminalSize, User,
+};
 
 use crate::driver::ShellProgram;
 use crate::{files, sys};
@@ -52,29 +54,23 @@ pub fn remember_limit(resource: Resource, limit: Rlimit) {
 /// What a leader is told to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Job {
-    pub user: User,
     pub workspace: String,
     pub task: Task,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
-    Exec {
-        program: Program,
-        cwd: String,
-        env: BTreeMap<String, String>,
-        /// `HOME` where `env` has none that can be used.
-        home: String,
-        /// Whether standard input is the supervisor's pipe.
-        stdin: bool,
-        /// Whether its standard descriptors are a terminal of its own.
-        terminal: Option<TerminalSize>,
-    },
-    File {
-        op: FileOp,
-        /// Whether a tree's socket carries bytes alone.
-        framed: bool,
-    },
+    /// A command, with the environment that all commands share.
+    Exec(ExecStart),
+    File(FileStart),
+}
+
+impl Task {
+    fn user(&self) -> &User {
+        match self {
+            Self::Exec(ExecStart { user, .. }) | Self::File(FileStart { user, .. }) => user,
+        }
+    }
 }
 
 /// What a leader says on its status pipe, which an exec that succeeds closes.
@@ -109,28 +105,16 @@ pub fn run(ends: Ends) -> ! {
     std::mem::forget((stdin, stdout, stderr));
     let mut status = File::from(status);
     let Some((job, rest)) = read_job(job) else { sys::exit(0) };
-    let refusal = match prepared.and_then(|()| become_user(&job.user)) {
+    let refusal = match prepared.and_then(|()| become_user(job.task.user())) {
         Ok(()) => match job.task {
-            Task::Exec { program, cwd, mut env, home, stdin, terminal } => {
-                let stdin = stdin || terminal.is_some();
-                if terminal.is_some() {
-                    env.entry("TERM".into()).or_insert_with(|| "xterm".into());
-                }
-                if !env.get("HOME").is_some_and(|home| is_usable(Path::new(home))) {
-                    env.insert("HOME".into(), home);
-                }
-                match terminal.map_or(Ok(()), |size| open_terminal(size, &rest)) {
-                    Ok(()) => execute(&job.workspace, program, &cwd, env, stdin, &rest, &mut status),
-                    Err(error) => (NOT_EXECUTABLE, format!("the sandbox gives no terminal: {}", plain(&error))),
-                }
-            }
-            Task::File { op, framed } => {
-                let done = files::perform(op, &job.workspace, job.user.uid, &rest, framed);
+            Task::Exec(start) => exec(&job.workspace, start, &rest, &mut status),
+            Task::File(FileStart { op, user, framed, .. }) => {
+                let done = files::perform(op, &job.workspace, user.uid, &rest, framed);
                 say(&mut status, &Status::FileDone(done));
                 sys::exit(0);
             }
         },
-        Err(error) => (NOT_EXECUTABLE, format!("cannot become uid {}: {error}", job.user.uid)),
+        Err(error) => (NOT_EXECUTABLE, format!("cannot become uid {}: {error}", job.task.user().uid)),
     };
     let code = refusal.0;
     say(&mut status, &Status::NotStarted(refusal));
@@ -217,20 +201,24 @@ fn become_user(user: &User) -> io::Result<()> {
 }
 
 /// Becomes the program; returns only why that failed.
-fn execute(
-    workspace: &str,
-    program: Program,
-    cwd: &str,
-    env: BTreeMap<String, String>,
-    stdin: bool,
-    job: &OwnedFd,
-    status: &mut File,
-) -> Refusal {
-    let cwd = Path::new(workspace).join(cwd);
+fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> Refusal {
+    // The deadline and the window are the supervisor's to keep.
+    let ExecStart { spec, is_session, home, user: _, window: _ } = start;
+    let ExecSpec { command, cwd, mut env, stdin, terminal, options: RunOptions { timeout_ms: _ } } = spec;
+    if let Some(size) = terminal {
+        env.entry("TERM".into()).or_insert_with(|| "xterm".into());
+        if let Err(error) = open_terminal(size, job) {
+            return (NOT_EXECUTABLE, format!("the sandbox gives no terminal: {}", plain(&error)));
+        }
+    }
+    if !env.get("HOME").is_some_and(|home| is_usable(Path::new(home))) {
+        env.insert("HOME".into(), home);
+    }
+    let cwd = Path::new(workspace).join(cwd.unwrap_or_default());
     if let Err(error) = std::env::set_current_dir(&cwd) {
         return (NOT_EXECUTABLE, format!("cannot enter the working directory {}: {}", cwd.display(), plain(&error)));
     }
-    if !stdin {
+    if !stdin && terminal.is_none() {
         // The null device and no closed pipe: some programs take a pipe for input that they are to search.
         match File::open("/dev/null").and_then(|null| sys::dup_to(null.as_fd(), 0)) {
             Ok(()) => {}
@@ -238,15 +226,8 @@ fn execute(
         }
     }
     let search = env.get("PATH").map_or_else(|| DEFAULT_PATH.to_owned(), Clone::clone);
-    let argv = match program {
-        Program::Argv(argv) => argv,
-        Program::Shell(line) => {
-            let argv = vec![shell(&search).name().to_owned(), "-lc".into(), line];
-            // A list is known already to who gave it.
-            say(status, &Status::Argv(argv.clone()));
-            argv
-        }
-        Program::Session => {
+    let argv = match command {
+        _ if is_session => {
             let shell = shell(&search);
             if let Err(error) = receive(job).and_then(|socket| sys::dup_to(socket.as_fd(), shell.socket())) {
                 return (NOT_EXECUTABLE, format!("the shell cannot be reached: {}", plain(&error)));
@@ -254,6 +235,13 @@ fn execute(
             // How it takes its lines is nobody's business.
             say(status, &Status::Argv(vec![shell.name().to_owned()]));
             vec![shell.name().to_owned(), "-lc".into(), shell.program()]
+        }
+        Command::Argv(argv) => argv,
+        Command::Shell(line) => {
+            let argv = vec![shell(&search).name().to_owned(), "-lc".into(), line];
+            // A list is known already to who gave it.
+            say(status, &Status::Argv(argv.clone()));
+            argv
         }
     };
     let Some(name) = argv.first().filter(|name| !name.is_empty()).cloned() else {

@@ -11,8 +11,8 @@ use skillhost_api::client::Client;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::io::CallIo;
 use skillhost_api::types::{
-    ApprovalKind, ApprovalList, AuditList, AuditRecord, Authority, Call, Command, CopyRequest, DeleteRequest,
-    ExecRequest, HostPath, ImageFilter, LaunchRequest, ListRequest, PublishRequest, Request, RunRequest, WatchRequest,
+    ApprovalKind, ApprovalList, AuditList, AuditRecord, Authority, Call, CopyRequest, DeleteRequest, ExecRequest,
+    ExecSpec, HostPath, ImageFilter, LaunchRequest, ListRequest, PublishRequest, Request, RunRequest, WatchRequest,
 };
 use skillhost_api::types::{
     Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, GetHostStatus, GetRequest, GetSandbox,
@@ -444,8 +444,7 @@ async fn a_sandbox_of_the_session_that_is_more_than_agents_have_is_closed_to_the
     }
     let answer = machine.owner(launch(json!({"role": "default"}))).await;
     let id = answer["container_id"].as_str().unwrap().to_owned();
-    let command = Command::Argv(vec!["true".into()]);
-    let exec = ExecRequest { container_id: id.clone(), command, ..ExecRequest::default() };
+    let exec = ExecRequest::new(&id, ExecSpec::argv(["true"]));
     machine.denied(Request::Exec(exec.clone()), &["`roles`", "[policy.agents]"]).await;
     let read =
         Request::ReadFile(ReadFile { container_id: id, path: "/etc/hostname".into(), offset: 0, max_bytes: None });

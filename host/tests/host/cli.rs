@@ -14,7 +14,8 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
 use skillhost_api::types::{
-    AuditRecord, Call, Command as Run, CopyIn, Event, ExecRequest, FileReadAnswer, HostPath, ReadFile, Request,
+    AuditRecord, Call, Command as Run, CopyIn, Event, ExecRequest, ExecSpec, FileReadAnswer, HostPath, ReadFile,
+    Request,
 };
 use skillhost_api::wire::Hello;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -238,9 +239,9 @@ async fn a_skill_that_fails_by_its_own_word_is_one() {
 async fn a_commands_bytes_are_printed_as_they_were() {
     let host = Host::with(|call, _| async move {
         let Request::Exec(exec) = call.request else { panic!("{:?}", call.request) };
-        assert_eq!(exec.command, Run::Argv(vec!["ls".into(), "--all".into()]));
-        assert_eq!((exec.timeout_ms, exec.max_output), (Some(2_000), Some(10 << 20)));
-        assert!(!exec.stdin && !exec.stream);
+        assert_eq!(exec.spec.command, Run::Argv(vec!["ls".into(), "--all".into()]));
+        assert_eq!((exec.spec.options.timeout_ms, exec.delivery.max_output), (Some(2_000), Some(10 << 20)));
+        assert!(!exec.spec.stdin && !exec.delivery.stream);
         let mut answer = exec_answer(json!({"exited": 3}), 3);
         answer["stdout"] = "/wBh".into();
         answer["stdout_encoding"] = "base64".into();
@@ -312,7 +313,9 @@ fn counting() -> Host {
             count += piece.len();
         }
         Ok(match call.request {
-            Request::Exec(ExecRequest { stdin: true, .. }) => exec_answer(json!({"exited": 0}), 0),
+            Request::Exec(ExecRequest { spec: ExecSpec { stdin: true, .. }, .. }) => {
+                exec_answer(json!({"exited": 0}), 0)
+            }
             Request::WriteFile(_) => file_answer(count),
             other => panic!("{other:?}"),
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Sandbox, ending, events, skip, stdout, until, user};
 use futures_util::FutureExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use skillhost::sandbox::link::{ByteRange, CloseReason, Ending, ExecEvent, ExecSpec, SessionSpec};
+use skillhost::sandbox::link::{ByteRange, CloseReason, Ending, ExecEvent, ExecSpec};
 use skillhost_api::error::{ErrorKind, Result};
 
 /// How long a supervisor of these tests may say nothing.
@@ -65,8 +65,8 @@ async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
     // What is under way, and what is asked for before anybody can know.
     let mut runs = sandbox.sh("echo up; sleep 1000").await;
     while !matches!(runs.next().await.unwrap(), Some(ExecEvent::Stdout(_))) {}
-    let mut feeds = link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sleep", "1000"], user()) }).await.unwrap();
-    let mut shell = link.session(SessionSpec { cwd: None, env: [].into(), home: "/tmp".into(), user: user() }).unwrap();
+    let mut feeds = link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sleep", "1000"]) }.by(user())).unwrap();
+    let mut shell = link.session(ExecSpec::default().by(user())).unwrap();
     assert!(matches!(shell.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let mut watch = link.watch(user(), ".").await.unwrap();
     watch.next().await.unwrap();
@@ -119,7 +119,7 @@ async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
     is_unavailable("a tree", tree);
     is_unavailable("a signal", signal);
     // From now on it is known.
-    is_unavailable("another command", link.exec(ExecSpec::argv(["true"], user())).await);
+    is_unavailable("another command", link.exec(ExecSpec::argv(["true"]).by(user())));
     is_unavailable("another line", shell.line("true", None));
     assert!(!link.answers() && !link.is_closed());
     assert_eq!(link.shutdown().now_or_never(), Some(None), "it does not wait for a goodbye");
@@ -148,7 +148,7 @@ async fn once_it_goes_on_it_is_a_sandbox_like_any_other_and_has_ended_what_was_g
     assert!(later.is_none(), "{later:?}");
     frozen.goes_on();
     until("it answers again", || sandbox.link.answers()).await;
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"]).by(user())).await), "alive\n");
     until("what was given up is gone", || !sandbox.processes().iter().any(|(_, line)| line.contains("98762"))).await;
     assert!(sandbox.processes().iter().any(|(_, line)| line.contains("98763")), "the other one runs on");
     patient.kill();
@@ -170,7 +170,7 @@ async fn a_lease_that_ran_out_in_the_cold_is_renewed_by_a_host_that_is_still_the
     until("it does not answer", || !sandbox.link.answers()).await;
     frozen.goes_on();
     until("it answers again", || sandbox.link.answers() || sandbox.link.is_closed()).await;
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"]).by(user())).await), "alive\n");
     assert!(!matches!(sandbox.link.closed().now_or_never(), Some(CloseReason::Bye(_))));
 }
 
@@ -189,7 +189,7 @@ async fn a_lease_that_ran_out_while_both_ends_were_frozen_is_renewed() {
     while !std::fs::read_to_string(format!("/proc/{}/stat", sandbox.init)).unwrap().contains(") S ") {
         std::thread::yield_now();
     }
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"], user())).await), "alive\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "alive"]).by(user())).await), "alive\n");
 }
 
 #[tokio::test]

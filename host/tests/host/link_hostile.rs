@@ -10,7 +10,7 @@ use crate::support::peer::{Peer, link};
 use crate::support::{skip, stdout, user};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use skillhost::sandbox::link::{
-    CloseReason, Exec, ExecEvent, ExecSpec, HelloConfig, Link, SOCKET_NAME, SupervisorListener,
+    CloseReason, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener,
 };
 use skillhost_api::error::{ErrorKind, Result};
 use skillhost_protocol::frame::encode_control;
@@ -22,7 +22,7 @@ use skillhost_protocol::{
 async fn link_with_exec() -> (tempfile::TempDir, Link, Peer, Exec) {
     let dir = tempfile::tempdir().unwrap();
     let (link, mut peer) = link(dir.path()).await;
-    let exec = link.exec(ExecSpec { window: 0, ..ExecSpec::argv(["true"], user()) }).await.unwrap();
+    let exec = link.exec(ExecStart { window: 0, ..ExecSpec::argv(["true"]).by(user()) }).unwrap();
     peer.until(|message| matches!(message, ToSupervisor::Exec(_)));
     (dir, link, peer, exec)
 }
@@ -83,7 +83,7 @@ async fn lies_end_the_link_and_fail_its_execs() {
         assert_eq!(error.kind, ErrorKind::SandboxDied, "{error}");
         assert!(error.message.contains(says), "{says}: {error}");
         peer.wait_for_the_end();
-        assert_eq!(link.exec(ExecSpec::argv(["true"], user())).await.unwrap_err().kind, ErrorKind::SandboxDied);
+        assert_eq!(link.exec(ExecSpec::argv(["true"]).by(user())).unwrap_err().kind, ErrorKind::SandboxDied);
     }
 }
 
@@ -173,7 +173,7 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
     let run = served.await.unwrap();
     let listener = SupervisorListener::bind(&run).unwrap();
     let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
-    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"]).by(user())).unwrap();
     assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");
     unshare.kill().unwrap();
     unshare.wait().unwrap();
@@ -221,7 +221,7 @@ async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
     let run = dir.path().join("run");
     let start = |op| {
         let mut frame = Vec::new();
-        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW, framed: false };
+        let start = FileStart { op, user: user(), window: MIN_WINDOW, framed: false };
         encode_control(1, &ToSupervisor::File(start), &mut frame).unwrap();
         frame
     };
@@ -250,7 +250,7 @@ async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
     let run = served.await.unwrap();
     let listener = SupervisorListener::bind(&run).unwrap();
     let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
-    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["echo", "fine"]).by(user())).unwrap();
     assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");
     assert_eq!(times_open(init), 0);
     unshare.kill().unwrap();

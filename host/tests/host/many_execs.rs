@@ -8,7 +8,7 @@ use crate::hostile::Machine;
 use skillhost::host::HostOptions;
 use skillhost_api::error::ErrorKind;
 use skillhost_api::types::BackendChoice;
-use skillhost_api::types::{Command, ExecRequest, LaunchRequest, Request};
+use skillhost_api::types::{ExecRequest, ExecSpec, LaunchRequest, Request};
 
 /// Until here caches, pools and threads come up as they are first needed.
 const FIRST: usize = 1_000;
@@ -82,8 +82,7 @@ async fn in_a_row(backend: BackendChoice) {
     let used = || [("the host", Used::of(std::process::id().cast_signed())), ("the supervisor", Used::of(supervisor))];
     let mut seen = Vec::new();
     for number in 1..=ALL {
-        let command = Command::Argv(vec!["true".into()]);
-        let request = ExecRequest { container_id: id.to_owned(), command, ..ExecRequest::default() };
+        let request = ExecRequest::new(id, ExecSpec::argv(["true"]));
         let answer = machine.call(Request::Exec(request)).await.0.unwrap();
         assert_eq!(answer["exit_code"], 0, "{number}: {answer}");
         if [FIRST, HALF, ALL].contains(&number) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::hostile::Machine;
 use skillhost_api::types::{
-    Approve, AttachSandbox, AuditList, Command, DeleteRequest, ExecRequest, ExecuteScriptRequest, GetRequest,
+    Approve, AttachSandbox, AuditList, DeleteRequest, ExecRequest, ExecSpec, ExecuteScriptRequest, GetRequest,
     LaunchRequest, ListFiles, ListRequest, ProcessReadRequest, PublishRequest, ReadFile, RemoveFile, Request,
     RevokeApproval, ShellRequest, SignalProcess, StopSandbox, StopShell, TailAudit,
 };
@@ -31,16 +31,8 @@ fn refused() -> Vec<Request> {
             env: BTreeMap::from([(format!("={}", long()), long())]),
             ..LaunchRequest::default()
         }),
-        Request::Exec(ExecRequest {
-            container_id: id(),
-            command: Command::Argv(vec![long(); 3]),
-            ..ExecRequest::default()
-        }),
-        Request::Exec(ExecRequest {
-            container_id: id(),
-            command: Command::Shell("\0".repeat(LONG)),
-            ..ExecRequest::default()
-        }),
+        Request::Exec(ExecRequest::new(id(), ExecSpec::argv(vec![long(); 3]))),
+        Request::Exec(ExecRequest::new(id(), ExecSpec::shell("\0".repeat(LONG)))),
         Request::Shell(ShellRequest {
             container_id: id(),
             name: Some(long()),

@@ -14,10 +14,10 @@ use skillhost::sandbox::backend::docker::DockerBackend;
 use skillhost::sandbox::images::{Registry, Roles};
 use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Ending, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
-use skillhost::sandbox::{ExecCommand, ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
+use skillhost::sandbox::{ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
-use skillhost_api::types::{Command, ImageFilter, Network};
+use skillhost_api::types::{ExecSpec, ImageFilter, Network};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -74,13 +74,13 @@ async fn launch(sandboxes: &Sandboxes) -> SandboxInfo {
     sandboxes.launch(spec(), Box::new(())).await.unwrap()
 }
 
-fn shell(line: &str) -> ExecCommand {
-    ExecCommand { command: Command::Shell(line.into()), ..ExecCommand::default() }
+fn shell(line: &str) -> ExecSpec {
+    ExecSpec::shell(line)
 }
 
 /// Runs a line to its end: how its leader ended, and its standard output.
 async fn run(sandboxes: &Sandboxes, id: &str, line: &str) -> (Option<Ending>, String) {
-    let mut exec = sandboxes.exec(id, OWNER, shell(line)).await.unwrap();
+    let mut exec = sandboxes.exec(id, OWNER, shell(line)).unwrap();
     let (mut ending, mut out) = (None, Vec::new());
     while let Some(event) = exec.next().await.unwrap() {
         match event {
@@ -277,7 +277,7 @@ async fn a_sandbox_lives_until_it_is_stopped() {
 
     // Seen alive, and gone after the stop: also what left its session and ignores TERM.
     let line = "setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 1000";
-    let mut stubborn = sandboxes.exec(&info.id, OWNER, shell(line)).await.unwrap();
+    let mut stubborn = sandboxes.exec(&info.id, OWNER, shell(line)).unwrap();
     let started = stubborn.next().await.unwrap();
     assert!(matches!(started, Some(ExecEvent::Started { .. })), "{started:?}");
     assert_eq!(sandboxes.execs(&info.id), 1);
@@ -297,7 +297,7 @@ async fn a_sandbox_lives_until_it_is_stopped() {
     assert!(info.workspace.directory().unwrap().join("from-sandbox").exists());
     let again = sandboxes.stop(&info.id).await.unwrap();
     assert!(again.already_gone && again.message.starts_with("container was already gone"), "{again:?}");
-    let error = sandboxes.exec(&info.id, OWNER, shell("true")).await.err().unwrap();
+    let error = sandboxes.exec(&info.id, OWNER, shell("true")).err().unwrap();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
     let error = sandboxes.stop("sbx_000000000000").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
@@ -354,7 +354,7 @@ async fn a_container_that_is_removed_behind_our_back_is_noticed() {
     let (mut token, held) = Token::new();
     let info = sandboxes.launch(spec(), held).await.unwrap();
     let mut told = sandboxes.ended();
-    let mut exec = sandboxes.exec(&info.id, OWNER, shell("sleep 1000")).await.unwrap();
+    let mut exec = sandboxes.exec(&info.id, OWNER, shell("sleep 1000")).unwrap();
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let options = RemoveContainerOptions { force: true, ..RemoveContainerOptions::default() };
     api.remove_container(&info.engine_id, Some(options)).await.unwrap();
@@ -460,7 +460,7 @@ async fn a_host_to_kill() {
     let sandboxes = Sandboxes::open(config).await.unwrap();
     let info = launch(&sandboxes).await;
     let line = "setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 1000";
-    let mut exec = sandboxes.exec(&info.id, OWNER, shell(line)).await.unwrap();
+    let mut exec = sandboxes.exec(&info.id, OWNER, shell(line)).unwrap();
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     println!("\nLAUNCHED {}", info.engine_id);
     std::future::pending::<()>().await;

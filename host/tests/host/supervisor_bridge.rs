@@ -20,13 +20,13 @@ async fn commands_run_and_what_they_say_arrives_whole() {
     }
     let sandbox = Bridged::start().await;
     let (link, _bridge) = sandbox.link().await;
-    let mut exec = link.exec(ExecSpec::argv(["sh", "-c", "id -u; exit 7"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["sh", "-c", "id -u; exit 7"]).by(user())).unwrap();
     let said = events(&mut exec).await;
     assert_eq!((stdout(&said).as_str(), ending(&said)), ("1000\n", Some(Ending::Code(7))));
     // Far more than all buffers on the way hold, there and back, and with a reader that comes late.
-    let mut spec = ExecSpec::argv(["cat"], user());
-    spec.stdin = true;
-    let mut exec = link.exec(spec).await.unwrap();
+    let mut spec = ExecSpec::argv(["cat"]).by(user());
+    spec.spec.stdin = true;
+    let mut exec = link.exec(spec).unwrap();
     let mut stdin = exec.stdin().unwrap();
     let sent: Vec<u8> = (0..=250u8).cycle().take(20_000_000).collect();
     let feed = sent.clone();
@@ -72,7 +72,7 @@ async fn trees_are_carried_in_frames_both_ways() {
     assert_eq!(refused.kind, skillhost_api::error::ErrorKind::Permission, "{refused}");
     let missing = copy_out(&link, user(), "nothing", dir(), Path::new("x")).await.unwrap_err();
     assert_eq!(missing.kind, skillhost_api::error::ErrorKind::NotFound, "{missing}");
-    let mut exec = link.exec(ExecSpec::argv(["true"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
 }
 
@@ -97,7 +97,7 @@ async fn when_a_bridge_is_gone_its_commands_are_ended_and_another_is_let_in() {
     }
     let sandbox = Bridged::start().await;
     let (link, mut bridge) = sandbox.link().await;
-    let mut exec = link.exec(ExecSpec::argv(["sleep", "86400"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["sleep", "86400"]).by(user())).unwrap();
     let Some(ExecEvent::Started { .. }) = exec.next().await.unwrap() else { panic!("not started") };
     let sleeping = sleepers(&sandbox);
     assert_eq!(sleeping.len(), 1);
@@ -111,7 +111,7 @@ async fn when_a_bridge_is_gone_its_commands_are_ended_and_another_is_let_in() {
     let (later, _bridge) = sandbox.link().await;
     assert!(matches!(link.closed().await, CloseReason::Disconnected(_)));
     lingering.wait().unwrap();
-    let mut exec = later.exec(ExecSpec::argv(["true"], user())).await.unwrap();
+    let mut exec = later.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
 }
 
@@ -138,14 +138,14 @@ async fn a_command_is_not_let_in() {
         "import socket\ns = socket.socket(socket.AF_UNIX)\ntry:\n  s.connect('{}')\n  print('in', s.recv(9))\nexcept OSError as e:\n  print(e.errno)",
         sandbox.socket().display()
     );
-    let mut exec = link.exec(ExecSpec::argv(["python3", "-c", &knock], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["python3", "-c", &knock]).by(user())).unwrap();
     assert_eq!(stdout(&events(&mut exec).await), "13\n", "the directory is closed to it");
     // Were it open: who is not uid 0 hears nothing and is hung up on, and the host notices nothing.
     fs::set_permissions(&run, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(sandbox.socket(), fs::Permissions::from_mode(0o777)).unwrap();
-    let mut exec = link.exec(ExecSpec::argv(["python3", "-c", &knock], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["python3", "-c", &knock]).by(user())).unwrap();
     assert_eq!(stdout(&events(&mut exec).await), "in b''\n");
-    let mut exec = link.exec(ExecSpec::argv(["true"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
 }
 
@@ -187,6 +187,6 @@ async fn a_bridge_that_is_told_nonsense_ends_alone() {
     stream.read_to_end(&mut said).await.unwrap();
     bridge.wait().unwrap();
     let (link, _bridge) = sandbox.link().await;
-    let mut exec = link.exec(ExecSpec::argv(["true"], user())).await.unwrap();
+    let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
 }

@@ -190,13 +190,13 @@ async fn a_command_of_the_same_user_cannot_reach_into_a_transfer() {
     until("a helper is there", || helper(&sandbox).is_some()).await;
     let pid = helper(&sandbox).unwrap();
     let look =
-        |whose: &str| ExecSpec::shell(format!("ls /proc/{whose}/fd 2>&1; cat /proc/{whose}/environ 2>&1"), user());
+        |whose: &str| ExecSpec::shell(format!("ls /proc/{whose}/fd 2>&1; cat /proc/{whose}/environ 2>&1")).by(user());
     let own = stdout(&sandbox.run(look("self")).await);
     assert!(own.starts_with("0\n") && !own.contains("denied"), "{own}");
     let its = stdout(&sandbox.run(look(&pid.to_string())).await);
     assert_eq!(its.matches("Permission denied").count(), 2, "{its}");
     // It can end it, and the host hears of that.
-    sandbox.run(ExecSpec::shell(format!("kill -KILL {pid}"), user())).await;
+    sandbox.run(ExecSpec::shell(format!("kill -KILL {pid}")).by(user())).await;
     let error = transfer.finish(spawn_blocking(|| Ok(Some(())))).await.unwrap_err();
     assert!(error.message.contains("was killed in the sandbox"), "{error}");
 }

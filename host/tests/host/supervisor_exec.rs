@@ -12,7 +12,7 @@ async fn a_command_runs_as_its_user_with_nothing_else() {
     let line = "id -u; id -G; grep -E '^(Cap|NoNewPrivs|SigBlk|SigIgn)' /proc/self/status; pwd; umask; echo $HOME; \
                 echo $PAGER; readlink /proc/self/fd/0; ls /proc/self/fd | tr '\\n' ' '; cut -d' ' -f6 /proc/$$/stat; echo $$";
     let user = User { uid: 1234, gid: 1235, groups: vec![1236], umask: 0o022 };
-    let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user)).await;
+    let events = sandbox.run(ExecSpec::argv(["sh", "-c", line]).by(user)).await;
     let text = stdout(&events);
     let lines: Vec<_> = text.lines().collect();
     let none = "\t0000000000000000";
@@ -45,7 +45,7 @@ async fn endings_are_told_apart() {
         ("kill -TERM $$", Ending::Signal(15)),
         ("kill -KILL $$", Ending::Signal(9)),
     ] {
-        let events = sandbox.run(ExecSpec::argv(["sh", "-c", line], user())).await;
+        let events = sandbox.run(ExecSpec::argv(["sh", "-c", line]).by(user())).await;
         assert_eq!(crate::support::ending(&events), Some(ending), "{line}");
     }
 }
@@ -62,7 +62,7 @@ async fn what_cannot_be_started_says_why() {
     std::process::Command::new("chmod").args(["755", "orphan"]).current_dir(&workspace).status().unwrap();
     let run = async |argv: &[&str], cwd: Option<&str>, uid: u32| {
         let user = User { uid, ..user() };
-        let spec = ExecSpec { cwd: cwd.map(Into::into), ..ExecSpec::argv(argv.iter().copied(), user) };
+        let spec = ExecSpec { cwd: cwd.map(Into::into), ..ExecSpec::argv(argv.iter().copied()) }.by(user);
         match sandbox.run(spec).await.as_slice() {
             [ExecEvent::NotStarted { code, reason }] => (*code, reason.clone()),
             other => panic!("{argv:?}: {other:?}"),
@@ -92,7 +92,7 @@ async fn a_line_goes_to_a_login_shell_and_says_which() {
         return;
     }
     let sandbox = Sandbox::start().await;
-    let events = sandbox.run(ExecSpec::shell("echo $((1+1)); shopt -q login_shell && echo login", user())).await;
+    let events = sandbox.run(ExecSpec::shell("echo $((1+1)); shopt -q login_shell && echo login").by(user())).await;
     assert_eq!(stdout(&events), "2\nlogin\n");
     let Some(ExecEvent::Started { argv, .. }) = events.first() else { panic!("{events:?}") };
     assert_eq!(argv[..2], ["bash", "-lc"]);
@@ -100,8 +100,8 @@ async fn a_line_goes_to_a_login_shell_and_says_which() {
     let bin = sandbox.dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::os::unix::fs::symlink("/bin/dash", bin.join("sh")).unwrap();
-    let mut spec = ExecSpec::shell("echo $0", user());
-    spec.env.insert("PATH".into(), bin.to_str().unwrap().into());
+    let mut spec = ExecSpec::shell("echo $0").by(user());
+    spec.spec.env.insert("PATH".into(), bin.to_str().unwrap().into());
     let events = sandbox.run(spec).await;
     let Some(ExecEvent::Started { argv, .. }) = events.first() else { panic!("{events:?}") };
     assert_eq!((stdout(&events).as_str(), argv[0].as_str()), ("sh\n", "sh"));
@@ -115,8 +115,8 @@ async fn environment_is_laid_in_layers() {
     let sandbox = Sandbox::start().await;
     let line =
         "echo $OWN $PYTHONUNBUFFERED $PAGER; echo $PATH; echo $PYTHONPATH; echo ${LD_LIBRARY_PATH-none}; echo $HOME";
-    let mut spec = ExecSpec::argv(["sh", "-c", line], user());
-    spec.env = [("OWN", "x=y"), ("PAGER", "less")].map(|(k, v)| (k.into(), v.into())).into();
+    let mut spec = ExecSpec::argv(["sh", "-c", line]).by(user());
+    spec.spec.env = [("OWN", "x=y"), ("PAGER", "less")].map(|(k, v)| (k.into(), v.into())).into();
     spec.home = "/its/own".into();
     let run = sandbox.dir.path().join("run");
     // No entry that is empty is left, which would be the working directory; nor a home that cannot be written.
@@ -130,7 +130,7 @@ async fn standard_input_arrives_whole_and_ends() {
         return;
     }
     let sandbox = Sandbox::start().await;
-    let mut exec = sandbox.link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sha256sum"], user()) }).await.unwrap();
+    let mut exec = sandbox.link.exec(ExecSpec { stdin: true, ..ExecSpec::argv(["sha256sum"]) }.by(user())).unwrap();
     let mut stdin = exec.stdin().unwrap();
     let data: Vec<u8> = (0..20_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let expected = sha256(&data);
@@ -148,12 +148,12 @@ async fn empty_and_unread_standard_input_are_fine() {
         return;
     }
     let sandbox = Sandbox::start().await;
-    let spec = |argv: &[&str]| ExecSpec { stdin: true, ..ExecSpec::argv(argv.iter().copied(), user()) };
-    let mut exec = sandbox.link.exec(spec(&["wc", "-c"])).await.unwrap();
+    let spec = |argv: &[&str]| ExecSpec { stdin: true, ..ExecSpec::argv(argv.iter().copied()) }.by(user());
+    let mut exec = sandbox.link.exec(spec(&["wc", "-c"])).unwrap();
     exec.stdin().unwrap().close();
     assert_eq!(stdout(&events(&mut exec).await).trim(), "0");
     // Far more than any pipe holds, to a program that reads none of it.
-    let mut exec = sandbox.link.exec(spec(&["sh", "-c", "exec <&-; sleep 0.2; echo done"])).await.unwrap();
+    let mut exec = sandbox.link.exec(spec(&["sh", "-c", "exec <&-; sleep 0.2; echo done"])).unwrap();
     let mut stdin = exec.stdin().unwrap();
     let (events, written) = tokio::join!(events(&mut exec), stdin.write(vec![0u8; 8 << 20]));
     written.unwrap();
@@ -193,12 +193,12 @@ async fn a_full_house_refuses_politely() {
     let sandbox = Sandbox::start().await;
     let mut running = Vec::new();
     for _ in 0..40 {
-        running.push(sandbox.link.exec(ExecSpec::argv(["sleep", "1000"], user())).await.unwrap());
+        running.push(sandbox.link.exec(ExecSpec::argv(["sleep", "1000"]).by(user())).unwrap());
     }
     for exec in &mut running {
         assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     }
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
     drop(running);
     crate::support::until("no process is left", || sandbox.processes().is_empty()).await;
 }

@@ -312,7 +312,7 @@ async fn no_link_leads_a_copy_out_of_the_hosts_directory() {
     // A tree of the sandbox with links that lead anywhere, into a directory with one in the way.
     let line =
         "mkdir -p t/d && ln -s /etc t/abs && ln -s ../.. t/up && ln -s d/.. t/sly && ln -s d t/fine && echo x > t/d/f";
-    sandbox.run(skillhost::sandbox::link::ExecSpec::argv(["sh", "-c", line], user())).await;
+    sandbox.run(skillhost::sandbox::link::ExecSpec::argv(["sh", "-c", line]).by(user())).await;
     fs::create_dir(granted.join("t")).unwrap();
     symlink("../..", granted.join("t/d")).unwrap();
     let error = copy_out(&sandbox.link, user(), "t", dir(&granted), Path::new("t")).await.unwrap_err();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{Sandbox, skip, until, user};
-use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, SessionSpec, ShellSession, TerminalSize};
+use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, ShellSession, TerminalSize};
 
 /// What a line did.
 #[derive(Debug, Default)]
@@ -49,8 +49,7 @@ impl Shell {
             }
             env.insert("PATH".into(), bin.to_str().unwrap().into());
         }
-        let mut session =
-            sandbox.link.session(SessionSpec { cwd: None, env, home: "/tmp".into(), user: user() }).unwrap();
+        let mut session = sandbox.link.session(ExecSpec { env, ..ExecSpec::default() }.by(user())).unwrap();
         match session.next().await.unwrap() {
             Some(ExecEvent::Started { argv, .. }) => assert_eq!(argv, [kind]),
             other => panic!("{other:?}"),
@@ -380,7 +379,7 @@ async fn shells_and_terminals_leave_nothing_behind() {
         drop(shell);
         let size = TerminalSize { rows: 24, columns: 80 };
         let spec =
-            ExecSpec { terminal: Some(size), ..ExecSpec::argv(["sh", "-c", "test -t 0 && echo terminal"], user()) };
+            ExecSpec { terminal: Some(size), ..ExecSpec::argv(["sh", "-c", "test -t 0 && echo terminal"]) }.by(user());
         let seen = sandbox.run(spec).await;
         assert_eq!(crate::support::stdout(&seen), "terminal\r\n");
         until("the shell is gone", || sandbox.processes().is_empty()).await;
@@ -408,7 +407,8 @@ async fn a_sandbox_without_terminals_says_so() {
         return;
     }
     let sandbox = Sandbox::start().await;
-    let spec = ExecSpec { terminal: Some(TerminalSize { rows: 24, columns: 80 }), ..ExecSpec::argv(["true"], user()) };
+    let spec =
+        ExecSpec { terminal: Some(TerminalSize { rows: 24, columns: 80 }), ..ExecSpec::argv(["true"]) }.by(user());
     // In the supervisor's mount namespace, which is its own: nobody else loses the device.
     let hidden = std::process::Command::new("nsenter")
         .args(["--target", &sandbox.init.to_string(), "--mount", "mount", "--bind", "/dev/null", "/dev/ptmx"])

@@ -42,7 +42,7 @@ async fn a_slow_reader_holds_up_itself_and_loses_nothing() {
         slow.push(sandbox.sh("head -c 20000000 /dev/zero | tr '\\0' x; echo end").await);
     }
     for _ in 0..20 {
-        assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "quick"], user())).await), "quick\n");
+        assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "quick"]).by(user())).await), "quick\n");
     }
     let big = events(&mut sandbox.sh("head -c 20000000 /dev/zero").await).await;
     assert_eq!(stdout(&big).len(), 20_000_000);
@@ -113,5 +113,5 @@ async fn output_to_a_reader_that_was_dropped_flows_off() {
         drop(exec);
     }
     crate::support::until("all are dead", || sandbox.processes().is_empty()).await;
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
 }

@@ -17,8 +17,9 @@ fn sleepers(sandbox: &Sandbox) -> usize {
 
 /// Starts the survivor, and sees all of it alive.
 async fn survivor(sandbox: &Sandbox, timeout: Option<Duration>) -> Exec {
-    let spec = ExecSpec { timeout, ..ExecSpec::argv(["sh", "-c", SURVIVOR], user()) };
-    let mut exec = sandbox.link.exec(spec).await.unwrap();
+    let spec = ExecSpec::argv(["sh", "-c", SURVIVOR]);
+    let spec = timeout.into_iter().fold(spec, ExecSpec::within);
+    let mut exec = sandbox.link.exec(spec.by(user())).unwrap();
     while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
     crate::support::until("all three sleep", || sleepers(sandbox) >= 3).await;
     exec
@@ -77,7 +78,7 @@ async fn a_lost_connection_ends_its_execs_and_a_new_host_is_served() {
     runtime.shutdown_background();
     let link = listener.accept(Some(sandbox.init), crate::support::config(sandbox.dir.path())).await.unwrap();
     crate::support::until("the old exec is gone", || sandbox.processes().is_empty()).await;
-    let mut again = link.exec(ExecSpec::argv(["echo", "again"], user())).await.unwrap();
+    let mut again = link.exec(ExecSpec::argv(["echo", "again"]).by(user())).unwrap();
     assert_eq!(stdout(&events(&mut again).await), "again\n");
     drop(exec);
 }
@@ -120,7 +121,7 @@ async fn wall_time_and_idle_time_end_a_sandbox_with_a_word() {
 
     let idle = Sandbox::start_with(|config| config.idle = Some(Duration::from_millis(300))).await;
     // It is not idle while a command runs.
-    let events = idle.run(ExecSpec::argv(["sh", "-c", "sleep 0.6; echo done"], user())).await;
+    let events = idle.run(ExecSpec::argv(["sh", "-c", "sleep 0.6; echo done"]).by(user())).await;
     assert_eq!(stdout(&events), "done\n");
     assert_eq!(idle.link.closed().await, CloseReason::Bye(ByeReason::Idle));
 }
@@ -155,7 +156,7 @@ async fn a_killed_sandbox_fails_what_runs_in_it() {
     rustix::process::kill_process(init, rustix::process::Signal::KILL).unwrap();
     let error = exec.next().await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
-    let error = sandbox.link.exec(ExecSpec::argv(["true"], user())).await.unwrap_err();
+    let error = sandbox.link.exec(ExecSpec::argv(["true"]).by(user())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
 }
 
@@ -167,7 +168,7 @@ async fn a_child_in_the_background_does_not_delay_the_end() {
     let sandbox = Sandbox::start().await;
     // It holds both streams, and would for a day.
     let events =
-        sandbox.run(ExecSpec::argv(["sh", "-c", "sleep 98765 & setsid sleep 98764 & echo done"], user())).await;
+        sandbox.run(ExecSpec::argv(["sh", "-c", "sleep 98765 & setsid sleep 98764 & echo done"]).by(user())).await;
     assert_eq!(stdout(&events), "done\n");
     assert_eq!(ending(&events), Some(Ending::Code(0)));
     assert_eq!(sandbox.processes(), []);
@@ -183,8 +184,8 @@ async fn a_fork_bomb_is_ended() {
     let bomb =
         "ulimit -u 300; f() { trap '' TERM; while :; do f & done 2>/dev/null; }; f & f & echo lit; wait; sleep 1000";
     let user = User { uid: 61_234, gid: 61_234, groups: vec![], umask: 0o022 };
-    let spec = ExecSpec { timeout: Some(Duration::from_secs(1)), ..ExecSpec::argv(["bash", "-c", bomb], user) };
-    let mut exec = sandbox.link.exec(spec).await.unwrap();
+    let spec = ExecSpec::argv(["bash", "-c", bomb]).within(Duration::from_secs(1)).by(user);
+    let mut exec = sandbox.link.exec(spec).unwrap();
     while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
     crate::support::until("it has forked a lot", || sandbox.processes().len() > 100).await;
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::TimedOut));
@@ -197,7 +198,7 @@ async fn a_workload_cannot_reach_the_supervisor_or_others() {
         return;
     }
     let sandbox = Sandbox::start().await;
-    let mut other = sandbox.link.exec(ExecSpec::argv(["sleep", "12345"], User { uid: 1001, ..user() })).await.unwrap();
+    let mut other = sandbox.link.exec(ExecSpec::argv(["sleep", "12345"]).by(User { uid: 1001, ..user() })).unwrap();
     assert!(matches!(other.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let socket = sandbox.dir.path().join("run/supervisor.sock");
     let line = format!(
@@ -208,10 +209,10 @@ async fn a_workload_cannot_reach_the_supervisor_or_others() {
          echo end; kill -9 -1",
         socket.display()
     );
-    let events_of = sandbox.run(ExecSpec::argv(["bash", "-c", &line], user())).await;
+    let events_of = sandbox.run(ExecSpec::argv(["bash", "-c", &line]).by(user())).await;
     assert_eq!(stdout(&events_of), "end\n", "{events_of:?}");
     // Everything goes on.
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
     assert_eq!(sandbox.processes().len(), 1);
     other.kill();
     assert_eq!(events(&mut other).await, [ExecEvent::Exited(Ending::Cancelled)]);
@@ -231,5 +232,5 @@ async fn a_killed_keeper_takes_its_tree_with_it() {
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
     assert_eq!(ending(&events(&mut exec).await), Some(Ending::Signal(9)));
     crate::support::until("its orphans are gone", || sandbox.processes().is_empty()).await;
-    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"], user())).await), "still\n");
+    assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
 }

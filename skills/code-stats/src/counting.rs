@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::component::exports::skillhost::code_stats::stats::{Place, Report};
 use crate::component::skillhost::skill::log::Level;
 use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult,
+    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult, RunOptions,
 };
 use crate::component::skillhost::skill::types::Error;
 use crate::component::skillhost::skill::{blackboard, files, log};
@@ -82,9 +82,7 @@ fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Re
         cwd: None,
         env: Vec::new(),
         stdin: None,
-        timeout_ms: Some(240_000),
-        max_output: None,
-        stream_to_blackboard: false,
+        run: RunOptions { timeout_ms: Some(240_000), max_output: None, stream_to_blackboard: false },
     };
     let process = container
         .start(&Command::Argv(argv), &options)

@@ -2,7 +2,7 @@
 
 use crate::component::exports::skillhost::git_digest::changes::{Problem, Revision, Summary};
 use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, ProcessResult,
+    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
 };
 use crate::component::skillhost::skill::types::Error;
 use crate::component::skillhost::skill::{files, log};
@@ -140,9 +140,7 @@ impl Git {
             cwd: Some("/tmp".into()),
             env,
             stdin: None,
-            timeout_ms: Some(240_000),
-            max_output: None,
-            stream_to_blackboard: false,
+            run: RunOptions { timeout_ms: Some(240_000), max_output: None, stream_to_blackboard: false },
         }
     }
 

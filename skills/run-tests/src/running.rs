@@ -5,7 +5,7 @@ use crate::component::exports::skillhost::run_tests::tests::{
     Failure, Missing, Problem, Report, Runner, SandboxInfo, Verdict,
 };
 use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ContainerInfo, ExecOptions, LaunchOptions, Outcome, ProcessResult,
+    Chunk, Command, Container, ContainerInfo, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
 };
 use crate::component::skillhost::skill::types::Error;
 use crate::component::skillhost::skill::{files, log};
@@ -135,9 +135,7 @@ fn options(env: Vec<(String, String)>, timeout_ms: u64) -> ExecOptions {
         cwd: Some(TREE.to_owned()),
         env,
         stdin: None,
-        timeout_ms: Some(timeout_ms),
-        max_output: None,
-        stream_to_blackboard: false,
+        run: RunOptions { timeout_ms: Some(timeout_ms), max_output: None, stream_to_blackboard: false },
     }
 }
 

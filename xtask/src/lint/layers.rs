@@ -1,24 +1,26 @@
-//! The layers of `host/src` only ever look down.
+//! The folders of `host/src` only ever look down, and no files of one crate go round in a circle.
 //!
-//! [`LAYERS`] is the order, lowest first: a file may name what stands before its own line, and its own. What two layers
-//! on one line share is no layer's business. Tests may look anywhere.
+//! [`LAYERS`] is the order, lowest first: a file may name what is in a folder before its own, and in its own. What two folders
+//! on one line share is no folder's business. A folder's own file (`mod.rs`) declares what is in it and offers it to others, so
+//! what it and its parts name of one another is no circle; what it offers is where it really is. Tests may name anything.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use syn::{Item, UseTree, Visibility};
 
+use super::imports::{self, File, Module};
 use super::sources::Source;
 use super::{none, sources};
 use crate::run::root;
 
-/// The layers, lowest first; those on one line may not name each other. A path with `::` goes before its parent.
+/// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
     // How values are shortened; how descriptors are waited for.
     &["json", "watched"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
-    // What limits there are, and what is kept.
-    &["engine::limits", "broker::quota", "db"],
+    &["db"],
     // What skills are; where commands run; what agents share.
     &["skills", "sandbox", "blackboard"],
     &["config"],
@@ -35,128 +37,245 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
 ];
 
+/// The crates whose files are looked at for circles.
+const CRATES: [&str; 4] = ["host/src", "host/api/src", "host/protocol/src", "host/supervisor/src"];
+
 pub(super) fn check() -> Result<()> {
     let mut problems = Vec::new();
-    for source in sources::find(&root().join("host/src"), "rs")? {
-        // They declare the layers.
-        if ["lib.rs", "main.rs"].iter().any(|name| source.path == Path::new(name)) {
-            continue;
+    for name in CRATES {
+        let sources = sources::find(&root().join(name), "rs")?;
+        let house = House::of(&sources)?;
+        if name == "host/src" {
+            problems.extend(house.upward());
         }
-        problems.extend(upward(&source));
+        problems.extend(house.circles().into_iter().map(|circle| format!("{name}: {circle}")));
     }
     none(&problems)
 }
 
-/// What `source` names that is above it.
-fn upward(source: &Source) -> Vec<String> {
-    let own = module(&source.path);
-    let shown = source.path.display();
-    let Some((rank, layer)) = place(&own) else {
-        return vec![format!("host/src/{shown}: `{own}` is in no layer; give it a place in xtask/src/lint/layers.rs")];
-    };
-    let mut found = Vec::new();
-    for (at, line) in source.text.lines().enumerate() {
-        if line.trim() == "#[cfg(test)]" && source.text.lines().nth(at + 1).is_some_and(|next| next.contains("mod ")) {
-            break;
-        }
-        if line.trim_start().starts_with("//") {
-            continue;
-        }
-        for named in named(line) {
-            let Some((other_rank, other)) = place(&named) else { continue };
-            if other_rank > rank || (other_rank == rank && other != layer) {
-                found.push(format!("host/src/{shown}:{}: `{layer}` names `{other}`, which is not beneath it", at + 1));
+/// The files of a crate, and what they name.
+struct House {
+    files: Vec<File>,
+    modules: BTreeSet<Module>,
+    /// What a module offers of others, and where that is.
+    offered: BTreeMap<Vec<String>, Vec<String>>,
+}
+
+impl House {
+    fn of(sources: &[Source]) -> Result<Self> {
+        let files = imports::read(sources)?;
+        let modules: BTreeSet<Module> = files.iter().map(|file| file.module.clone()).collect();
+        let mut offered = BTreeMap::new();
+        for source in sources {
+            let module = imports::module(source);
+            for item in imports::parsed(source)?.items {
+                if let Item::Use(item) = item
+                    && !matches!(item.vis, Visibility::Inherited)
+                {
+                    offers(&item.tree, &module, Vec::new(), &mut offered);
+                }
             }
         }
+        Ok(Self { files, modules, offered })
     }
-    found
+
+    /// Where what a path names really is.
+    fn real(&self, path: &[String]) -> Vec<String> {
+        let mut path = path.to_vec();
+        // As often as there are folders in folders.
+        for _ in 0..8 {
+            let whole =
+                (1..=path.len()).rev().filter_map(|len| Some((len, self.offered.get(path.get(..len)?)?))).next();
+            let Some((len, target)) = whole else { break };
+            path = [target.as_slice(), path.get(len..).unwrap_or_default()].concat();
+        }
+        path
+    }
+
+    /// What is named of a folder that is not beneath.
+    fn upward(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for file in self.files.iter().filter(|file| !file.module.is_empty()) {
+            let shown = file.module.join("::");
+            let Some((rank, layer)) = place(&file.module) else {
+                found.push(format!("`{shown}` is in no layer; give it a place in xtask/src/lint/layers.rs"));
+                continue;
+            };
+            for (path, line) in &file.named {
+                let Some((other_rank, other)) = place(&self.real(path)) else { continue };
+                if other_rank > rank || (other_rank == rank && other != layer) {
+                    found.push(format!(
+                        "{shown}:{line}: `{layer}` names `{other}` ({}), which is not beneath it",
+                        path.join("::")
+                    ));
+                }
+            }
+        }
+        found
+    }
+
+    /// Files that name one another, by way of others too: one line for each such circle.
+    fn circles(&self) -> Vec<String> {
+        let graph: BTreeMap<&Module, BTreeSet<&Module>> =
+            self.files.iter().map(|file| (&file.module, self.beside(file))).collect();
+        let mut circles = BTreeSet::new();
+        for start in graph.keys() {
+            let round: BTreeSet<_> =
+                reached(&graph, start).into_iter().filter(|other| reached(&graph, other).contains(start)).collect();
+            if round.len() > 1 {
+                circles.insert(round);
+            }
+        }
+        let shown = |module: &&&Module| module.join("::");
+        circles
+            .iter()
+            .map(|circle| {
+                format!(
+                    "{} go round in a circle: move what they share into a file beneath them",
+                    circle.iter().map(|module| shown(&module)).collect::<Vec<_>>().join(", ")
+                )
+            })
+            .collect()
+    }
+
+    /// The other files that a file names, without those that it is in and those that are in it.
+    fn beside(&self, file: &File) -> BTreeSet<&Module> {
+        let others = file.named.keys().filter_map(|path| imports::owner(&self.real(path), &self.modules));
+        others.filter(|other| !other.starts_with(&file.module) && !file.module.starts_with(other)).collect()
+    }
 }
 
-/// The module of a file: `engine/limits.rs` is `engine::limits`, `engine/mod.rs` is `engine`.
-fn module(path: &Path) -> String {
-    let parts: Vec<String> = path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    parts.into_iter().filter(|part| part != "mod").collect::<Vec<_>>().join("::")
+/// Which line of the layers a path is of, and by which name.
+fn place(path: &[String]) -> Option<(usize, &'static str)> {
+    let first = path.first()?;
+    let mut all = LAYERS.iter().enumerate().flat_map(|(rank, line)| line.iter().map(move |layer| (rank, *layer)));
+    all.find(|(_, layer)| layer == first)
 }
 
-/// Which line of the layers a path is of, and by which of its names.
-fn place(path: &str) -> Option<(usize, &'static str)> {
-    let is_of = |layer: &str| path == layer || path.strip_prefix(layer).is_some_and(|rest| rest.starts_with("::"));
-    let mut places =
-        LAYERS.iter().enumerate().flat_map(|(rank, layers)| layers.iter().map(move |layer| (rank, *layer)));
-    // The longest name wins: `engine::limits` is not just of `engine`.
-    let mut best: Option<(usize, &'static str)> = None;
-    for (rank, layer) in places.by_ref().filter(|(_, layer)| is_of(layer)) {
-        if best.is_none_or(|(_, so_far)| layer.len() > so_far.len()) {
-            best = Some((rank, layer));
+/// All that is reached from `start`, itself only by a way that leads back.
+fn reached<'a>(graph: &BTreeMap<&'a Module, BTreeSet<&'a Module>>, start: &Module) -> BTreeSet<&'a Module> {
+    let mut seen = BTreeSet::new();
+    let mut left: Vec<&Module> = graph.get(start).into_iter().flatten().copied().collect();
+    while let Some(next) = left.pop() {
+        if seen.insert(next) {
+            left.extend(graph.get(next).into_iter().flatten());
         }
     }
-    best
+    seen
 }
 
-/// The paths beneath `crate::` that a line names, such as `engine::limits`, without what is imported from them.
-fn named(line: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (_, rest) in
-        line.match_indices("crate::").map(|(at, word)| (at, line.get(at + word.len()..).unwrap_or_default()))
-    {
-        if let Some(group) = rest.strip_prefix('{') {
-            // `crate::{a, b::c}`: groups are flat in this workspace, rustfmt keeps them on a line.
-            let group = group.split('}').next().unwrap_or_default();
-            found.extend(group.split(',').map(|item| path(item.trim())));
-        } else {
-            found.push(path(rest));
+/// Adds what a `use` offers, by its path in this crate.
+fn offers(tree: &UseTree, module: &[String], path: Vec<String>, offered: &mut BTreeMap<Vec<String>, Vec<String>>) {
+    let behind = |name: String| match (path.is_empty(), name.as_str()) {
+        (true, "crate") => vec!["crate".to_owned()],
+        (true, "self") => [vec!["crate".to_owned()], module.to_vec()].concat(),
+        (true, "super") => {
+            [vec!["crate".to_owned()], module.get(..module.len().saturating_sub(1)).unwrap_or_default().to_vec()]
+                .concat()
         }
+        // A module of its own, or another crate, in which nothing of this one is.
+        (true, _) => [vec!["crate".to_owned()], module.to_vec(), vec![name]].concat(),
+        (false, _) => [path.clone(), vec![name]].concat(),
+    };
+    let mut offer = |name: String, target: Vec<String>| {
+        let target = target.get(1..).unwrap_or_default().to_vec();
+        let own = [module, &[name]].concat();
+        if own != target {
+            offered.insert(own, target);
+        }
+    };
+    match tree {
+        UseTree::Path(inner) => offers(&inner.tree, module, behind(inner.ident.to_string()), offered),
+        UseTree::Name(name) if name.ident == "self" => {
+            let name = path.last().cloned().unwrap_or_default();
+            offer(name, path.clone());
+        }
+        UseTree::Name(name) => offer(name.ident.to_string(), behind(name.ident.to_string())),
+        UseTree::Rename(rename) => offer(rename.rename.to_string(), behind(rename.ident.to_string())),
+        UseTree::Group(group) => group.items.iter().for_each(|tree| offers(tree, module, path.clone(), offered)),
+        UseTree::Glob(_) => {}
     }
-    found
-}
-
-/// The part of `text` that is a path.
-fn path(text: &str) -> String {
-    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(text.len());
-    text.get(..end).unwrap_or_default().trim_end_matches(':').to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn looked(path: &str, text: &str) -> Vec<String> {
-        upward(&Source { path: path.into(), text: text.into() })
+    fn house(files: &[(&str, &str)]) -> House {
+        let sources: Vec<_> =
+            files.iter().map(|(path, text)| Source { path: path.into(), text: (*text).to_owned() }).collect();
+        House::of(&sources).unwrap()
     }
 
     #[test]
     fn looking_down_is_fine() {
-        assert_eq!(looked("broker/mod.rs", "use crate::sandbox::spec::X;\nuse crate::{paths::P, db::Y};\n"), [""; 0]);
-        assert_eq!(looked("broker/grants.rs", "use crate::broker::Z;"), [""; 0]);
+        let fine = house(&[
+            ("broker/mod.rs", "use crate::sandbox::spec::X;\nuse crate::{paths::P,\n    db::Y};\n"),
+            ("broker/grants.rs", "use crate::broker::Z; use super::Z as Same;"),
+            ("sandbox/spec.rs", ""),
+            ("paths.rs", ""),
+            ("db/mod.rs", ""),
+        ]);
+        assert_eq!(fine.upward(), [""; 0]);
+        assert_eq!(fine.circles(), [""; 0]);
     }
 
     #[test]
     fn looking_up_or_aside_is_named_with_its_line() {
-        assert_eq!(
-            looked("sandbox/mod.rs", "use crate::paths::P;\nuse crate::broker::Broker;\n"),
-            ["host/src/sandbox/mod.rs:2: `sandbox` names `broker`, which is not beneath it"]
-        );
-        assert_eq!(
-            looked("blackboard/mod.rs", "fn f(x: crate::sandbox::Id, y: crate::{paths::P, host::H}) {}").len(),
-            2
-        );
+        let files = |text| {
+            house(&[("sandbox/a.rs", text), ("broker/mod.rs", ""), ("blackboard/mod.rs", ""), ("host/mod.rs", "")])
+        };
+        let line = "sandbox::a:2: `sandbox` names `broker` (broker::Broker), which is not beneath it";
+        for text in [
+            "use std::fs;\nuse crate::broker::Broker;\n",
+            "use crate::{\n    broker::Broker};\n",
+            "\nfn f() { let x: super::super::broker::Broker = y!(); }",
+            "\nfn f() { let x = vec![crate::broker::Broker]; }",
+        ] {
+            assert_eq!(files(text).upward(), [line], "{text}");
+        }
+        assert_eq!(files("fn f(x: crate::blackboard::Id, y: crate::host::H) {}").upward().len(), 2);
     }
 
     #[test]
-    fn what_goes_before_its_parent_may_be_named_from_beneath_the_parent() {
-        assert_eq!(looked("db.rs", "use crate::engine::Engine;").len(), 1);
-        assert_eq!(looked("skills.rs", "use crate::engine::limits::Limits;"), [""; 0]);
-        assert_eq!(looked("skills.rs", "use crate::engine;").len(), 1);
+    fn what_a_folder_offers_is_where_it_really_is() {
+        let files = house(&[
+            ("skills/mod.rs", "mod name; pub use name::{self, Name as Called}; pub use crate::broker::Act;"),
+            ("skills/name.rs", ""),
+            ("broker/mod.rs", ""),
+            ("paths.rs", ""),
+        ]);
+        assert_eq!(files.real(&["skills".into(), "Called".into()]), ["skills", "name", "Name"]);
+        assert_eq!(files.real(&["skills".into(), "Act".into()]), ["broker", "Act"]);
+        assert_eq!(files.upward().len(), 1);
+    }
+
+    #[test]
+    fn circles_of_files_are_found_and_folders_are_none() {
+        let circle = house(&[
+            ("cli/mod.rs", "mod a; mod b; mod c; pub(crate) use b::B; use a::A;"),
+            ("cli/a.rs", "use super::B; use super::Own;"),
+            ("cli/b.rs", "use super::c::C;"),
+            ("cli/c.rs", "fn f() { super::a::A::new() }"),
+        ]);
+        assert_eq!(
+            circle.circles(),
+            ["cli::a, cli::b, cli::c go round in a circle: move what they share into a file beneath them"]
+        );
+        let none = house(&[("cli/mod.rs", "mod a; use a::A; struct Own;"), ("cli/a.rs", "use super::Own;")]);
+        assert_eq!(none.circles(), [""; 0]);
     }
 
     #[test]
     fn a_module_without_a_place_is_named() {
-        assert!(looked("newcomer/mod.rs", "")[0].contains("is in no layer"));
+        assert!(house(&[("newcomer/mod.rs", "")]).upward()[0].contains("is in no layer"));
     }
 
     #[test]
     fn tests_and_comments_may_name_anything() {
-        let text = "// crate::cli\n/// [`crate::cli`]\n#[cfg(test)]\nmod tests {\n    use crate::cli::X;\n}\n";
-        assert_eq!(looked("db.rs", text), [""; 0]);
+        let text = "// crate::cli\n/// [`crate::cli`]\nfn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::cli::X;\n}\n\
+                    #[cfg(test)]\nuse crate::cli::Y;\n#[cfg(test)]\nmod other;";
+        let files = house(&[("db/mod.rs", text), ("db/other.rs", "use crate::cli::Z;"), ("cli/mod.rs", "")]);
+        assert_eq!(files.upward(), [""; 0]);
     }
 }

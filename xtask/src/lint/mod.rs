@@ -1,6 +1,7 @@
 //! Everything that can be said of the sources without running them.
 
 mod dependencies;
+mod imports;
 mod layers;
 mod length;
 mod names;

@@ -30,7 +30,7 @@ pub use records::*;
 pub use sandboxes::*;
 pub use scripts::*;
 pub use shells::*;
-pub use skillhost_protocol::TerminalSize;
+pub use skillhost_protocol::{Command, ExecSpec, RunOptions, TerminalSize};
 pub use skills::*;
 pub use texts::*;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use skillhost_protocol::TerminalSize;
+use skillhost_protocol::ExecSpec;
 
 /// The session's sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,25 +178,8 @@ pub struct LaunchAnswer {
     pub message: String,
 }
 
-/// A command: a list is passed verbatim, a string is a line for the shell.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Command {
-    /// Verbatim.
-    Argv(Vec<String>),
-    /// `bash -lc LINE`, `sh -lc LINE` where there is no bash.
-    Shell(String),
-}
-
-impl Default for Command {
-    fn default() -> Self {
-        Self::Argv(Vec::new())
-    }
-}
-
-/// Start a command that outlives this call; without `timeout_ms` it has its sandbox's wall time, `max_output` and `stream`
-/// mean nothing, and `stdin` keeps its standard input open for [`WriteProcess`](super::WriteProcess). The answer comes once it
+/// Start a command that outlives this call; without `timeout_ms` it has its sandbox's wall time, of the delivery only
+/// `stream_to_blackboard` counts, and `stdin` keeps its standard input open for [`WriteProcess`](super::WriteProcess). The answer comes once it
 /// runs or is known not to.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -219,26 +202,31 @@ pub struct CopyOut(pub CopyRequest);
 pub struct ExecRequest {
     /// Which sandbox.
     pub container_id: String,
-    /// What to run.
-    pub command: Command,
-    /// Working directory; default `/workspace`; relative ones start there.
-    pub cwd: Option<String>,
-    /// Environment added for this command.
-    pub env: BTreeMap<String, String>,
-    /// Deadline; default 120 s, clamped to the ceiling of 600 s.
-    pub timeout_ms: Option<u64>,
+    /// What runs there.
+    pub spec: ExecSpec,
+    /// What becomes of its output.
+    pub delivery: Delivery,
+}
+
+impl ExecRequest {
+    /// To run it with the usual delivery.
+    pub fn new(container_id: impl Into<String>, spec: ExecSpec) -> Self {
+        Self { container_id: container_id.into(), spec, delivery: Delivery::default() }
+    }
+}
+
+/// What becomes of a command's output.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Delivery {
     /// Bytes kept of each stream; default 1,000,000.
     pub max_output: Option<u64>,
-    /// Whether standard input follows as a stream; otherwise it is empty.
-    pub stdin: bool,
-    /// Whether output is streamed as it comes (then the answer's `stdout` and `stderr` still hold what was kept).
+    /// Whether it is streamed as it comes (then the answer's `stdout` and `stderr` still hold what was kept).
     pub stream: bool,
-    /// Whether output is published on the blackboard as it comes, under the answer's `stream_key` and a number for each
+    /// Whether it is published on the blackboard as it comes, under the answer's `stream_key` and a number for each
     /// chunk; at the end, however it ends, there is `shell:exec:{exec_id}:complete`.
     pub stream_to_blackboard: bool,
-    /// Whether it has a terminal of its own, and of which size. All that the terminal shows is standard output then, standard
-    /// input is typed into it, and the input's end is typed as Ctrl-D.
-    pub terminal: Option<TerminalSize>,
 }
 
 /// How an exec ended.

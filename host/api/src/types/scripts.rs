@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ExecAnswer;
+use skillhost_protocol::RunOptions;
+
+use super::{Delivery, ExecAnswer};
 
 /// The scripts of one role, or of all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,14 +164,10 @@ pub struct ExecuteScriptRequest {
     pub text_args: Vec<(String, String)>,
     /// The role that the script must be of; a sandbox runs its own role's scripts only.
     pub image_role: Option<String>,
-    /// Deadline; default the script's own, clamped to the ceiling of 600 s.
-    pub timeout_ms: Option<u64>,
-    /// Bytes kept of each stream; default 1,000,000.
-    pub max_output: Option<u64>,
-    /// Whether output is streamed as it comes.
-    pub stream: bool,
-    /// Whether output is published on the blackboard as it comes, as an exec's is.
-    pub stream_to_blackboard: bool,
+    /// How it runs.
+    pub options: RunOptions,
+    /// What becomes of its output.
+    pub delivery: Delivery,
 }
 
 /// Run Python source in a sandbox: a template of its role, or the caller's own. Exactly one of the two.
@@ -189,14 +187,10 @@ pub struct RunScriptRequest {
     pub text_args: Vec<(String, String)>,
     /// Environment added for it, over what the role requires.
     pub extra_env: BTreeMap<String, String>,
-    /// Deadline; default the template's own, clamped to the ceiling of 600 s.
-    pub timeout_ms: Option<u64>,
-    /// Bytes kept of each stream; default 1,000,000.
-    pub max_output: Option<u64>,
-    /// Whether output is streamed as it comes.
-    pub stream: bool,
-    /// Whether output is published on the blackboard as it comes, as an exec's is.
-    pub stream_to_blackboard: bool,
+    /// How it runs.
+    pub options: RunOptions,
+    /// What becomes of its output.
+    pub delivery: Delivery,
     /// The caller's own name for this call, which is in the answer and in the audit log; one is made up when absent.
     pub tool_call_id: Option<String>,
 }

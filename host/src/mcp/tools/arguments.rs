@@ -28,10 +28,15 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 pub(super) fn read<P: DeserializeOwned>(schema: &JsonObject, arguments: JsonObject) -> Result<P> {
     let mut arguments = Value::Object(arguments);
     take(&mut arguments, schema);
-    P::deserialize(&arguments).map_err(|error| {
-        let wrong = wrong(&arguments, schema, "").unwrap_or_else(|| error.to_string());
-        Error::invalid_argument(wrong)
-    })
+    let refused = |error: String| Error::invalid_argument(wrong(&arguments, schema, "").unwrap_or(error));
+    let read = P::deserialize(&arguments).map_err(|error| refused(error.to_string()))?;
+    // What several tools share is flattened, and such a type takes any name.
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let is_known = |name: &String| properties.is_some_and(|properties| properties.contains_key(name));
+    match arguments.as_object().into_iter().flat_map(Map::keys).find(|name| !is_known(name)) {
+        Some(name) => Err(refused(format!("there is no {:?} here", cut(name)))),
+        None => Ok(read),
+    }
 }
 
 /// Makes of a value what the schema has for it, where there is just one thing that it can be.

@@ -1,16 +1,14 @@
 //! Background processes, and their terminals.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use skillhost_api::error::Result;
 use skillhost_api::types::{
-    ExecRequest, ListProcesses, ProcessReadRequest, ResizeTerminal, SignalProcess, StartProcess, TerminalSize,
-    WaitProcess, WriteProcess,
+    ListProcesses, ProcessReadRequest, ResizeTerminal, SignalProcess, StartProcess, TerminalSize, WaitProcess,
+    WriteProcess,
 };
 
-use super::sandbox::{CommandArg, Container, ECHOES};
+use super::sandbox::{CommandArguments, Container, ECHOES};
 use super::{Ask, Builtin, Effect, MOST, builtin, milliseconds};
 use crate::config::Group::Sandbox;
 
@@ -19,20 +17,9 @@ const READ_DEFAULT: u64 = 6_000;
 
 /// A process to start.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Start {
-    /// The sandbox's id.
-    container_id: String,
-    /// A line for the shell (`bash -lc`). A list of arguments is taken too and run without a shell.
-    #[schemars(with = "String")]
-    command: CommandArg,
-    /// The process is ended after so many seconds; default the sandbox's own wall time.
-    timeout_seconds: Option<f64>,
-    /// Environment variables added for it.
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    /// Working directory; default `/workspace`, where relative ones start.
-    workdir: Option<String>,
+    #[serde(flatten)]
+    command: CommandArguments,
     /// True keeps its standard input open for `write_process`; default false: it is empty.
     #[serde(default)]
     open_stdin: bool,
@@ -115,16 +102,9 @@ struct Resize {
 }
 
 fn start(asked: Start) -> Result<Ask<StartProcess>> {
-    let request = ExecRequest {
-        container_id: asked.container_id,
-        command: asked.command.into(),
-        cwd: asked.workdir,
-        env: asked.env,
-        timeout_ms: milliseconds(asked.timeout_seconds)?,
-        stdin: asked.open_stdin,
-        terminal: asked.terminal,
-        ..ExecRequest::default()
-    };
+    let mut request = asked.command.request()?;
+    request.spec.stdin = asked.open_stdin;
+    request.spec.terminal = asked.terminal;
     Ok(StartProcess(request).into())
 }
 

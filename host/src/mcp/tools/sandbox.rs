@@ -9,9 +9,9 @@ use serde::de::{self, Deserializer};
 use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
-    AttachSandbox, Command, DetachSandbox, ExecRequest, ExecuteScriptRequest, GetSandbox, GetScriptTemplate,
-    ImageFilter, LaunchRequest, ListSandboxes, ListScriptTemplates, ListScripts, ListShells, Network, RestartSandbox,
-    RunScriptRequest, Scope, ShellRequest, StopSandbox, StopShell,
+    AttachSandbox, Command, Delivery, DetachSandbox, ExecRequest, ExecSpec, ExecuteScriptRequest, GetSandbox,
+    GetScriptTemplate, ImageFilter, LaunchRequest, ListSandboxes, ListScriptTemplates, ListScripts, ListShells,
+    Network, RestartSandbox, RunOptions, RunScriptRequest, Scope, ShellRequest, StopSandbox, StopShell,
 };
 
 use super::{Ask, Builtin, Effect, builtin, milliseconds};
@@ -59,53 +59,75 @@ struct Containers {
 
 /// A command: a string is a line for the shell, a list is passed verbatim.
 #[derive(Debug)]
-pub(super) struct CommandArg(Command);
+struct CommandText(Command);
 
-impl<'de> Deserialize<'de> for CommandArg {
+impl<'de> Deserialize<'de> for CommandText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> de::Visitor<'de> for Reader {
-            type Value = CommandArg;
+            type Value = CommandText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a line for the shell, or a list of arguments that are strings")
             }
 
-            fn visit_str<E: de::Error>(self, line: &str) -> Result<CommandArg, E> {
-                Ok(CommandArg(Command::Shell(line.to_owned())))
+            fn visit_str<E: de::Error>(self, line: &str) -> Result<CommandText, E> {
+                Ok(CommandText(Command::Shell(line.to_owned())))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<CommandArg, A::Error> {
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<CommandText, A::Error> {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list))
-                    .map(|argv| CommandArg(Command::Argv(argv)))
+                    .map(|argv| CommandText(Command::Argv(argv)))
             }
         }
         from.deserialize_any(Reader)
     }
 }
 
-impl From<CommandArg> for Command {
-    fn from(words: CommandArg) -> Self {
-        words.0
+/// How something runs, be it a command or a script.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct RunArguments {
+    /// It is ended after so many seconds; default 120, a script's own limit, or in the background its sandbox's; at most 600
+    /// unless the operator says otherwise.
+    timeout_seconds: Option<f64>,
+}
+
+impl RunArguments {
+    fn options(self) -> Result<RunOptions> {
+        Ok(RunOptions { timeout_ms: milliseconds(self.timeout_seconds)? })
+    }
+}
+
+/// A command, be it waited for or not.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct CommandArguments {
+    /// The sandbox's id.
+    container_id: String,
+    /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments is taken too and run without a shell.
+    #[schemars(with = "String")]
+    command: CommandText,
+    /// Environment variables added for it.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Working directory; default `/workspace`, where relative ones start.
+    workdir: Option<String>,
+    #[serde(flatten)]
+    run: RunArguments,
+}
+
+impl CommandArguments {
+    pub(super) fn request(self) -> Result<ExecRequest> {
+        let Self { container_id, command: CommandText(command), env, workdir: cwd, run } = self;
+        let spec = ExecSpec { command, cwd, env, options: run.options()?, ..ExecSpec::default() };
+        Ok(ExecRequest::new(container_id, spec))
     }
 }
 
 /// A command to run.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Execute {
-    /// The sandbox's id.
-    container_id: String,
-    /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments is taken too and run without a shell.
-    #[schemars(with = "String")]
-    command: CommandArg,
-    /// The command is ended after so many seconds; default 120, at most 600 unless the operator says otherwise.
-    timeout_seconds: Option<f64>,
-    /// Environment variables added for this command.
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    /// Working directory; default `/workspace`, where relative ones start.
-    workdir: Option<String>,
+    #[serde(flatten)]
+    command: CommandArguments,
     /// Text for its standard input; default empty.
     stdin: Option<String>,
     /// Bytes kept of each stream; default and at most 8 MiB.
@@ -117,7 +139,6 @@ struct Execute {
 
 /// A script of the sandbox's role.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Script {
     /// The sandbox's id.
     container_id: String,
@@ -128,8 +149,8 @@ struct Script {
     args: Map<String, Value>,
     /// Fails unless the script is of this role; a sandbox runs only its own role's scripts.
     role: Option<String>,
-    /// The script is ended after so many seconds; default its own limit.
-    timeout_seconds: Option<f64>,
+    #[serde(flatten)]
+    run: RunArguments,
     /// True publishes output on the blackboard as it comes; default false.
     #[serde(default)]
     stream_to_blackboard: bool,
@@ -137,7 +158,6 @@ struct Script {
 
 /// Python source, or a template; exactly one of the two.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 struct Python {
     /// The sandbox's id.
     container_id: String,
@@ -151,8 +171,8 @@ struct Python {
     /// Environment variables added for it.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// The program is ended after so many seconds; default the template's own limit.
-    timeout_seconds: Option<f64>,
+    #[serde(flatten)]
+    run: RunArguments,
     /// True publishes output on the blackboard as it comes; default false.
     #[serde(default)]
     stream_to_blackboard: bool,
@@ -239,18 +259,15 @@ fn all_of(asked: Option<u64>) -> Option<u64> {
     asked.or(Some(u64::MAX))
 }
 
+/// What a model has of an output.
+fn whole(max: Option<u64>, stream_to_blackboard: bool) -> Delivery {
+    Delivery { max_output: all_of(max), stream: false, stream_to_blackboard }
+}
+
 fn execute(asked: Execute) -> Result<Ask<ExecRequest>> {
-    let request = ExecRequest {
-        container_id: asked.container_id,
-        command: asked.command.into(),
-        cwd: asked.workdir,
-        env: asked.env,
-        timeout_ms: milliseconds(asked.timeout_seconds)?,
-        max_output: all_of(asked.capture_max_bytes),
-        stdin: asked.stdin.is_some(),
-        stream_to_blackboard: asked.stream_to_blackboard,
-        ..ExecRequest::default()
-    };
+    let mut request = asked.command.request()?;
+    request.spec.stdin = asked.stdin.is_some();
+    request.delivery = whole(asked.capture_max_bytes, asked.stream_to_blackboard);
     Ok(Ask { input: asked.stdin.map(Into::into), ..request.into() })
 }
 
@@ -260,9 +277,8 @@ fn script(asked: Script) -> Result<Ask<ExecuteScriptRequest>> {
         script_name: asked.script_name,
         args: asked.args,
         image_role: asked.role,
-        timeout_ms: milliseconds(asked.timeout_seconds)?,
-        max_output: all_of(None),
-        stream_to_blackboard: asked.stream_to_blackboard,
+        options: asked.run.options()?,
+        delivery: whole(None, asked.stream_to_blackboard),
         ..ExecuteScriptRequest::default()
     };
     Ok(request.into())
@@ -278,9 +294,8 @@ fn python(asked: Python) -> Result<Ask<RunScriptRequest>> {
         script: asked.script,
         template_args: asked.args,
         extra_env: asked.env,
-        timeout_ms: milliseconds(asked.timeout_seconds)?,
-        max_output: all_of(None),
-        stream_to_blackboard: asked.stream_to_blackboard,
+        options: asked.run.options()?,
+        delivery: whole(None, asked.stream_to_blackboard),
         ..RunScriptRequest::default()
     };
     Ok(request.into())

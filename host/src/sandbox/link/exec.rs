@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::Command;
 use skillhost_protocol::{
-    ExecStart, FileDone, FileError, FileOp, FileStart, Program, TerminalSize, ToSupervisor, User,
+    Command, DEFAULT_WINDOW, ExecStart, FileDone, FileError, FileOp, FileStart, TerminalSize, ToSupervisor, User,
 };
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use super::connection::{self, ConnectionGuard, LinkShared, OperationEvent, StdinState};
-use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec, HelloConfig};
+use super::{CloseReason, ExecEvent, HelloConfig};
 
 /// A connection to a sandbox's supervisor. Clones share it; it ends with the last of them and of its execs.
 #[derive(Debug, Clone)]
@@ -43,26 +42,15 @@ impl Link {
     }
 
     /// Asks for a command; what comes of it are the events.
-    pub async fn exec(&self, spec: ExecSpec) -> Result<Exec> {
-        let program = match &spec.command {
-            Command::Argv(argv) if argv.is_empty() => {
-                return Err(Error::invalid_argument("the command is empty; name a program to run"));
-            }
-            Command::Argv(argv) => Program::Argv(argv.clone()),
-            Command::Shell(line) => Program::Shell(line.clone()),
-        };
-        self.run(program, spec)
-    }
-
-    /// The same of `program`, whatever the spec's command is.
-    pub(super) fn run(&self, program: Program, spec: ExecSpec) -> Result<Exec> {
-        let ExecSpec { command: _, cwd, env, home, user, timeout, stdin, window, terminal } = spec;
-        let timeout_ms = timeout.map_or(0, millis);
-        let start = |window| {
-            let (cwd, env) = (cwd.unwrap_or_default(), env.into_iter().collect());
-            ToSupervisor::Exec(ExecStart { program, cwd, env, home, user, timeout_ms, stdin, window, terminal })
-        };
-        let (channel, mut writer) = self.start(window, None, start)?;
+    pub fn exec(&self, start: ExecStart) -> Result<Exec> {
+        if start.spec.command == Command::Argv(Vec::new()) && !start.is_session {
+            return Err(Error::invalid_argument(
+                "the command is empty: give a program and its arguments, or a line for the shell",
+            ));
+        }
+        let stdin = start.spec.stdin;
+        let message = |window| ToSupervisor::Exec(ExecStart { window, ..start });
+        let (channel, mut writer) = self.start(start.window, None, message)?;
         writer.eof_on_drop = true;
         Ok(Exec { channel, stdin: stdin.then_some(writer) })
     }
@@ -70,7 +58,7 @@ impl Link {
     /// Asks for a file operation, with the descriptor that belongs to it. A tree without one travels in frames.
     pub(super) fn file(&self, op: FileOp, user: User, socket: Option<OwnedFd>) -> Result<(Channel, ExecStdin)> {
         let framed = op.is_tree() && socket.is_none();
-        let start = |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window, framed });
+        let start = |window| ToSupervisor::File(FileStart { op, user, window, framed });
         self.start(DEFAULT_WINDOW, socket, start)
     }
 

@@ -16,7 +16,7 @@
 //! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::api::error::Result<()> {
 //! let listener = SupervisorListener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
 //! let link = listener.accept(None, hello).await?;
-//! let mut exec = link.exec(ExecSpec::shell("echo hello", user)).await?;
+//! let mut exec = link.exec(ExecSpec::shell("echo hello").by(user))?;
 //! while let Some(event) = exec.next().await? {
 //!     if let ExecEvent::Stdout(bytes) = event { /* … */ }
 //! }
@@ -32,20 +32,19 @@ mod outgoing;
 mod session;
 mod transfer;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skillhost_api::types::Command;
 pub use skillhost_protocol::tree::{EntryKind, TreeEntry};
 pub use skillhost_protocol::{
-    ByeReason, ByteRange, Change, Changed, Ending, FileDone, FileKind, FileStat, ListedFile, TerminalSize, User,
+    ByeReason, ByteRange, Change, Changed, DEFAULT_HOME, DEFAULT_WINDOW, Ending, ExecSpec, ExecStart, FileDone,
+    FileKind, FileStat, ListedFile, TerminalSize, User,
 };
 
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
 pub use files::{FileRead, FileWatch};
 pub use listener::{SOCKET_NAME, SupervisorListener};
-pub use session::{SessionSpec, ShellSession};
+pub use session::ShellSession;
 pub use transfer::{Transfer, TreeSocket};
 
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
@@ -81,57 +80,9 @@ impl Default for HelloConfig {
     }
 }
 
-/// A home where nobody has another: private to a sandbox that has a file system of its own and one user.
-pub const DEFAULT_HOME: &str = "/tmp";
-
 /// How long a supervisor may say nothing before its sandbox is taken for one that does not answer: far longer than a busy one
 /// takes, which answers between any two things that it does.
 const SILENCE: Duration = Duration::from_secs(10);
-
-/// The window of output of an exec, unless it says otherwise.
-pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
-
-/// A command to run.
-#[derive(Debug, Clone)]
-pub struct ExecSpec {
-    /// What to run.
-    pub command: Command,
-    /// Working directory; default the workspace.
-    pub cwd: Option<String>,
-    /// Environment; wins over what all commands share.
-    pub env: BTreeMap<String, String>,
-    /// `HOME` where the environment names none that the user can write to.
-    pub home: String,
-    /// Who runs it.
-    pub user: User,
-    /// Deadline, kept by the supervisor.
-    pub timeout: Option<Duration>,
-    /// Whether standard input follows ([`Exec::stdin`]); otherwise it is empty.
-    pub stdin: bool,
-    /// Bytes of output that may be under way at once.
-    pub window: u32,
-    /// Whether it has a terminal; then all that it shows is standard output.
-    pub terminal: Option<TerminalSize>,
-}
-
-impl ExecSpec {
-    /// `argv`, verbatim.
-    pub fn argv<S: Into<String>>(argv: impl IntoIterator<Item = S>, user: User) -> Self {
-        Self::new(Command::Argv(argv.into_iter().map(Into::into).collect()), user)
-    }
-
-    /// A line for the shell.
-    pub fn shell(line: impl Into<String>, user: User) -> Self {
-        Self::new(Command::Shell(line.into()), user)
-    }
-
-    /// `command` with everything else at its default.
-    pub fn new(command: Command, user: User) -> Self {
-        let (cwd, env, window) = (None, BTreeMap::new(), DEFAULT_WINDOW);
-        let home = DEFAULT_HOME.to_owned();
-        Self { command, cwd, env, home, user, timeout: None, stdin: false, window, terminal: None }
-    }
-}
 
 /// What happens to an exec, in order: at most one of `Started` and `NotStarted`, output, `Exited` after `Started`.
 /// Output may still come after `Exited`.

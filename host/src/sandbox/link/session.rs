@@ -1,26 +1,12 @@
 //! A persistent shell over a link.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use skillhost_api::error::{Error, Result};
-use skillhost_protocol::{Program, User};
+use skillhost_protocol::ExecStart;
 
-use super::{Exec, ExecControl, ExecEvent, ExecSpec, Link};
+use super::{Exec, ExecControl, ExecEvent, Link};
 use crate::sandbox::env::check_line;
-
-/// A shell to start.
-#[derive(Debug, Clone)]
-pub struct SessionSpec {
-    /// Where it starts; default the workspace.
-    pub cwd: Option<String>,
-    /// Environment; wins over what all commands share.
-    pub env: BTreeMap<String, String>,
-    /// `HOME` where the environment names none that the user can write to.
-    pub home: String,
-    /// Who runs it.
-    pub user: User,
-}
 
 /// A shell that takes one line after the other. Dropping it ends it and all of its processes.
 #[derive(Debug)]
@@ -31,10 +17,8 @@ pub struct ShellSession {
 
 impl Link {
     /// Asks for a shell: `bash`, or `sh` where there is none. Which it is stands in [`ExecEvent::Started`].
-    pub fn session(&self, spec: SessionSpec) -> Result<ShellSession> {
-        let SessionSpec { cwd, env, home, user } = spec;
-        let spec = ExecSpec { cwd, env, home, ..ExecSpec::shell("", user) };
-        Ok(ShellSession { exec: self.run(Program::Session, spec)?, lines: 0 })
+    pub fn session(&self, start: ExecStart) -> Result<ShellSession> {
+        Ok(ShellSession { exec: self.exec(ExecStart { is_session: true, ..start })?, lines: 0 })
     }
 }
 

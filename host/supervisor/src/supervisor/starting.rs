@@ -1,13 +1,13 @@
 //! How an exec or a file operation begins.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use skillhost_protocol::{ExecStart, FileOp, FileStart, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, Program, ProtocolError};
+use skillhost_protocol::{Command, ExecStart, FileOp, FileStart, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, ProtocolError};
 
 use super::Supervisor;
-use crate::exec::{More, Setup, SupervisedExec, span};
+use crate::exec::{Setup, SupervisedExec};
 use crate::leader::{self, Job, Task};
 
 /// A socket beside a job: the leader's end, and the other one where it is the supervisor's.
@@ -25,19 +25,14 @@ enum Ours {
 }
 
 impl Supervisor {
-    pub(super) fn start_exec(&mut self, id: u32, start: ExecStart) -> Result<(), ProtocolError> {
-        let ExecStart { program, cwd, env, home, user, timeout_ms, stdin, window, terminal } = start;
-        let mut all = self.env.clone();
-        all.extend(env);
-        let beside = match program {
-            Program::Session => match beside(Ours::Session) {
-                Ok(beside) => Some(beside),
-                Err(error) => return self.refuse(id, "the shell", &error),
-            },
-            _ => None,
+    pub(super) fn start_exec(&mut self, id: u32, mut start: ExecStart) -> Result<(), ProtocolError> {
+        let own = std::mem::replace(&mut start.spec.env, self.env.clone());
+        start.spec.env.extend(own);
+        let beside = match start.is_session.then(|| beside(Ours::Session)).transpose() {
+            Ok(beside) => beside,
+            Err(error) => return self.refuse(id, "the shell", &error),
         };
-        let task = Task::Exec { program, cwd, env: all, home, stdin, terminal };
-        self.start(id, stdin, window, timeout_ms, Job { user, workspace: self.workspace(), task }, beside)
+        self.start(id, start.spec.stdin, start.window, Task::Exec(start), beside)
     }
 
     fn refuse(&mut self, id: u32, whose: &str, error: &std::io::Error) -> Result<(), ProtocolError> {
@@ -49,10 +44,11 @@ impl Supervisor {
     }
 
     pub(super) fn start_file(&mut self, id: u32, start: FileStart) -> Result<(), ProtocolError> {
-        let FileStart { op, user, timeout_ms, window, framed } = start;
+        let FileStart { op, framed, window, user: _ } = &start;
+        let window = *window;
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let comes_in = matches!(op, FileOp::TreeIn { .. });
-        let tree = match (op.is_tree(), framed) {
+        let tree = match (op.is_tree(), *framed) {
             (false, _) => None,
             (true, false) => Some(Beside { theirs: connection.input.descriptors.claim()?, ours: None }),
             (true, true) => match beside(if comes_in { Ours::In } else { Ours::Out }) {
@@ -62,8 +58,7 @@ impl Supervisor {
         };
         let carried_in = tree.as_ref().is_some_and(|tree| matches!(tree.ours, Some(Ours::In(_))));
         let stdin = matches!(op, FileOp::Write { .. }) || carried_in;
-        let job = Job { user, workspace: self.workspace(), task: Task::File { op, framed } };
-        self.start(id, stdin, window, timeout_ms, job, tree)
+        self.start(id, stdin, window, Task::File(start), tree)
     }
 
     fn workspace(&self) -> String {
@@ -75,8 +70,7 @@ impl Supervisor {
         id: u32,
         stdin: bool,
         window: u32,
-        timeout_ms: u64,
-        job: Job,
+        task: Task,
         beside: Option<Beside>,
     ) -> Result<(), ProtocolError> {
         if id <= self.last_id {
@@ -86,6 +80,7 @@ impl Supervisor {
             return Err(ProtocolError(format!("a window of {window} bytes")));
         }
         self.last_id = id;
+        let workspace = self.workspace();
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let output = &mut connection.output;
         if self.ending.is_some() {
@@ -93,14 +88,20 @@ impl Supervisor {
         } else if self.execs.len() + self.dying.len() >= MAX_EXECS {
             output.refuse(id, format!("the sandbox runs {MAX_EXECS} commands already; wait for one to end"));
         } else {
-            let argv = match &job.task {
-                Task::Exec { program: Program::Argv(argv), .. } => Some(argv.clone()),
-                _ => None,
+            let (argv, timeout_ms, terminal) = match &task {
+                Task::Exec(ExecStart { spec, is_session, .. }) => {
+                    let argv = match &spec.command {
+                        Command::Argv(argv) if !is_session => Some(argv.clone()),
+                        _ => None,
+                    };
+                    (argv, spec.options.timeout_ms, spec.terminal.is_some())
+                }
+                Task::File(_) => (None, None, false),
             };
+            let is_file = matches!(task, Task::File(_));
             let oom_before = self.oom.kills();
-            let deadline = span(timeout_ms).map(|time| Instant::now() + time);
-            let is_file = matches!(job.task, Task::File { .. });
-            let terminal = matches!(job.task, Task::Exec { terminal: Some(_), .. });
+            let deadline = timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+            let job = Job { workspace, task };
             match self.reserve.start(&job, beside.as_ref().map(|beside| beside.theirs.as_fd())) {
                 Ok((mut pair, leader)) => {
                     let mut session = None;
@@ -110,8 +111,8 @@ impl Supervisor {
                         Some(Ours::Session(ours)) => session = Some(ours),
                         None => {}
                     }
-                    let more = More { terminal, session };
-                    let setup = Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, more };
+                    let setup =
+                        Setup { id, leader, is_file, stdin, terminal, window, argv, deadline, oom_before, session };
                     self.execs.insert(id, SupervisedExec::new(setup, pair));
                 }
                 Err(error) => {

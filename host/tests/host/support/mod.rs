@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skillhost::sandbox::link::{
-    Ending, Exec, ExecEvent, ExecSpec, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
+    Ending, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
 };
 use skillhost::sandbox::supervisor::SUPERVISOR;
 
@@ -131,11 +131,11 @@ impl Sandbox {
     }
 
     pub async fn sh(&self, line: &str) -> Exec {
-        self.link.exec(ExecSpec::argv(["sh", "-c", line], user())).await.unwrap()
+        self.link.exec(ExecSpec::argv(["sh", "-c", line]).by(user())).unwrap()
     }
 
-    pub async fn run(&self, spec: ExecSpec) -> Vec<ExecEvent> {
-        events(&mut self.link.exec(spec).await.unwrap()).await
+    pub async fn run(&self, start: ExecStart) -> Vec<ExecEvent> {
+        events(&mut self.link.exec(start).unwrap()).await
     }
 
     /// Processes of the sandbox, as seen from outside: pid and command line, without the supervisor's own.

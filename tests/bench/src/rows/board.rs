@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use skillhost_api::io::CallOutput;
 use skillhost_api::types::BackendChoice;
 use skillhost_api::types::{
-    BlackboardChange, BlackboardEntry, Event, ExecAnswer, ExecRequest, PublishRequest, Request, WatchRequest,
+    BlackboardChange, BlackboardEntry, Delivery, Event, ExecAnswer, ExecRequest, PublishRequest, Request, WatchRequest,
 };
 use tokio::sync::mpsc;
 
@@ -160,7 +160,10 @@ fn watcher(host: &InProcess<'_>) -> Result<Watcher> {
 
 /// Runs the command, and follows it with all of them.
 async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox, watchers: &mut [Watcher]) -> Result<()> {
-    let request = ExecRequest { stream_to_blackboard: true, max_output: Some(0), ..exec(sandbox, &WRITE) };
+    let request = ExecRequest {
+        delivery: Delivery { stream_to_blackboard: true, max_output: Some(0), stream: false },
+        ..exec(sandbox, &WRITE)
+    };
     let run = async {
         let answer: ExecAnswer = serde_json::from_value(host.call(Request::Exec(request)).await?)?;
         ensure!(answer.stdout_bytes == BYTES, "{} of {BYTES} bytes were written", answer.stdout_bytes);

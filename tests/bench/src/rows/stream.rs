@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::BackendChoice;
-use skillhost_api::types::{ExecRequest, Request};
+use skillhost_api::types::{Delivery, ExecRequest, Request};
 use tokio::sync::mpsc;
 
 use crate::row::{Control, Own, Row, Unit};
@@ -56,7 +56,10 @@ fn run(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
 /// Reads what the sandbox's command writes; how many bytes that were.
 async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
     let (output, mut pieces) = mpsc::channel(QUEUE);
-    let request = ExecRequest { stream: true, max_output: Some(0), ..exec(sandbox, &WRITE) };
+    let request = ExecRequest {
+        delivery: Delivery { stream: true, max_output: Some(0), stream_to_blackboard: false },
+        ..exec(sandbox, &WRITE)
+    };
     let call = host.host.answer(host.request(Request::Exec(request)), CallIo { output, input: None });
     let read = async {
         let mut bytes = 0;

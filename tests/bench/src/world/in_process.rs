@@ -13,7 +13,7 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
-    Authority, Call, Command, Event, ExecAnswer, ExecRequest, HostStatus, LaunchAnswer, LaunchRequest, Request,
+    Authority, Call, Event, ExecAnswer, ExecRequest, ExecSpec, HostStatus, LaunchAnswer, LaunchRequest, Request,
     RunRequest, StopAnswer,
 };
 use skillhost_api::types::{BackendChoice, GetHostStatus, StopSandbox, Trust};
@@ -169,8 +169,7 @@ pub(crate) fn run(skill: &str, args: &str) -> Result<Request> {
 
 /// The request of a command with no input.
 pub(crate) fn exec(sandbox: &Sandbox, argv: &[&str]) -> ExecRequest {
-    let command = Command::Argv(argv.iter().map(ToString::to_string).collect());
-    ExecRequest { container_id: sandbox.id.clone(), command, ..ExecRequest::default() }
+    ExecRequest::new(&sandbox.id, ExecSpec::argv(argv.iter().copied()))
 }
 
 /// Whether an output says that an action of the guest `bench` has begun.

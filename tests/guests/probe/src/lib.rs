@@ -12,9 +12,10 @@ use std::io::Write as _;
 use component::Guest;
 use component::skillhost::skill::blackboard::{self, PublishOptions, Subscription};
 use component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, LineOptions, LineResult, Network, Process, TerminalSize,
+    Chunk, Command, Container, ExecOptions, LaunchOptions, LineOptions, LineResult, Network, Process, RunOptions,
+    TerminalSize,
 };
-use component::skillhost::skill::scripts::{self, ScriptOptions, Source};
+use component::skillhost::skill::scripts::{self, Source};
 use component::skillhost::skill::types::Error;
 use component::skillhost::skill::{files, log};
 
@@ -45,9 +46,7 @@ fn options() -> ExecOptions {
         cwd: None,
         env: Vec::new(),
         stdin: None,
-        timeout_ms: None,
-        max_output: None,
-        stream_to_blackboard: false,
+        run: RunOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false },
     }
 }
 
@@ -146,7 +145,7 @@ impl Guest for Probe {
 
     fn script(role: String, name: String, args: Vec<String>) -> Result<String, String> {
         let container = launch_as(&role, None, None)?;
-        let how = ScriptOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false };
+        let how = options().run;
         let done = scripts::execute(&container, &name, &pairs(args), how).map_err(say)?;
         Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
     }
@@ -157,7 +156,7 @@ impl Guest for Probe {
             Some(name) => Source::Template(name.to_owned()),
             None => Source::Python(source),
         };
-        let how = ScriptOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false };
+        let how = options().run;
         let done = scripts::run(&container, &source, &pairs(args), &pairs(env), how).map_err(say)?;
         Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
     }
@@ -214,7 +213,7 @@ impl Guest for Probe {
     }
 
     fn publish_output(line: String) -> Result<Option<String>, String> {
-        let options = ExecOptions { stream_to_blackboard: true, ..options() };
+        let options = ExecOptions { run: RunOptions { stream_to_blackboard: true, ..options().run }, ..options() };
         Ok(launch()?.exec(&Command::Shell(line), &options).map_err(say)?.stream_key)
     }
 

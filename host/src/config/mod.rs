@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 pub(crate) mod http;
 mod mcp;
+mod quota;
 mod script_env;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,6 @@ use skillhost_api::units;
 
 pub use self::http::{HttpConfig, HttpToken};
 use crate::blackboard::{self, Eviction};
-use crate::broker::quota::QuotaLimits;
 use crate::db::Durability;
 use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::images::{Registry, Roles};
@@ -30,6 +30,7 @@ pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
 pub use mcp::{Group, McpConfig};
+pub use quota::QuotaLimits;
 pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.

@@ -1,0 +1,198 @@
+//! What the files of a crate name of one another, read from their syntax.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result};
+use proc_macro2::TokenTree;
+use quote::ToTokens as _;
+use syn::{Attribute, Item};
+
+use super::sources::Source;
+
+/// A module by its path from the crate's root: `["engine", "cache"]`.
+pub(super) type Module = Vec<String>;
+
+/// What one file names of its own crate.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) module: Module,
+    /// Every path of the crate that it names, with the line on which it does. What is behind the module's name is there, too.
+    pub(super) named: BTreeMap<Vec<String>, usize>,
+}
+
+/// Reads them. Tests are left out: they may name anything.
+pub(super) fn read(sources: &[Source]) -> Result<Vec<File>> {
+    let modules: BTreeSet<Module> = sources.iter().map(module).collect();
+    let tests = tests(sources)?;
+    let mut files = Vec::new();
+    for source in sources {
+        let module = module(source);
+        if tests.contains(&module) {
+            continue;
+        }
+        let mut file = File { module: module.clone(), named: BTreeMap::new() };
+        items(&parsed(source)?.items, &module, &mut |path, line| {
+            file.named.entry(path).or_insert(line);
+        });
+        file.named.retain(|path, _| modules.iter().any(|module| path.starts_with(module) && !module.is_empty()));
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// The module of the file: `engine/cache.rs` is `engine::cache`, `engine/mod.rs` is `engine`.
+pub(super) fn module(source: &Source) -> Module {
+    let path = source.path.with_extension("");
+    let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    parts.filter(|part| !["mod", "lib", "main"].contains(&part.as_str())).collect()
+}
+
+/// The syntax of the file.
+pub(super) fn parsed(source: &Source) -> Result<syn::File> {
+    syn::parse_file(&source.text).with_context(|| format!("{} cannot be parsed", source.path.display()))
+}
+
+/// Whether it is there for tests alone.
+pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
+    let mut conditions = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    conditions.any(|attribute| attribute.meta.to_token_stream().into_iter().any(names_test))
+}
+
+fn names_test(token: TokenTree) -> bool {
+    match token {
+        TokenTree::Ident(ident) => ident == "test",
+        TokenTree::Group(group) => group.stream().into_iter().any(names_test),
+        _ => false,
+    }
+}
+
+/// The modules in files of their own that are declared for tests alone.
+pub(super) fn tests(sources: &[Source]) -> Result<BTreeSet<Module>> {
+    let mut tests = BTreeSet::new();
+    for source in sources {
+        for item in parsed(source)?.items {
+            if let Item::Mod(inner) = item
+                && inner.content.is_none()
+                && is_for_tests(&inner.attrs)
+            {
+                tests.insert([module(source), vec![inner.ident.to_string()]].concat());
+            }
+        }
+    }
+    Ok(tests)
+}
+
+fn items(all: &[Item], module: &[String], found: &mut impl FnMut(Vec<String>, usize)) {
+    for item in all {
+        match item {
+            Item::Mod(inner) => {
+                let inside = [module, &[inner.ident.to_string()]].concat();
+                if let (Some((_, content)), false) = (&inner.content, is_for_tests(&inner.attrs)) {
+                    items(content, &inside, found);
+                }
+            }
+            item => {
+                let tokens: Vec<TokenTree> = item.to_token_stream().into_iter().collect();
+                let for_tests = matches!(tokens.first(), Some(TokenTree::Punct(punct)) if punct.as_char() == '#')
+                    && is_for_tests(attributes(item));
+                if !for_tests {
+                    paths(&tokens, module, found);
+                }
+            }
+        }
+    }
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// Every path that begins with `crate`, `super` or `self`, also within macros.
+fn paths(tokens: &[TokenTree], module: &[String], found: &mut impl FnMut(Vec<String>, usize)) {
+    let mut rest = tokens;
+    while let Some((token, behind)) = rest.split_first() {
+        rest = behind;
+        match token {
+            TokenTree::Group(group) => paths(&group.stream().into_iter().collect::<Vec<_>>(), module, found),
+            TokenTree::Ident(ident) => {
+                let start = match ident.to_string().as_str() {
+                    "crate" => Vec::new(),
+                    "self" => module.to_vec(),
+                    "super" => module.get(..module.len().saturating_sub(1)).unwrap_or_default().to_vec(),
+                    _ => continue,
+                };
+                if separated(rest).is_some() {
+                    rest = tree(rest, start, ident.span().start().line, found);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is behind `::`.
+fn separated(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
+    match tokens {
+        [TokenTree::Punct(one), TokenTree::Punct(two), rest @ ..] if one.as_char() == ':' && two.as_char() == ':' => {
+            Some(rest)
+        }
+        _ => None,
+    }
+}
+
+/// Follows what is behind a path, which may be a group of paths; gives what is behind all of that.
+fn tree<'a>(
+    mut tokens: &'a [TokenTree],
+    mut path: Vec<String>,
+    line: usize,
+    found: &mut impl FnMut(Vec<String>, usize),
+) -> &'a [TokenTree] {
+    while let Some(behind) = separated(tokens) {
+        match behind.split_first() {
+            Some((TokenTree::Ident(ident), rest)) => {
+                match ident.to_string().as_str() {
+                    "super" => drop(path.pop()),
+                    "self" => {}
+                    name => path.push(name.to_owned()),
+                }
+                tokens = rest;
+            }
+            Some((TokenTree::Group(group), rest)) => {
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                for branch in inner.split(|token| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',')) {
+                    let Some(TokenTree::Ident(first)) = branch.first() else { continue };
+                    let line = first.span().start().line;
+                    let mut path = path.clone();
+                    if first != "self" {
+                        path.push(first.to_string());
+                    }
+                    tree(branch.get(1..).unwrap_or_default(), path, line, found);
+                }
+                return rest;
+            }
+            _ => break,
+        }
+    }
+    found(path, line);
+    tokens
+}
+
+/// The file that a path is in: that of the longest module that it begins with.
+pub(super) fn owner<'a>(path: &[String], modules: impl IntoIterator<Item = &'a Module>) -> Option<&'a Module> {
+    modules
+        .into_iter()
+        .filter(|module| !module.is_empty() && path.starts_with(module))
+        .max_by_key(|module| module.len())
+}
