@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use skillhost::api::caller::Caller;
-//! use skillhost::api::io::{CallIo, Output};
+//! use skillhost::api::io::{CallIo, CallOutput};
 //! use skillhost::api::types::{Authority, Call, RunRequest};
 //! use skillhost::host::{Host, HostOptions};
 //! use skillhost::process::StateDir;
@@ -31,7 +31,7 @@
 //!     let (output, mut told) = tokio::sync::mpsc::channel(16);
 //!     let listening = async {
 //!         while let Some(piece) = told.recv().await {
-//!             if let Output::Event(event) = piece {
+//!             if let CallOutput::Event(event) = piece {
 //!                 eprintln!("{event:?}");
 //!             }
 //!         }
@@ -58,8 +58,6 @@
 // They panic where nobody reads any more, or the disk is full.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-pub mod apart;
-mod beneath;
 mod blackboard;
 mod broker;
 mod capabilities;
@@ -74,12 +72,14 @@ mod json;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod paths;
-mod private;
+mod private_dir;
 pub mod process;
 mod project;
+mod rooted;
 pub mod sandbox;
 pub mod skills;
 pub mod stamp;
+pub mod subprocess;
 mod watched;
 #[cfg(feature = "http")]
 mod web;

@@ -17,7 +17,7 @@ pub(crate) fn real(path: &Path) -> Result<PathBuf> {
 }
 
 /// Refuses what holds, is, or lies in the state directory, for whatever would let others at it: a copy, a mount, a project.
-pub(crate) fn check_apart(path: &Path, state_dir: &Path) -> Result<()> {
+pub(crate) fn check_outside_state_dir(path: &Path, state_dir: &Path) -> Result<()> {
     let mounts = Mounts::now();
     if !mounts.tree(path).meets(&mounts.tree(state_dir)) {
         return Ok(());
@@ -36,46 +36,46 @@ pub(crate) struct Mounts(Vec<Mount>);
 struct Mount {
     id: u64,
     point: PathBuf,
-    shows: Spot,
+    shows: FileSystemLocation,
 }
 
-/// A directory's place in its file system, which no link and no mount changes.
-struct Spot {
+/// A directory's location in its file system, which no link and no mount changes.
+struct FileSystemLocation {
     device: Vec<u8>,
     path: PathBuf,
 }
 
-/// A directory, whatever its path.
-type Identity = (u64, u64);
+/// Device and inode of a directory, the same by every path.
+type DirectoryId = (u64, u64);
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<DirectoryId> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Mounts {
-    /// As they are now.
+    /// Reads the mounts as they are now.
     pub(crate) fn now() -> Self {
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         Self(table.split(|byte| *byte == b'\n').filter_map(Mount::read).collect())
     }
 
     /// What is at a path, or would be, with what is mounted beneath it and comes along.
-    pub(crate) fn tree(&self, path: &Path) -> Tree<'_> {
+    pub(crate) fn tree(&self, path: &Path) -> DirectoryTree<'_> {
         let real = resolved(path);
         let beneath =
             self.0.iter().map(|mount| &mount.point).filter(|point| point.starts_with(&real) && **point != real);
         let all = std::iter::once(real.clone()).chain(beneath.cloned());
-        Tree { mounts: self, parts: all.map(|path| (identity(&path), self.spot(&path), path)).collect() }
+        DirectoryTree { mounts: self, parts: all.map(|path| (identity(&path), self.spot(&path), path)).collect() }
     }
 
-    fn spot(&self, real: &Path) -> Option<Spot> {
+    fn spot(&self, real: &Path) -> Option<FileSystemLocation> {
         let (status, above) =
             real.ancestors().find_map(|at| Some((statx(CWD, at, AtFlags::empty(), StatxFlags::MNT_ID).ok()?, at)))?;
         let known = status.stx_mask & StatxFlags::MNT_ID.bits() != 0;
         let mount =
             self.0.iter().find(|mount| known && mount.id == status.stx_mnt_id && above.starts_with(&mount.point))?;
         let path = joined(&mount.shows.path, real.strip_prefix(&mount.point).ok()?);
-        Some(Spot { device: mount.shows.device.clone(), path })
+        Some(FileSystemLocation { device: mount.shows.device.clone(), path })
     }
 }
 
@@ -85,18 +85,22 @@ impl Mount {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let (device, path, point) = (fields.nth(1)?, fields.next()?, fields.next()?);
-        Some(Self { id, point: unescaped(point), shows: Spot { device: device.to_owned(), path: unescaped(path) } })
+        Some(Self {
+            id,
+            point: unescaped(point),
+            shows: FileSystemLocation { device: device.to_owned(), path: unescaped(path) },
+        })
     }
 }
 
 /// A directory, with what is mounted beneath it.
-pub(crate) struct Tree<'a> {
+pub(crate) struct DirectoryTree<'a> {
     mounts: &'a Mounts,
     /// Itself comes first.
-    parts: Vec<(Option<Identity>, Option<Spot>, PathBuf)>,
+    parts: Vec<(Option<DirectoryId>, Option<FileSystemLocation>, PathBuf)>,
 }
 
-impl Tree<'_> {
+impl DirectoryTree<'_> {
     /// Whether `path` is in it, by name or by what it is.
     pub(crate) fn holds(&self, path: &Path) -> bool {
         let real = resolved(path);
@@ -153,7 +157,7 @@ mod tests {
 
     /// Which of these in `dir` are refused where the state directory is `home/state` in it.
     fn refused<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-        let refused = |path: &&str| check_apart(&dir.join(path), &dir.join("home/state")).is_err();
+        let refused = |path: &&str| check_outside_state_dir(&dir.join(path), &dir.join("home/state")).is_err();
         paths.into_iter().filter(refused).collect()
     }
 
@@ -184,10 +188,10 @@ mod tests {
             refused(temp.path(), ["home/project", "home/stately", "else", "else/later", "link/project"]),
             [""; 0]
         );
-        let error = check_apart(&temp.path().join("link"), &temp.path().join("home/state")).unwrap_err();
+        let error = check_outside_state_dir(&temp.path().join("link"), &temp.path().join("home/state")).unwrap_err();
         assert!(error.kind == ErrorKind::Denied && error.message.contains("--state-dir"), "{error}");
         // A state directory that is not there yet, and one whose path is another name.
-        assert!(check_apart(&temp.path().join("home"), &temp.path().join("link/later")).is_err());
+        assert!(check_outside_state_dir(&temp.path().join("home"), &temp.path().join("link/later")).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, User};
 use skillhost_api::error::{Error, Result};
 
-use crate::paths::{Mounts, check_apart};
+use crate::paths::{Mounts, check_outside_state_dir};
 
 /// The project that somebody named, as it is from anywhere. It must be a directory that is there.
 pub(crate) fn named(said: &Path) -> Result<PathBuf> {
@@ -21,8 +21,8 @@ pub(crate) fn named(said: &Path) -> Result<PathBuf> {
 }
 
 /// A project of somebody who is not this host's owner, who would become it in the state directory.
-pub(crate) fn apart(project: PathBuf, state_dir: &Path) -> Result<PathBuf> {
-    check_apart(&project, state_dir).map_err(|error| error.context("the project"))?;
+pub(crate) fn outside_state_dir(project: PathBuf, state_dir: &Path) -> Result<PathBuf> {
+    check_outside_state_dir(&project, state_dir).map_err(|error| error.context("the project"))?;
     Ok(project)
 }
 

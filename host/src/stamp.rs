@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, Stat, fstat, statat};
 
-/// How long ago a file must have been changed for its [`Stamp`] to speak for its content: some file systems count time in
+/// How long ago a file must have been changed for its [`FileStamp`] to speak for its content: some file systems count time in
 /// steps of seconds, and a second change within one step leaves the stamp as it is.
 pub const SETTLED: Duration = Duration::from_secs(3);
 
-/// What tells whether a file has changed, without reading it.
+/// Tells whether a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp {
+pub struct FileStamp {
     device: u64,
     inode: u64,
     len: u64,
@@ -23,8 +23,8 @@ pub struct Stamp {
     changed: i128,
 }
 
-impl Stamp {
-    /// Of an open file.
+impl FileStamp {
+    /// The stamp of an open file.
     pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::new(&fstat(file)?))
     }

@@ -16,21 +16,22 @@ use crate::types::operation::Operation;
 /// knows what was asked.
 pub struct Answer {
     failed: bool,
-    given: Given,
+    given: AnswerContent,
 }
 
-enum Given {
-    Here(Box<dyn Local>),
+/// The answer itself: a value of this process, or JSON.
+enum AnswerContent {
+    Here(Box<dyn AnswerValue>),
     /// As JSON.
     Received(Bytes),
 }
 
-/// An answer that is in this process yet.
-trait Local: Erased + Send {
+/// A typed answer that has not left this process.
+trait AnswerValue: Erased + Send {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-impl<T: Serialize + Send + 'static> Local for T {
+impl<T: Serialize + Send + 'static> AnswerValue for T {
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
     }
@@ -45,12 +46,12 @@ impl fmt::Debug for Answer {
 impl Answer {
     /// What operation `O` gave.
     pub fn of<O: Operation>(answer: O::Answer) -> Self {
-        Self { failed: O::failed(&answer), given: Given::Here(Box::new(answer)) }
+        Self { failed: O::failed(&answer), given: AnswerContent::Here(Box::new(answer)) }
     }
 
     /// One that came as JSON.
     pub fn received(json: Bytes) -> Self {
-        Self { failed: false, given: Given::Received(json) }
+        Self { failed: false, given: AnswerContent::Received(json) }
     }
 
     /// Whether what was asked for failed, though there is an answer (see [`Operation::failed`]); not known of one that was
@@ -59,37 +60,38 @@ impl Answer {
         self.failed
     }
 
-    /// As JSON.
+    /// The answer as JSON.
     pub fn json(self) -> Result<Bytes> {
         match self.given {
-            Given::Here(answer) => serde_json::to_vec(&Written(&*answer)).map(Bytes::from).map_err(unwritten),
-            Given::Received(json) => Ok(json),
+            AnswerContent::Here(answer) => serde_json::to_vec(&AsJson(&*answer)).map(Bytes::from).map_err(unwritten),
+            AnswerContent::Received(json) => Ok(json),
         }
     }
 
     /// As a value, for whoever does not know what was asked.
     pub fn value(self) -> Result<Value> {
         match self.given {
-            Given::Here(answer) => serde_json::to_value(Written(&*answer)).map_err(unwritten),
-            Given::Received(json) => read(&json),
+            AnswerContent::Here(answer) => serde_json::to_value(AsJson(&*answer)).map_err(unwritten),
+            AnswerContent::Received(json) => read(&json),
         }
     }
 
-    /// As what it is.
+    /// Reads the answer as its type.
     pub fn read<T: DeserializeOwned + 'static>(self) -> Result<T> {
         match self.given {
-            Given::Here(answer) => match answer.into_any().downcast() {
+            AnswerContent::Here(answer) => match answer.into_any().downcast() {
                 Ok(answer) => Ok(*answer),
                 Err(_) => Err(Error::other("the host gave the answer of another operation; please report this")),
             },
-            Given::Received(json) => read(&json),
+            AnswerContent::Received(json) => read(&json),
         }
     }
 }
 
-struct Written<'a>(&'a dyn Local);
+/// Serializes a typed answer.
+struct AsJson<'a>(&'a dyn AnswerValue);
 
-impl Serialize for Written<'_> {
+impl Serialize for AsJson<'_> {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         erased_serde::serialize(self.0, to)
     }

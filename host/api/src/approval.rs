@@ -25,14 +25,14 @@ pub struct Approval {
     /// What kind of effect, as in the audit log.
     pub effect: String,
     /// What is to happen, whole.
-    pub what: Vec<Field>,
+    pub what: Vec<ApprovalField>,
     /// Whether the owner has said yes.
     pub approved: bool,
 }
 
-/// One thing that the owner has to know before they say yes.
+/// One fact that the owner needs before they approve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Field {
+pub struct ApprovalField {
     /// What it is: `command`, `directory`, `environment` …
     pub name: String,
     /// In one line, where every character shows: what does not is written as an escape.
@@ -50,14 +50,14 @@ impl Approval {
         for (name, value) in who.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             text.push_str(&format!("{name}: {}\n", visible::line(value)));
         }
-        for Field { name, value } in what {
+        for ApprovalField { name, value } in what {
             text.push_str(&format!("{name}: {value}\n"));
         }
         text
     }
 }
 
-/// What is asked.
+/// The kind of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalKind {

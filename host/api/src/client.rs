@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::error::{Error, Result};
-use crate::io::{CallIo, Output};
+use crate::io::{CallIo, CallOutput};
 use crate::types::Call;
 use crate::types::operation::Operation;
-use crate::wire::{Frame, FrameReader, FrameWriter, Hello, Kind, MAX_DATA};
+use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello, MAX_DATA};
 
 /// How long a host process that took the connection may take to say hello.
 const HELLO: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ impl Client {
         }
         let CallIo { output, input } = io;
         let mut input = input.filter(|_| call.request.takes_input());
-        let request = match Frame::json(Kind::Request, call) {
+        let request = match Frame::json(FrameKind::Request, call) {
             Ok(request) => request,
             Err(error) => {
                 self.under_way = false;
@@ -114,7 +114,7 @@ impl Client {
         loop {
             if credits > 0 && !held.is_empty() && !self.writer.pending() {
                 credits -= 1;
-                self.writer.begin(Frame { kind: Kind::Stdin, payload: held.split_to(held.len().min(MAX_DATA)) });
+                self.writer.begin(Frame { kind: FrameKind::Stdin, payload: held.split_to(held.len().min(MAX_DATA)) });
             }
             let wants_input = input.is_some() && held.is_empty() && credits > 0;
             tokio::select! {
@@ -125,21 +125,21 @@ impl Client {
                     let frame = frame.and_then(|frame| frame.ok_or_else(|| Error::unavailable("it closed the connection")));
                     let frame = frame.map_err(vanished)?;
                     let piece = match frame.kind {
-                        Kind::Answer => {
+                        FrameKind::Answer => {
                             self.under_way = false;
                             return Ok(Answer::received(frame.payload));
                         }
-                        Kind::Error => {
+                        FrameKind::Error => {
                             self.under_way = false;
                             return Err(frame.parse::<Error>()?);
                         }
-                        Kind::Credit => {
+                        FrameKind::Credit => {
                             credits += 1;
                             continue;
                         }
-                        Kind::Event => Output::Event(frame.parse()?),
-                        Kind::Stdout => Output::Stdout(frame.payload),
-                        Kind::Stderr => Output::Stderr(frame.payload),
+                        FrameKind::Event => CallOutput::Event(frame.parse()?),
+                        FrameKind::Stdout => CallOutput::Stdout(frame.payload),
+                        FrameKind::Stderr => CallOutput::Stderr(frame.payload),
                         kind => return Err(Error::other(format!("the host process sent a {kind:?}, which is not its to send"))),
                     };
                     output.send(piece).await.map_err(|_| Error::cancelled("whoever read the call's output is gone"))?;
@@ -148,7 +148,7 @@ impl Client {
                     Some(piece) => held = piece,
                     None => {
                         input = None;
-                        self.writer.begin(Frame::empty(Kind::StdinEnd));
+                        self.writer.begin(Frame::empty(FrameKind::StdinEnd));
                     }
                 },
             }

@@ -64,13 +64,13 @@ fn is_mark(c: char) -> bool {
     !c.is_ascii() && shows(c) && c.escape_debug().len() > 1
 }
 
-/// Whether each character shows where it stands, for one after another.
+/// Decides for one character after another whether it shows where it stands.
 #[derive(Default)]
-struct Shown {
+struct VisibilityScan {
     marks: usize,
 }
 
-impl Shown {
+impl VisibilityScan {
     fn shows(&mut self, c: char) -> bool {
         self.marks = if is_mark(c) { self.marks + 1 } else { 0 };
         shows(c) && self.marks <= MAX_MARKS
@@ -87,7 +87,7 @@ impl Shown {
 
 /// Text of any number of lines; tabs and line ends stay.
 pub fn text(raw: &str) -> String {
-    let mut shown = Shown::default();
+    let mut shown = VisibilityScan::default();
     raw.chars().fold(String::with_capacity(raw.len()), |mut text, c| {
         match c {
             '\n' | '\t' => text.push(c),
@@ -109,7 +109,7 @@ pub fn quoted(raw: &str) -> String {
 
 /// Text in one line, which tells every two texts apart: a backslash is doubled.
 pub fn line(raw: &str) -> String {
-    let (mut spaces, mut shown) = (0, Shown::default());
+    let (mut spaces, mut shown) = (0, VisibilityScan::default());
     raw.chars().fold(String::with_capacity(raw.len()), |mut text, c| {
         spaces = match c {
             ' ' => spaces + 1,
@@ -138,7 +138,7 @@ pub fn words<'a>(words: impl IntoIterator<Item = &'a String>) -> String {
 
 /// The same JSON, written with escapes in place of what does not show.
 pub fn json(written: &str) -> String {
-    let mut shown = Shown::default();
+    let mut shown = VisibilityScan::default();
     written.chars().fold(String::with_capacity(written.len()), |mut text, c| {
         // Line ends are between its parts: within them they are escaped already.
         if c == '\n' || shown.shows(c) {

@@ -2,7 +2,7 @@
 //!
 //! A connection opens with one line of JSON from each side, the [`Hello`]: text, so that every version of skillhost can
 //! read that of any other and say what is wrong. Frames follow: `u32` length of the payload (little-endian), one byte
-//! [`Kind`], the payload. What the bytes of a stream are is nobody's business here, so they travel as they are.
+//! [`FrameKind`], the payload. What the bytes of a stream are is nobody's business here, so they travel as they are.
 //!
 //! # Flow
 //!
@@ -41,9 +41,9 @@ const MAX_HELLO: usize = 8 << 10;
 
 const HEADER: usize = 5;
 
-/// What a frame carries.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// To the host: a `Call` as JSON.
     Request,
     /// To the host: input of the call under way.
@@ -64,7 +64,7 @@ pub enum Kind {
     Error,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [(u8, Self, usize); 9] = [
         (1, Self::Request, MAX_JSON),
         (2, Self::Stdin, MAX_DATA),
@@ -95,26 +95,26 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// What it carries.
-    pub kind: Kind,
-    /// That.
+    pub kind: FrameKind,
+    /// The bytes of the payload.
     pub payload: Bytes,
 }
 
 impl Frame {
     /// A frame without a payload.
-    pub fn empty(kind: Kind) -> Self {
+    pub fn empty(kind: FrameKind) -> Self {
         Self { kind, payload: Bytes::new() }
     }
 
     /// A frame of JSON; `too-large` when the value does not fit.
-    pub fn json(kind: Kind, value: &impl Serialize) -> Result<Self> {
+    pub fn json(kind: FrameKind, value: &impl Serialize) -> Result<Self> {
         let payload = serde_json::to_vec(value)
             .map_err(|error| Error::invalid_argument(format!("it cannot be written as JSON: {error}")))?;
         Self::written(kind, payload.into())
     }
 
     /// A frame of what is JSON already.
-    pub fn written(kind: Kind, payload: Bytes) -> Result<Self> {
+    pub fn written(kind: FrameKind, payload: Bytes) -> Result<Self> {
         if payload.len() > kind.max() {
             return Err(Error::too_large(format!(
                 "it is {} bytes as JSON and the socket carries at most {}: ask for less, or for a stream",
@@ -158,7 +158,7 @@ impl Hello {
         self.skillhost == env!("CARGO_PKG_VERSION") && self.api == API
     }
 
-    /// As a line.
+    /// The hello as one line of JSON.
     pub fn line(&self) -> Result<Bytes> {
         let mut line = serde_json::to_vec(self).map_err(|error| Error::other(error.to_string()))?;
         line.push(b'\n');
@@ -242,7 +242,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(Take::Missing(HEADER));
         };
         let (length, code) = (header.get_u32_le() as usize, header.get_u8());
-        let (kind, max) = Kind::of(code).ok_or_else(|| protocol(format!("a message of kind {code}")))?;
+        let (kind, max) = FrameKind::of(code).ok_or_else(|| protocol(format!("a message of kind {code}")))?;
         if length > max {
             return Err(protocol(format!("a {kind:?} of {length} bytes where {max} is the most")));
         }
@@ -272,13 +272,13 @@ pub struct FrameWriter<W> {
     piece: Bytes,
     // Of a stream's bytes that are longer than one frame may be.
     rest: Bytes,
-    kind: Kind,
+    kind: FrameKind,
 }
 
 impl<W: AsyncWrite + Unpin> FrameWriter<W> {
     /// A writer to `io`.
     pub fn new(io: W) -> Self {
-        Self { io, header: Bytes::new(), piece: Bytes::new(), rest: Bytes::new(), kind: Kind::Credit }
+        Self { io, header: Bytes::new(), piece: Bytes::new(), rest: Bytes::new(), kind: FrameKind::Credit }
     }
 
     /// Whether something is still to be flushed.
@@ -358,7 +358,7 @@ mod tests {
 
     fn any_frame() -> impl Strategy<Value = Frame> {
         (
-            prop::sample::select(Kind::ALL.map(|(_, kind, _)| kind).to_vec()),
+            prop::sample::select(FrameKind::ALL.map(|(_, kind, _)| kind).to_vec()),
             prop::collection::vec(any::<u8>(), 0..3_000),
         )
             .prop_map(|(kind, bytes)| match kind.max() {
@@ -412,7 +412,7 @@ mod tests {
             let bytes: Vec<u8> = (0..MAX_DATA * 2 + 77).map(|n| (n % 251) as u8).collect();
             let (near, far) = tokio::io::duplex(100_000);
             let (mut writer, mut reader) = (FrameWriter::new(near), FrameReader::new(far));
-            let frame = Frame { kind: Kind::Stdout, payload: bytes.clone().into() };
+            let frame = Frame { kind: FrameKind::Stdout, payload: bytes.clone().into() };
             let (_, received) = tokio::join!(async move { writer.send(frame).await.unwrap() }, async {
                 let mut received = Vec::new();
                 while let Some(frame) = reader.next().await.unwrap() {
@@ -430,7 +430,7 @@ mod tests {
         block(async {
             let (near, far) = tokio::io::duplex(8);
             let (mut writer, mut reader) = (FrameWriter::new(near), FrameReader::new(far));
-            writer.begin(Frame { kind: Kind::Stdout, payload: Bytes::from_static(b"more than the pipe holds") });
+            writer.begin(Frame { kind: FrameKind::Stdout, payload: Bytes::from_static(b"more than the pipe holds") });
             // Polled once and dropped, with the pipe full.
             assert!(futures_util::poll!(Box::pin(writer.flush())).is_pending());
             assert!(futures_util::poll!(Box::pin(reader.next())).is_pending());

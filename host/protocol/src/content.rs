@@ -66,14 +66,14 @@ pub fn check(file: impl AsFd) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// What comes next of a file.
+/// The next piece of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub enum ContentPiece {
     /// So many bytes, which were read.
     Data(usize),
     /// So many zeros, which take no room and were not read.
     Hole(u64),
-    /// Nothing.
+    /// The end of the file.
     End,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Reads the next piece into `buffer`, or finds a hole.
-    pub fn next(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Piece> {
+    pub fn next(&mut self, buffer: &mut [u8]) -> rustix::io::Result<ContentPiece> {
         self.take(buffer.len(), |from, at, most| {
             retry_on_intr(|| pread(from, buffer.get_mut(..most).unwrap_or_default(), at))
         })
@@ -107,20 +107,20 @@ impl<'a> Pieces<'a> {
         &mut self,
         most: usize,
         take: impl FnOnce(BorrowedFd<'_>, u64, usize) -> rustix::io::Result<usize>,
-    ) -> rustix::io::Result<Piece> {
+    ) -> rustix::io::Result<ContentPiece> {
         if self.at >= self.look {
             let hole = self.hole()?;
             if hole > 0 {
                 self.at += hole;
-                return Ok(Piece::Hole(hole));
+                return Ok(ContentPiece::Hole(hole));
             }
         }
         let most = usize::try_from(self.end.min(self.look) - self.at).unwrap_or(usize::MAX).min(most);
         match if most == 0 { 0 } else { take(self.from, self.at, most)? } {
-            0 => Ok(Piece::End),
+            0 => Ok(ContentPiece::End),
             len => {
                 self.at += len as u64;
-                Ok(Piece::Data(len))
+                Ok(ContentPiece::Data(len))
             }
         }
     }
@@ -161,12 +161,12 @@ pub fn put_hole(file: impl AsFd, len: u64) -> rustix::io::Result<()> {
 pub struct Copying<'a> {
     pieces: Pieces<'a>,
     to: BorrowedFd<'a>,
-    way: Way,
+    way: CopyMethod,
 }
 
-/// How a file's data is copied.
+/// The method by which a file's data is copied.
 #[derive(Debug)]
-enum Way {
+enum CopyMethod {
     /// All of it at once, where both share their blocks.
     Clone,
     /// By the kernel, from page to page.
@@ -178,21 +178,21 @@ enum Way {
 impl<'a> Copying<'a> {
     /// Copies the first `len` bytes of `from`, or as many as it has, to the empty file `to`.
     pub fn new(from: BorrowedFd<'a>, to: BorrowedFd<'a>, len: u64) -> Self {
-        Self { pieces: Pieces::new(from, len), to, way: Way::Clone }
+        Self { pieces: Pieces::new(from, len), to, way: CopyMethod::Clone }
     }
 
     /// Copies a piece: how long it was, 0 when all is copied. A hole stays one.
     ///
     /// Reading and writing moves each byte twice; the kernel moves it once, where both files are of one kind of file system.
     pub fn step(&mut self) -> rustix::io::Result<u64> {
-        if matches!(self.way, Way::Clone) {
+        if matches!(self.way, CopyMethod::Clone) {
             if ioctl_ficlone(self.to, self.pieces.from).is_ok() {
                 return self.cloned();
             }
-            self.way = Way::Kernel;
+            self.way = CopyMethod::Kernel;
         }
         let to = self.to;
-        if matches!(self.way, Way::Kernel) {
+        if matches!(self.way, CopyMethod::Kernel) {
             let copied = self.pieces.take(PIECE, |from, mut at, most| {
                 retry_on_intr(|| copy_file_range(from, Some(&mut at), to, None, most))
             });
@@ -201,13 +201,13 @@ impl<'a> Copying<'a> {
                 // It may be that the kernel cannot; an error that is one comes again.
                 Err(_) => {
                     let room = usize::try_from(self.pieces.end).unwrap_or(usize::MAX).clamp(1, CHUNK);
-                    self.way = Way::Buffer(vec![0; room]);
+                    self.way = CopyMethod::Buffer(vec![0; room]);
                 }
             }
         }
-        let Way::Buffer(buffer) = &mut self.way else { return Ok(0) };
+        let CopyMethod::Buffer(buffer) = &mut self.way else { return Ok(0) };
         let piece = self.pieces.next(buffer)?;
-        if let Piece::Data(len) = piece {
+        if let ContentPiece::Data(len) = piece {
             let mut rest = buffer.get(..len).unwrap_or_default();
             while !rest.is_empty() {
                 let written = retry_on_intr(|| write(to, rest))?;
@@ -218,11 +218,11 @@ impl<'a> Copying<'a> {
     }
 
     /// How long a piece is that was copied, or is a hole.
-    fn passed(&self, piece: Piece) -> rustix::io::Result<u64> {
+    fn passed(&self, piece: ContentPiece) -> rustix::io::Result<u64> {
         match piece {
-            Piece::End => Ok(0),
-            Piece::Data(len) => Ok(len as u64),
-            Piece::Hole(len) => put_hole(self.to, len).map(|()| len),
+            ContentPiece::End => Ok(0),
+            ContentPiece::Data(len) => Ok(len as u64),
+            ContentPiece::Hole(len) => put_hole(self.to, len).map(|()| len),
         }
     }
 
@@ -233,7 +233,7 @@ impl<'a> Copying<'a> {
             len = self.pieces.end;
         }
         // Nothing is left.
-        self.way = Way::Kernel;
+        self.way = CopyMethod::Kernel;
         (self.pieces.at, self.pieces.end, self.pieces.look) = (len, len, u64::MAX);
         Ok(len)
     }

@@ -10,7 +10,7 @@ pub enum FileOp {
         /// The file.
         path: String,
         /// Which of them.
-        part: Part,
+        part: ByteRange,
     },
     /// Replaces a file by standard input's bytes, atomically; makes parent directories.
     Write {
@@ -34,7 +34,7 @@ pub enum FileOp {
         /// The path.
         path: String,
     },
-    /// Sends what is in a directory, as [`Found`] records ([`crate::record`]) on standard output.
+    /// Sends what is in a directory, as [`ListedFile`] records ([`crate::record`]) on standard output.
     List {
         /// The directory.
         path: String,
@@ -58,7 +58,7 @@ pub enum FileOp {
 
 /// Which bytes of a file are read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ByteRange {
     /// Where they begin.
     pub offset: u64,
     /// At most so many.
@@ -67,7 +67,7 @@ pub struct Part {
     pub more: bool,
 }
 
-impl Part {
+impl ByteRange {
     /// All of a file that has at most `max` bytes.
     #[must_use]
     pub fn whole(max: Option<u64>) -> Self {
@@ -117,7 +117,7 @@ pub struct FileStat {
 
 /// What was found in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ListedFile {
     /// Its name, in bytes as the sandbox has it.
     pub name: Vec<u8>,
     /// What it is, not following a link.

@@ -12,9 +12,9 @@ pub const MAX_DATA: usize = 64 * 1024;
 /// The most bytes of a control message: a command line and its environment as large as Linux takes them.
 pub const MAX_CONTROL: usize = 2 * 1024 * 1024;
 
-/// What a frame's payload is.
+/// The kind of a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PayloadKind {
     /// A [`crate::ToSupervisor`] or [`crate::ToHost`].
     Control,
     /// Standard input, to the supervisor.
@@ -25,7 +25,7 @@ pub enum Kind {
     Stderr,
 }
 
-impl Kind {
+impl PayloadKind {
     fn byte(self) -> u8 {
         match self {
             Self::Control => 0,
@@ -57,7 +57,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// What the payload is.
-    pub kind: Kind,
+    pub kind: PayloadKind,
     /// Which exec it belongs to; 0 is the connection.
     pub exec: u32,
     /// The payload's length.
@@ -90,7 +90,7 @@ impl Header {
         let Some(&[a, b, c, d, kind, e, f, g, h]) = bytes.first_chunk::<HEADER>() else {
             return Ok(None);
         };
-        let kind = Kind::of(kind).ok_or_else(|| ProtocolError(format!("unknown frame kind {kind}")))?;
+        let kind = PayloadKind::of(kind).ok_or_else(|| ProtocolError(format!("unknown frame kind {kind}")))?;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
         let exec = u32::from_le_bytes([e, f, g, h]);
         if len > kind.limit() {
@@ -99,7 +99,7 @@ impl Header {
         if len == 0 {
             return Err(ProtocolError("an empty frame".into()));
         }
-        if kind != Kind::Control && exec == 0 {
+        if kind != PayloadKind::Control && exec == 0 {
             return Err(ProtocolError("data for no exec".into()));
         }
         Ok(Some(Self { kind, exec, len }))
@@ -113,7 +113,7 @@ pub fn encode_control<T: Serialize>(exec: u32, message: &T, out: &mut Vec<u8>) -
     if payload.len() > MAX_CONTROL {
         return Err(ProtocolError(format!("a message of {} bytes, where {MAX_CONTROL} are allowed", payload.len())));
     }
-    out.extend_from_slice(&Header { kind: Kind::Control, exec, len: payload.len() }.encode());
+    out.extend_from_slice(&Header { kind: PayloadKind::Control, exec, len: payload.len() }.encode());
     out.extend_from_slice(&payload);
     Ok(())
 }

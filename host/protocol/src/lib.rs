@@ -29,7 +29,7 @@ pub mod stream;
 pub mod tree;
 
 pub use file::*;
-pub use frame::{Header, Kind, ProtocolError};
+pub use frame::{Header, PayloadKind, ProtocolError};
 pub use message::*;
 
 /// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].

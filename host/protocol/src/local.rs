@@ -2,7 +2,7 @@
 //!
 //! The host starts it as `supervisor local` and writes one [`LocalSpec`] to its standard input, led by its length
 //! (`u32`, LE; postcard). Standard input stays open for as long as the sandbox is wanted: its end is the sandbox's. On
-//! standard output comes one line: `ready PID`, or `failed STAGE REASON` ([`Stage`]).
+//! standard output comes one line: `ready PID`, or `failed STAGE REASON` ([`SetupStage`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct LocalSpec {
     /// left out.
     pub system: Vec<String>,
     /// The same for what must be there: what a symbolic link leads to is seen in the link's place.
-    pub extra: Vec<Shown>,
+    pub extra: Vec<HostBind>,
     /// The bound of `/tmp`.
     pub tmp_bytes: u64,
     /// Which users there are.
@@ -41,9 +41,9 @@ pub struct LocalSpec {
     pub probe: bool,
 }
 
-/// What of the host is seen inside in the place that it was named by.
+/// A path of the host that is mounted in the sandbox, read-only, at the path by which it was named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct HostBind {
     /// How it was named, perhaps by way of symbolic links.
     pub name: String,
     /// Where that led when the host looked at it: nothing else is shown.
@@ -71,9 +71,9 @@ pub enum Users {
     },
 }
 
-/// Where the making of a sandbox failed: what the remedy depends on.
+/// The stage at which the making of a sandbox failed: what the remedy depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum SetupStage {
     /// The order made no sense.
     Spec,
     /// A user namespace could not be had.
@@ -90,7 +90,7 @@ pub enum Stage {
     Filter,
 }
 
-impl Stage {
+impl SetupStage {
     const ALL: [(Self, &'static str); 7] = [
         (Self::Spec, "spec"),
         (Self::User, "user"),

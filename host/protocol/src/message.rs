@@ -29,7 +29,7 @@ pub enum ToSupervisor {
     },
     /// Replaces what the hello said, and counts the wall time from now (exec id 0): for a sandbox that was made before it was
     /// known whose it would be.
-    Configure(SandboxConfig),
+    Configure(SupervisorConfig),
     /// Ends every exec and the supervisor itself (exec id 0).
     Shutdown,
     /// Starts a command under a new exec id.
@@ -133,12 +133,12 @@ pub struct HostHello {
     /// The host's version, for messages only.
     pub build: String,
     /// How the sandbox is to behave from now on.
-    pub config: SandboxConfig,
+    pub config: SupervisorConfig,
 }
 
 /// How a sandbox behaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxConfig {
+pub struct SupervisorConfig {
     /// Without a renewal for this long, everything ends.
     pub lease_ms: u64,
     /// Everything ends this long after the supervisor started; 0 is never.

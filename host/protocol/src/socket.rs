@@ -118,7 +118,7 @@ impl Descriptors {
         self.0.pop_front().ok_or_else(|| ProtocolError("a message without the descriptor that belongs to it".into()))
     }
 
-    /// Whether none waits.
+    /// Whether no descriptor waits to be claimed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

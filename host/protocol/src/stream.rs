@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 use crate::content;
 use crate::frame::ProtocolError;
 use crate::socket::{Descriptors, StreamError, send_all};
-use crate::tree::{self, Entry, EntryKind, Record};
+use crate::tree::{self, EntryKind, TreeEntry, TreeRecord};
 
 /// How much is sent at once.
 const CHUNK: usize = 64 * 1024;
@@ -38,7 +38,7 @@ impl<S: AsFd> TreeSender<S> {
     }
 
     /// Begins an entry: the root first, with an empty path.
-    pub fn entry(&mut self, entry: &Entry) -> Result<(), StreamError> {
+    pub fn entry(&mut self, entry: &TreeEntry) -> Result<(), StreamError> {
         entry.components()?;
         tree::put_entry(entry, &mut self.buffer)?;
         self.flush(CHUNK)
@@ -91,9 +91,9 @@ impl<S: AsFd> TreeSender<S> {
 
 /// One item of a tree.
 #[derive(Debug)]
-pub enum Item<'a> {
+pub enum TreeItem<'a> {
     /// An entry begins; its path was checked.
-    Entry(Entry),
+    Entry(TreeEntry),
     /// Bytes of the file that began last.
     Data(&'a [u8]),
     /// So many zeros of the file that began last, which take no room.
@@ -102,14 +102,14 @@ pub enum Item<'a> {
     Content {
         /// What to copy from; [`content::check`] has passed it.
         file: OwnedFd,
-        /// How much of it.
+        /// The length in bytes.
         len: u64,
     },
     /// The tree is whole. A stream that ends without it was cut off.
     End,
 }
 
-/// What may follow.
+/// The state of a stream: which item may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     /// No file's content.
@@ -155,7 +155,7 @@ impl<S: AsFd> TreeReceiver<S> {
     }
 
     /// The next item of what has arrived; `None` when it is not whole yet.
-    pub fn item(&mut self) -> Result<Option<Item<'_>>, ProtocolError> {
+    pub fn item(&mut self) -> Result<Option<TreeItem<'_>>, ProtocolError> {
         let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
         let Some((record, used)) = tree::decode(waiting)? else {
             if waiting.is_empty() && !self.descriptors.is_empty() {
@@ -165,35 +165,35 @@ impl<S: AsFd> TreeReceiver<S> {
         };
         self.start += used;
         Ok(Some(match record {
-            Record::Entry(entry) => {
+            TreeRecord::Entry(entry) => {
                 entry.components()?;
                 self.within = if entry.kind == EntryKind::File { Within::File } else { Within::Nothing };
-                Item::Entry(entry)
+                TreeItem::Entry(entry)
             }
-            Record::Data(_) | Record::Hole { .. } if self.within == Within::Nothing => {
+            TreeRecord::Data(_) | TreeRecord::Hole { .. } if self.within == Within::Nothing => {
                 return Err(ProtocolError("bytes of no file in a tree".into()));
             }
-            Record::Data(data) => {
+            TreeRecord::Data(data) => {
                 self.within = Within::Bytes;
-                Item::Data(data)
+                TreeItem::Data(data)
             }
-            Record::Hole { len } => {
+            TreeRecord::Hole { len } => {
                 self.within = Within::Bytes;
-                Item::Hole(len)
+                TreeItem::Hole(len)
             }
-            Record::Content { .. } if self.within != Within::File => {
+            TreeRecord::Content { .. } if self.within != Within::File => {
                 return Err(ProtocolError("content of no file in a tree".into()));
             }
-            Record::Content { len } => {
+            TreeRecord::Content { len } => {
                 self.within = Within::Nothing;
                 let file = self.descriptors.claim()?;
                 content::check(&file)?;
-                Item::Content { file, len }
+                TreeItem::Content { file, len }
             }
-            Record::End if self.start < self.end || !self.descriptors.is_empty() => {
+            TreeRecord::End if self.start < self.end || !self.descriptors.is_empty() => {
                 return Err(ProtocolError("more after a tree's end".into()));
             }
-            Record::End => Item::End,
+            TreeRecord::End => TreeItem::End,
         }))
     }
 }

@@ -15,16 +15,16 @@ const HEADER: usize = 5;
 
 /// The head of one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Relative to the tree's root, `/` between components; checked by [`Entry::components`].
+pub struct TreeEntry {
+    /// Relative to the tree's root, `/` between components; checked by [`TreeEntry::components`].
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A directory.
@@ -33,16 +33,16 @@ pub enum EntryKind {
     File,
     /// A symbolic link.
     Symlink {
-        /// What it says.
+        /// The target of the link, as it is written.
         target: Vec<u8>,
     },
 }
 
 /// One record of a tree's stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub enum TreeRecord<'a> {
     /// An entry begins.
-    Entry(Entry),
+    Entry(TreeEntry),
     /// Bytes of the file that began last.
     Data(&'a [u8]),
     /// Zeros of the file that began last, which take no room.
@@ -59,7 +59,7 @@ pub enum Record<'a> {
     End,
 }
 
-impl Entry {
+impl TreeEntry {
     /// The path's components: none of them empty, `.`, `..`, or holding a NUL. Empty for the root.
     pub fn components(&self) -> Result<Vec<&[u8]>, ProtocolError> {
         if self.path.is_empty() {
@@ -90,7 +90,7 @@ fn put(tag: u8, payload: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends an entry's head.
-pub fn put_entry(entry: &Entry, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+pub fn put_entry(entry: &TreeEntry, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
     let payload =
         postcard::to_allocvec(entry).map_err(|error| ProtocolError(format!("cannot encode an entry: {error}")))?;
     if payload.len() > MAX_RECORD {
@@ -123,7 +123,7 @@ pub fn put_end(out: &mut Vec<u8>) {
 }
 
 /// Reads one record from the start of `bytes`: the record and how many bytes it took; `None` when it is not whole yet.
-pub fn decode(bytes: &[u8]) -> Result<Option<(Record<'_>, usize)>, ProtocolError> {
+pub fn decode(bytes: &[u8]) -> Result<Option<(TreeRecord<'_>, usize)>, ProtocolError> {
     let Some((&[a, b, c, d, tag], rest)) = bytes.split_first_chunk::<HEADER>() else {
         return Ok(None);
     };
@@ -135,12 +135,12 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Record<'_>, usize)>, ProtocolError
         return Ok(None);
     };
     let record = match tag {
-        0 => Record::Entry(decode_control(payload)?),
-        1 if len > 0 => Record::Data(payload),
-        2 if len == 0 => Record::End,
+        0 => TreeRecord::Entry(decode_control(payload)?),
+        1 if len > 0 => TreeRecord::Data(payload),
+        2 if len == 0 => TreeRecord::End,
         _ => match (tag, payload.try_into().map(u64::from_le_bytes)) {
-            (3, Ok(len)) => Record::Content { len },
-            (4, Ok(len @ 1..)) => Record::Hole { len },
+            (3, Ok(len)) => TreeRecord::Content { len },
+            (4, Ok(len @ 1..)) => TreeRecord::Hole { len },
             _ => return Err(ProtocolError(format!("a tree record of tag {tag} and {len} bytes"))),
         },
     };

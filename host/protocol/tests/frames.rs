@@ -4,13 +4,18 @@
 
 use proptest::prelude::*;
 use skillhost_protocol::frame::{self, HEADER, MAX_CONTROL, MAX_DATA};
-use skillhost_protocol::tree::{self, Entry, EntryKind, Record};
+use skillhost_protocol::tree::{self, EntryKind, TreeEntry, TreeRecord};
 use skillhost_protocol::{
-    Command, ExecSpec, ExecStart, Header, Kind, RunOptions, TerminalSize, ToHost, ToSupervisor, User,
+    Command, ExecSpec, ExecStart, Header, PayloadKind, RunOptions, TerminalSize, ToHost, ToSupervisor, User,
 };
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just(Kind::Control), Just(Kind::Stdin), Just(Kind::Stdout), Just(Kind::Stderr)]
+fn kind() -> impl Strategy<Value = PayloadKind> {
+    prop_oneof![
+        Just(PayloadKind::Control),
+        Just(PayloadKind::Stdin),
+        Just(PayloadKind::Stdout),
+        Just(PayloadKind::Stderr)
+    ]
 }
 
 fn exec_start() -> impl Strategy<Value = ExecStart> {
@@ -50,7 +55,7 @@ proptest! {
         let mut bytes = Vec::new();
         frame::encode_control(exec, &message, &mut bytes).unwrap();
         let header = Header::decode(&bytes).unwrap().unwrap();
-        prop_assert_eq!(header, Header { kind: Kind::Control, exec, len: bytes.len() - HEADER });
+        prop_assert_eq!(header, Header { kind: PayloadKind::Control, exec, len: bytes.len() - HEADER });
         prop_assert_eq!(frame::decode_control::<ToSupervisor>(&bytes[HEADER..]), Ok(message));
     }
 
@@ -74,7 +79,7 @@ proptest! {
 
     #[test]
     fn tree_streams_round_trip(path in prop::collection::vec(any::<u8>(), 0..40), mode in any::<u32>(), data in prop::collection::vec(any::<u8>(), 0..200_000), len in any::<u64>(), hole in 1..u64::MAX) {
-        let entry = Entry { path, kind: EntryKind::File, mode };
+        let entry = TreeEntry { path, kind: EntryKind::File, mode };
         let mut bytes = Vec::new();
         tree::put_entry(&entry, &mut bytes).unwrap();
         tree::put_data(&data, &mut bytes);
@@ -84,11 +89,11 @@ proptest! {
         let (mut rest, mut seen, mut got, mut passed, mut ended) = (&bytes[..], None, Vec::new(), (None, None), false);
         while let Some((record, used)) = tree::decode(rest).unwrap() {
             match record {
-                Record::Entry(entry) => seen = Some(entry),
-                Record::Data(chunk) => got.extend_from_slice(chunk),
-                Record::Hole { len } => passed.0 = Some(len),
-                Record::Content { len } => passed.1 = Some(len),
-                Record::End => ended = true,
+                TreeRecord::Entry(entry) => seen = Some(entry),
+                TreeRecord::Data(chunk) => got.extend_from_slice(chunk),
+                TreeRecord::Hole { len } => passed.0 = Some(len),
+                TreeRecord::Content { len } => passed.1 = Some(len),
+                TreeRecord::End => ended = true,
             }
             rest = &rest[used..];
         }
@@ -100,7 +105,7 @@ proptest! {
 
     #[test]
     fn no_path_of_a_tree_leads_out(path in prop::collection::vec(prop_oneof![Just(b'.'), Just(b'/'), Just(0), Just(b'a')], 0..12)) {
-        let entry = Entry { path: path.clone(), kind: EntryKind::Dir, mode: 0o755 };
+        let entry = TreeEntry { path: path.clone(), kind: EntryKind::Dir, mode: 0o755 };
         if let Ok(components) = entry.components() {
             prop_assert!(!path.starts_with(b"/") && !path.contains(&0));
             prop_assert!(components.iter().all(|part| !part.is_empty() && *part != b".." && *part != b"."));
@@ -113,13 +118,13 @@ fn bounds_are_refused() {
     let mut nothing = Vec::new();
     tree::put_hole(0, &mut nothing);
     assert!(tree::decode(&nothing).is_err(), "a hole of nothing would be no progress");
-    let mut header = Header { kind: Kind::Stdout, exec: 1, len: MAX_DATA + 1 };
+    let mut header = Header { kind: PayloadKind::Stdout, exec: 1, len: MAX_DATA + 1 };
     assert!(Header::decode(&header.encode()).is_err());
-    header = Header { kind: Kind::Control, exec: 1, len: MAX_CONTROL + 1 };
+    header = Header { kind: PayloadKind::Control, exec: 1, len: MAX_CONTROL + 1 };
     assert!(Header::decode(&header.encode()).is_err());
-    header = Header { kind: Kind::Stdout, exec: 0, len: 1 };
+    header = Header { kind: PayloadKind::Stdout, exec: 0, len: 1 };
     assert!(Header::decode(&header.encode()).is_err());
-    header = Header { kind: Kind::Stdout, exec: 1, len: 0 };
+    header = Header { kind: PayloadKind::Stdout, exec: 1, len: 0 };
     assert!(Header::decode(&header.encode()).is_err());
     let mut bytes = header.encode();
     bytes[4] = 9;

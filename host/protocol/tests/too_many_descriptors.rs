@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use skillhost_protocol::content::WORTH_PASSING;
-use skillhost_protocol::stream::{Item, TreeReceiver, TreeSender};
-use skillhost_protocol::tree::{Entry, EntryKind};
+use skillhost_protocol::stream::{TreeItem, TreeReceiver, TreeSender};
+use skillhost_protocol::tree::{EntryKind, TreeEntry};
 
 #[test]
 fn when_no_more_can_be_passed_bytes_go_instead() {
@@ -30,7 +30,7 @@ fn when_no_more_can_be_passed_bytes_go_instead() {
 
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let mut tree = TreeSender::new(ours);
-    let entry = Entry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 };
+    let entry = TreeEntry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 };
     let mut passed = 0;
     // Nobody takes them. The socket has room for more than the limit.
     loop {
@@ -48,14 +48,14 @@ fn when_no_more_can_be_passed_bytes_go_instead() {
     let (mut files, mut bytes) = (0, Vec::new());
     loop {
         match tree.item().unwrap() {
-            Some(Item::Entry(_)) => {}
-            Some(Item::Content { len, .. }) => {
+            Some(TreeItem::Entry(_)) => {}
+            Some(TreeItem::Content { len, .. }) => {
                 assert_eq!(len, WORTH_PASSING);
                 files += 1;
             }
-            Some(Item::Data(data)) => bytes.extend_from_slice(data),
-            Some(Item::Hole(len)) => panic!("a hole of {len} bytes"),
-            Some(Item::End) => break,
+            Some(TreeItem::Data(data)) => bytes.extend_from_slice(data),
+            Some(TreeItem::Hole(len)) => panic!("a hole of {len} bytes"),
+            Some(TreeItem::End) => break,
             None => assert!(tree.fill().unwrap()),
         }
     }

@@ -15,30 +15,30 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::BlackboardEntry;
 use skillhost_api::units::now_ms;
 
-use super::read::{Watching, list, there};
-use super::room::{Refused, Room, Session};
-use super::row::{ENTRY, Raw};
-use super::sweep::{Due, sweep};
+use super::read::{WatchEvents, list, there};
+use super::row::{ENTRY, RawEntry};
+use super::session_transaction::{Partition, SessionTransaction, WriteRefusal};
+use super::sweep::{NextExpiry, sweep};
 use super::watch::Hub;
 use super::{
-    Events, Eviction, Limits, Listed, MAX_VALUE, MAX_WATCHERS, Selection, Store, Stream, Totals, Write, chunk_key,
-    complete_key,
+    BlackboardLimits, BlackboardStore, Events, Eviction, ListPage, MAX_VALUE, MAX_WATCHERS, PublishedExec, Selection,
+    Totals, WriteRequest, chunk_key, complete_key,
 };
 use crate::db::{Db, atomically};
 
-/// The store.
+/// The blackboard store in the host's own database.
 pub(crate) struct Embedded {
     db: Db,
-    limits: Arc<Limits>,
+    limits: Arc<BlackboardLimits>,
     hub: Arc<Hub>,
-    due: Arc<Due>,
+    due: Arc<NextExpiry>,
     sweeper: tokio::task::AbortHandle,
 }
 
 impl Embedded {
-    pub(crate) fn new(db: Db, limits: Limits) -> Self {
+    pub(crate) fn new(db: Db, limits: BlackboardLimits) -> Self {
         let (limits, hub) = (Arc::new(limits), Arc::new(Hub::default()));
-        let due = Arc::new(Due::never());
+        let due = Arc::new(NextExpiry::never());
         let sweeping = sweep(db.clone(), limits.clone(), hub.clone(), due.clone());
         let sweeper = tokio::spawn(sweeping).abort_handle();
         Self { db, limits, hub, due, sweeper }
@@ -48,7 +48,7 @@ impl Embedded {
     async fn change<T: Send + 'static>(
         &self,
         scope: String,
-        work: impl FnOnce(&mut Session<'_>) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&mut SessionTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         due: impl FnOnce(&T) -> Option<u64> + Send + 'static,
     ) -> Result<T> {
         let (limits, hub, next) = (self.limits.clone(), self.hub.clone(), self.due.clone());
@@ -56,7 +56,7 @@ impl Embedded {
             .run_then(
                 move |transaction| {
                     let told = atomically(transaction, |transaction| {
-                        let mut session = Session::open(transaction, &scope, &limits, now_ms())?;
+                        let mut session = SessionTransaction::open(transaction, &scope, &limits, now_ms())?;
                         let answer = work(&mut session)?;
                         Ok((answer, session.close()?))
                     })?;
@@ -72,23 +72,23 @@ impl Embedded {
     }
 
     /// What a refusal says.
-    fn refused(&self, key: &str, expected: Option<u64>, refused: Refused) -> Error {
-        let Limits { max_entries, max_bytes, .. } = &*self.limits;
+    fn refused(&self, key: &str, expected: Option<u64>, refused: WriteRefusal) -> Error {
+        let BlackboardLimits { max_entries, max_bytes, .. } = &*self.limits;
         match refused {
-            Refused::Conflict(there) => conflict(key, expected, there),
-            Refused::Full => Error::quota_exceeded(format!(
+            WriteRefusal::Conflict(there) => conflict(key, expected, there),
+            WriteRefusal::Full => Error::quota_exceeded(format!(
                 "the session's blackboard is full ({max_entries} entries or {max_bytes} bytes), and `eviction` under \
                  [blackboard] in skillhost.toml is \"refuse\": delete what is not needed, give values a time to live, or \
                  raise the limits there"
             )),
-            Refused::TooLarge(bytes) => Error::too_large(format!(
+            WriteRefusal::TooLarge(bytes) => Error::too_large(format!(
                 "`{key}` has {bytes} bytes, and the session's blackboard holds {max_bytes} in all: publish a summary, or raise \
                  `max-bytes` under [blackboard] in skillhost.toml"
             )),
         }
     }
 
-    async fn write(&self, by: &Caller, write: Write) -> Result<BlackboardEntry> {
+    async fn write(&self, by: &Caller, write: WriteRequest) -> Result<BlackboardEntry> {
         let text = write.value.to_string();
         if text.len() > MAX_VALUE {
             return Err(Error::too_large(format!(
@@ -102,7 +102,7 @@ impl Embedded {
         let placed = self
             .change(
                 scope,
-                move |session| session.put(Room::Values, &agent, write, &text),
+                move |session| session.put(Partition::Values, &agent, write, &text),
                 |placed| placed.as_ref().ok().and_then(|placed| placed.expires_at_ms),
             )
             .await?;
@@ -144,8 +144,8 @@ impl Drop for Embedded {
     }
 }
 
-impl Store for Embedded {
-    fn publish(&self, by: &Caller, write: Write) -> BoxFuture<'_, Result<BlackboardEntry>> {
+impl BlackboardStore for Embedded {
+    fn publish(&self, by: &Caller, write: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>> {
         let by = by.clone();
         async move { self.write(&by, write).await }.boxed()
     }
@@ -169,7 +169,7 @@ impl Store for Embedded {
                     "SELECT {ENTRY} FROM board_entries
                      WHERE scope = ?1 AND key = ?2 AND (expires_at_ms IS NULL OR expires_at_ms > ?3)"
                 ))?
-                .query_row(params![scope, key, now_ms()], Raw::read)
+                .query_row(params![scope, key, now_ms()], RawEntry::read)
                 .optional()?;
             if touches && found.is_some() {
                 // After the last write and before the next; what is read again in between is not written again.
@@ -183,7 +183,7 @@ impl Store for Embedded {
             }
             Ok(found)
         };
-        async move { Ok(self.db.run(work).await?.map(Raw::entry)) }.boxed()
+        async move { Ok(self.db.run(work).await?.map(RawEntry::entry)) }.boxed()
     }
 
     fn list(
@@ -192,12 +192,12 @@ impl Store for Embedded {
         selection: Selection,
         tags: Vec<String>,
         after: String,
-    ) -> BoxFuture<'_, Result<Listed>> {
+    ) -> BoxFuture<'_, Result<ListPage>> {
         let scope = caller.session_key();
         async move {
             let work = move |transaction: &Transaction<'_>| list(transaction, &scope, &selection, &tags, &after);
             let (rows, more) = self.db.run(work).await?;
-            Ok(Listed { entries: rows.into_iter().map(Raw::entry).collect(), more })
+            Ok(ListPage { entries: rows.into_iter().map(RawEntry::entry).collect(), more })
         }
         .boxed()
     }
@@ -230,13 +230,13 @@ impl Store for Embedded {
                     "the session has {MAX_WATCHERS} watchers already: end one, or watch with a pattern that means more keys"
                 ))
             })?;
-            let events: Box<dyn Events> = Box::new(Watching::new(self.db.clone(), scope, there, place));
+            let events: Box<dyn Events> = Box::new(WatchEvents::new(self.db.clone(), scope, there, place));
             Ok(events)
         }
         .boxed()
     }
 
-    fn open_stream(&self, stream: &Stream) -> BoxFuture<'_, Result<()>> {
+    fn open_stream(&self, stream: &PublishedExec) -> BoxFuture<'_, Result<()>> {
         let stream = stream.clone();
         let work = move |transaction: &Transaction<'_>| {
             transaction
@@ -254,17 +254,23 @@ impl Store for Embedded {
         self.db.run(work).boxed()
     }
 
-    fn append(&self, stream: &Stream, before: Totals, chunks: Vec<Value>, after: Totals) -> BoxFuture<'_, Result<()>> {
+    fn append(
+        &self,
+        stream: &PublishedExec,
+        before: Totals,
+        chunks: Vec<Value>,
+        after: Totals,
+    ) -> BoxFuture<'_, Result<()>> {
         let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
         let first = chunk_key(&stream.container_id, &stream.exec_id, before.chunks);
         // As text before it is the database's turn, which others wait for.
         let chunks: Vec<_> = chunks.into_iter().map(|value| (value.to_string(), value)).collect();
-        let work = move |session: &mut Session<'_>| {
+        let work = move |session: &mut SessionTransaction<'_>| {
             let mut due = None;
             for (number, (text, value)) in (before.chunks..).zip(chunks) {
                 let key = chunk_key(&stream.container_id, &stream.exec_id, number);
-                let write = Write { key, value, ttl: Some(ttl), ..Write::default() };
-                match session.put(Room::Streams, &stream.by.agent, write, &text)? {
+                let write = WriteRequest { key, value, ttl: Some(ttl), ..WriteRequest::default() };
+                match session.put(Partition::Streams, &stream.by.agent, write, &text)? {
                     Ok(placed) => due = due.or(placed.expires_at_ms),
                     Err(refused) => return Ok(Err(refused)),
                 }
@@ -279,21 +285,22 @@ impl Store for Embedded {
         .boxed()
     }
 
-    fn end_stream(&self, stream: &Stream, end: Value) -> BoxFuture<'_, Result<()>> {
+    fn end_stream(&self, stream: &PublishedExec, end: Value) -> BoxFuture<'_, Result<()>> {
         let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
-        let work = move |session: &mut Session<'_>| {
+        let work = move |session: &mut SessionTransaction<'_>| {
             let text = end.to_string();
             let key = complete_key(&stream.exec_id);
             // A host that was killed between this and forgetting the stream has published the end already.
-            let write = Write { key, value: end, if_version: Some(0), ttl: Some(ttl), ..Write::default() };
-            let placed = session.put(Room::Streams, &stream.by.agent, write, &text)?;
+            let write =
+                WriteRequest { key, value: end, if_version: Some(0), ttl: Some(ttl), ..WriteRequest::default() };
+            let placed = session.put(Partition::Streams, &stream.by.agent, write, &text)?;
             session.forget_stream(&stream.exec_id)?;
             Ok(placed.ok().and_then(|placed| placed.expires_at_ms))
         };
         self.change(scope, work, |due| *due).map(|done| done.map(drop)).boxed()
     }
 
-    fn unended(&self) -> BoxFuture<'_, Result<Vec<(Stream, Totals)>>> {
+    fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {
         let work = |transaction: &Transaction<'_>| {
             let mut statement = transaction.prepare_cached(
                 "SELECT exec_id, container_id, tenant, session, agent, started_at_ms, chunks, stdout_bytes, stderr_bytes
@@ -301,7 +308,8 @@ impl Store for Embedded {
             )?;
             let read = |row: &rusqlite::Row<'_>| {
                 let by = Caller { tenant: row.get(2)?, session: row.get(3)?, agent: row.get(4)? };
-                let stream = Stream { by, exec_id: row.get(0)?, container_id: row.get(1)?, started_at_ms: row.get(5)? };
+                let stream =
+                    PublishedExec { by, exec_id: row.get(0)?, container_id: row.get(1)?, started_at_ms: row.get(5)? };
                 let totals = Totals { chunks: row.get(6)?, stdout_bytes: row.get(7)?, stderr_bytes: row.get(8)? };
                 Ok((stream, totals))
             };

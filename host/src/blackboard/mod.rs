@@ -7,16 +7,16 @@
 //! - The events of a session have the order of its commits, and no number twice, whatever dies in between.
 //! - What has expired is absent for every reader from that millisecond on; it is removed, with an event, soon after.
 //! - A watcher that does not keep up loses its oldest events, is told how many, and slows nobody.
-//! - A stream that was opened gets its end, if need be from the next host process ([`Store::unended`]).
+//! - A stream that was opened gets its end, if need be from the next host process ([`BlackboardStore::unended`]).
 //!
-//! The broker knows a [`Store`] and nothing of what is behind it: today [`Embedded`], in the host's own database.
+//! The broker knows a [`BlackboardStore`] and nothing of what is behind it: today [`Embedded`], in the host's own database.
 
 mod embedded;
 mod glob;
 mod key;
 mod read;
-mod room;
 mod row;
+mod session_transaction;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -57,9 +57,9 @@ pub enum Eviction {
     Refuse,
 }
 
-/// How much there may be.
+/// Limits of a session's blackboard.
 #[derive(Debug, Clone)]
-pub(crate) struct Limits {
+pub(crate) struct BlackboardLimits {
     /// Entries of a session; those of its streams are counted apart, up to as many again.
     pub(crate) max_entries: u64,
     /// Their bytes: keys, values, tags and metadata. Those of streams apart, too.
@@ -72,9 +72,9 @@ pub(crate) struct Limits {
     pub(crate) stream_ttl: Duration,
 }
 
-/// What is to be written under a key.
+/// A value to be written under a key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Write {
+pub(crate) struct WriteRequest {
     pub(crate) key: String,
     pub(crate) value: Value,
     /// Only if this is the version that is there, 0 for none.
@@ -105,9 +105,9 @@ impl Selection {
     }
 }
 
-/// What a listing gives.
+/// One page of a listing.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListPage {
     pub(crate) entries: Vec<BlackboardEntry>,
     /// Whether there is more after the last.
     pub(crate) more: bool,
@@ -115,7 +115,7 @@ pub(crate) struct Listed {
 
 /// An exec whose output is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stream {
+pub(crate) struct PublishedExec {
     /// Who runs it, and in whose session it is published.
     pub(crate) by: Caller,
     pub(crate) container_id: String,
@@ -143,9 +143,9 @@ pub(crate) trait Events: Send {
 /// Where the values are. Everything is of the caller's session and never of another.
 ///
 /// Keys, patterns and sizes were checked by who calls; what a caller may see or do is the broker's to decide.
-pub(crate) trait Store: Send + Sync {
+pub(crate) trait BlackboardStore: Send + Sync {
     /// Writes a value; the answer is the entry with its new version.
-    fn publish(&self, by: &Caller, write: Write) -> BoxFuture<'_, Result<BlackboardEntry>>;
+    fn publish(&self, by: &Caller, write: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>>;
 
     /// Deletes a value; the answer is the version that it had, or none when there was none.
     fn delete(&self, by: &Caller, key: &str, if_version: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>>;
@@ -160,21 +160,27 @@ pub(crate) trait Store: Send + Sync {
         selection: Selection,
         tags: Vec<String>,
         after: String,
-    ) -> BoxFuture<'_, Result<Listed>>;
+    ) -> BoxFuture<'_, Result<ListPage>>;
 
     /// Events of the selected keys, from now on. With `existing`, what is there comes first, as writes in their order;
     /// nothing falls between the two, and nothing comes twice.
     fn watch(&self, caller: &Caller, selection: Selection, existing: bool) -> BoxFuture<'_, Result<Box<dyn Events>>>;
 
     /// Remembers that a stream will need an end.
-    fn open_stream(&self, stream: &Stream) -> BoxFuture<'_, Result<()>>;
+    fn open_stream(&self, stream: &PublishedExec) -> BoxFuture<'_, Result<()>>;
 
     /// Publishes chunks, the first of which has the number `before.chunks`, all at once; `after` is how much there is then.
-    fn append(&self, stream: &Stream, before: Totals, chunks: Vec<Value>, after: Totals) -> BoxFuture<'_, Result<()>>;
+    fn append(
+        &self,
+        stream: &PublishedExec,
+        before: Totals,
+        chunks: Vec<Value>,
+        after: Totals,
+    ) -> BoxFuture<'_, Result<()>>;
 
     /// Publishes the end of a stream, which then needs none any more. One that has its end keeps it.
-    fn end_stream(&self, stream: &Stream, end: Value) -> BoxFuture<'_, Result<()>>;
+    fn end_stream(&self, stream: &PublishedExec, end: Value) -> BoxFuture<'_, Result<()>>;
 
     /// The streams that were opened and have no end.
-    fn unended(&self) -> BoxFuture<'_, Result<Vec<(Stream, Totals)>>>;
+    fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>>;
 }

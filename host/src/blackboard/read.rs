@@ -9,8 +9,8 @@ use skillhost_api::error::Result;
 use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 use skillhost_api::units::now_ms;
 
-use super::row::{ENTRY, Raw};
-use super::watch::Place;
+use super::row::{ENTRY, RawEntry};
+use super::watch::WatchRegistration;
 use super::{Events, MAX_LISTED, MAX_LISTED_BYTES, Selection};
 use crate::db::Db;
 
@@ -24,7 +24,7 @@ pub(super) fn list(
     selection: &Selection,
     tags: &[String],
     after: &str,
-) -> rusqlite::Result<(Vec<Raw>, bool)> {
+) -> rusqlite::Result<(Vec<RawEntry>, bool)> {
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT {ENTRY}, bytes FROM board_entries
          WHERE scope = ?1 AND key >= ?2 AND key > ?3 AND (expires_at_ms IS NULL OR expires_at_ms > ?4) ORDER BY key"
@@ -52,7 +52,7 @@ pub(super) fn list(
             return Ok((listed, true));
         }
         room -= bytes;
-        listed.push(Raw::read(row)?);
+        listed.push(RawEntry::read(row)?);
     }
     Ok((listed, false))
 }
@@ -83,22 +83,22 @@ pub(super) fn there(
     Ok(found.into())
 }
 
-/// One who watches, and what is still to be told of what was there.
-pub(super) struct Watching {
+/// The events of one watch: first the entries that were there, then the changes.
+pub(super) struct WatchEvents {
     db: Db,
     scope: String,
     there: VecDeque<(u64, String)>,
     page: VecDeque<BlackboardEvent>,
-    place: Place,
+    place: WatchRegistration,
 }
 
-impl Watching {
-    pub(super) fn new(db: Db, scope: String, there: VecDeque<(u64, String)>, place: Place) -> Self {
+impl WatchEvents {
+    pub(super) fn new(db: Db, scope: String, there: VecDeque<(u64, String)>, place: WatchRegistration) -> Self {
         Self { db, scope, there, page: VecDeque::new(), place }
     }
 }
 
-impl Events for Watching {
+impl Events for WatchEvents {
     fn read_on(&mut self) -> BoxFuture<'_, Result<()>> {
         async move {
             while self.page.is_empty() && !self.there.is_empty() {
@@ -127,7 +127,11 @@ impl Events for Watching {
 }
 
 /// The entries that have not changed since and are still there: of the others, the event is on its way.
-fn page(transaction: &Transaction<'_>, scope: &str, wanted: &[(u64, String)]) -> rusqlite::Result<Vec<(u64, Raw)>> {
+fn page(
+    transaction: &Transaction<'_>,
+    scope: &str,
+    wanted: &[(u64, String)],
+) -> rusqlite::Result<Vec<(u64, RawEntry)>> {
     let mut statement = transaction.prepare_cached(&format!(
         "SELECT {ENTRY} FROM board_entries
              WHERE scope = ?1 AND key = ?2 AND event = ?3 AND (expires_at_ms IS NULL OR expires_at_ms > ?4)"
@@ -135,7 +139,7 @@ fn page(transaction: &Transaction<'_>, scope: &str, wanted: &[(u64, String)]) ->
     let now = now_ms();
     let mut found = Vec::with_capacity(wanted.len());
     for (event_id, key) in wanted {
-        if let Some(raw) = statement.query_row(params![scope, key, event_id, now], Raw::read).optional()? {
+        if let Some(raw) = statement.query_row(params![scope, key, event_id, now], RawEntry::read).optional()? {
             found.push((*event_id, raw));
         }
     }
@@ -143,7 +147,7 @@ fn page(transaction: &Transaction<'_>, scope: &str, wanted: &[(u64, String)]) ->
 }
 
 /// An entry as the event that wrote it.
-fn written((event_id, raw): (u64, Raw)) -> BlackboardEvent {
+fn written((event_id, raw): (u64, RawEntry)) -> BlackboardEvent {
     let entry = raw.entry();
     BlackboardEvent {
         event_type: BlackboardChange::Write,

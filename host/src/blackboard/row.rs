@@ -4,20 +4,20 @@ use rusqlite::Row;
 use serde_json::Value;
 use skillhost_api::types::BlackboardEntry;
 
-/// What [`Raw`] is read from, in its order.
+/// What [`RawEntry`] is read from, in its order.
 pub(super) const ENTRY: &str =
     "key, version, created_at_ms, updated_at_ms, created_by, updated_by, expires_at_ms, tags, metadata, value";
 
 /// An entry whose JSON is still text: it is read by who asked, not on the database's thread, for which others wait.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(super) struct RawEntry {
     entry: BlackboardEntry,
     tags: String,
     metadata: String,
     value: String,
 }
 
-impl Raw {
+impl RawEntry {
     /// Of the columns [`ENTRY`].
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let entry = BlackboardEntry {

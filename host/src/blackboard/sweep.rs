@@ -8,9 +8,9 @@ use rusqlite::{Transaction, params};
 use skillhost_api::units::now_ms;
 use tokio::sync::Notify;
 
-use super::Limits;
-use super::room::Session;
-use super::watch::{Hub, Weighed};
+use super::BlackboardLimits;
+use super::session_transaction::SessionTransaction;
+use super::watch::{Hub, SizedEvent};
 use crate::db::{Db, atomically};
 
 /// How many entries that have expired are removed at once.
@@ -20,12 +20,12 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// When the next entry expires, as far as the sweeper knows. Both sides are on the database's thread.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct NextExpiry {
     at_ms: AtomicU64,
     sooner: Notify,
 }
 
-impl Due {
+impl NextExpiry {
     pub(super) fn never() -> Self {
         Self { at_ms: AtomicU64::new(u64::MAX), sooner: Notify::new() }
     }
@@ -45,7 +45,7 @@ impl Due {
 }
 
 /// Removes what has expired, when it has.
-pub(super) async fn sweep(db: Db, limits: Arc<Limits>, hub: Arc<Hub>, due: Arc<Due>) {
+pub(super) async fn sweep(db: Db, limits: Arc<BlackboardLimits>, hub: Arc<Hub>, due: Arc<NextExpiry>) {
     loop {
         let (limits, hub, next) = (limits.clone(), hub.clone(), due.clone());
         let swept = db
@@ -82,7 +82,11 @@ pub(super) async fn sweep(db: Db, limits: Arc<Limits>, hub: Arc<Hub>, due: Arc<D
 }
 
 /// Removes the entries that expired first, some of each session that has any.
-fn expired(transaction: &Transaction<'_>, limits: &Limits, now: u64) -> rusqlite::Result<Vec<(String, Vec<Weighed>)>> {
+fn expired(
+    transaction: &Transaction<'_>,
+    limits: &BlackboardLimits,
+    now: u64,
+) -> rusqlite::Result<Vec<(String, Vec<SizedEvent>)>> {
     let mut statement = transaction.prepare_cached(
         "SELECT scope, key FROM board_entries WHERE expires_at_ms <= ?1 ORDER BY expires_at_ms LIMIT ?2",
     )?;
@@ -93,7 +97,7 @@ fn expired(transaction: &Transaction<'_>, limits: &Limits, now: u64) -> rusqlite
     let mut told = Vec::new();
     for session_gone in gone.chunk_by(|(a, _), (b, _)| a == b) {
         let Some((scope, _)) = session_gone.first() else { continue };
-        let mut session = Session::open(transaction, scope, limits, now)?;
+        let mut session = SessionTransaction::open(transaction, scope, limits, now)?;
         for (_, key) in session_gone {
             session.expire(key)?;
         }

@@ -14,8 +14,8 @@ struct Board {
     dir: tempfile::TempDir,
 }
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> BlackboardLimits {
+    BlackboardLimits {
         max_entries: 10_000,
         max_bytes: 64 << 20,
         eviction: Eviction::Lru,
@@ -28,7 +28,7 @@ fn reopened(dir: &tempfile::TempDir) -> Embedded {
     Embedded::new(Db::open(&dir.path().join("state.db"), Durability::Process).unwrap(), limits())
 }
 
-fn board_with(limits: Limits) -> Board {
+fn board_with(limits: BlackboardLimits) -> Board {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
     Board { store: Arc::new(Embedded::new(db, limits)), dir }
@@ -66,15 +66,15 @@ fn select(pattern: &str) -> Selection {
     Selection { pattern: pattern.into(), readable: None }
 }
 
-fn write(key: &str, value: Value) -> Write {
-    Write { key: key.into(), value, ..Write::default() }
+fn write(key: &str, value: Value) -> WriteRequest {
+    WriteRequest { key: key.into(), value, ..WriteRequest::default() }
 }
 
 async fn next(events: &mut Box<dyn Events>) -> BlackboardEvent {
     tokio::time::timeout(Duration::from_secs(20), events.next()).await.expect("no event came").unwrap()
 }
 
-async fn told(events: &mut Box<dyn Events>, count: usize) -> Vec<(Change, String, u64)> {
+async fn next_events(events: &mut Box<dyn Events>, count: usize) -> Vec<(Change, String, u64)> {
     let mut told = Vec::new();
     for _ in 0..count {
         let event = next(events).await;
@@ -103,7 +103,7 @@ async fn of_many_who_compare_and_set_one_wins_each_time() {
     for _ in 0..20 {
         let all = (0..16).map(|agent| {
             let store = board.store.clone();
-            let write = Write { if_version: Some(expected), ..write("lock", json!(agent)) };
+            let write = WriteRequest { if_version: Some(expected), ..write("lock", json!(agent)) };
             tokio::spawn(async move { store.publish(&me(), write).await })
         });
         let (won, lost): (Vec<_>, Vec<_>) =
@@ -128,7 +128,7 @@ async fn increments_that_are_tried_again_are_all_counted() {
                 loop {
                     let entry = store.get(&me(), "count").await.unwrap().unwrap();
                     let more = json!(entry.value.as_u64().unwrap() + 1);
-                    let write = Write { if_version: Some(entry.version), ..write("count", more) };
+                    let write = WriteRequest { if_version: Some(entry.version), ..write("count", more) };
                     match store.publish(&me(), write).await {
                         Ok(_) => break,
                         Err(error) => assert_eq!(error.kind, ErrorKind::Conflict),
@@ -159,7 +159,7 @@ async fn a_listing_gives_what_matches_is_allowed_and_has_the_tags() {
     let board = board();
     for (key, tags) in [("s:a", &["x", "y"][..]), ("s:b", &["x"]), ("s:b:c", &["y"]), ("t:a", &["x", "y", "z"])] {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        board.store.publish(&me(), Write { tags, ..write(key, json!(key)) }).await.unwrap();
+        board.store.publish(&me(), WriteRequest { tags, ..write(key, json!(key)) }).await.unwrap();
     }
     assert_eq!(board.keys("s:*").await, ["s:a", "s:b"]);
     assert_eq!(board.keys("").await, ["s:a", "s:b", "s:b:c", "t:a"]);
@@ -203,12 +203,19 @@ async fn what_is_too_large_is_refused() {
 async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event() {
     let board = board();
     let mut events = board.watch("**", false).await;
-    let short =
-        |key: &str| Write { ttl: Some(Duration::from_millis(40)), tags: vec!["t".into()], ..write(key, json!(1)) };
+    let short = |key: &str| WriteRequest {
+        ttl: Some(Duration::from_millis(40)),
+        tags: vec!["t".into()],
+        ..write(key, json!(1))
+    };
     let entry = board.store.publish(&me(), short("a")).await.unwrap();
     assert_eq!(entry.expires_at_ms, Some(entry.updated_at_ms + 40));
-    board.store.publish(&me(), Write { ttl: Some(Duration::from_secs(3600)), ..write("b", json!(2)) }).await.unwrap();
-    assert_eq!(told(&mut events, 2).await, [(Change::Write, "a".into(), 1), (Change::Write, "b".into(), 1)]);
+    board
+        .store
+        .publish(&me(), WriteRequest { ttl: Some(Duration::from_secs(3600)), ..write("b", json!(2)) })
+        .await
+        .unwrap();
+    assert_eq!(next_events(&mut events, 2).await, [(Change::Write, "a".into(), 1), (Change::Write, "b".into(), 1)]);
     let expired = next(&mut events).await;
     assert_eq!((expired.event_type, expired.key.as_str(), expired.version), (Change::Expire, "a", 1));
     assert_eq!((expired.value, expired.tags, expired.agent_id), (Value::Null, vec!["t".into()], "default".to_owned()));
@@ -216,7 +223,7 @@ async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event()
     assert_eq!(board.store.get(&me(), "a").await.unwrap(), None);
     assert_eq!(board.keys("").await, ["b"]);
     // It begins anew, also for who compares.
-    let again = Write { if_version: Some(0), ..short("a") };
+    let again = WriteRequest { if_version: Some(0), ..short("a") };
     assert_eq!(board.store.publish(&me(), again).await.unwrap().version, 1);
 }
 
@@ -224,7 +231,7 @@ async fn what_has_expired_is_absent_for_everybody_and_is_removed_with_an_event()
 async fn what_expired_while_nobody_looked_is_absent_and_removed_by_the_next_host() {
     let board = board();
     // Long enough for the first host to be gone before it, and short enough to wait for.
-    let short = Write { ttl: Some(Duration::from_millis(300)), ..write("a", json!(1)) };
+    let short = WriteRequest { ttl: Some(Duration::from_millis(300)), ..write("a", json!(1)) };
     let expires = board.store.publish(&me(), short).await.unwrap().expires_at_ms.unwrap();
     let Board { store, dir } = board;
     drop(store);
@@ -254,7 +261,7 @@ async fn what_expired_while_nobody_looked_is_absent_and_removed_by_the_next_host
 
 #[tokio::test]
 async fn the_least_recently_used_makes_room() {
-    let board = board_with(Limits { max_entries: 3, ..limits() });
+    let board = board_with(BlackboardLimits { max_entries: 3, ..limits() });
     let mut events = board.watch("**", false).await;
     for key in ["a", "b", "c"] {
         board.put(key, json!(1)).await;
@@ -263,7 +270,7 @@ async fn the_least_recently_used_makes_room() {
     board.put("d", json!(1)).await;
     board.put("e", json!(1)).await;
     assert_eq!(board.keys("").await, ["a", "d", "e"].map(str::to_owned));
-    let told = told(&mut events, 7).await;
+    let told = next_events(&mut events, 7).await;
     assert_eq!(
         told[4..],
         [(Change::Evict, "b".to_owned(), 1), (Change::Write, "e".to_owned(), 1), (Change::Evict, "c".to_owned(), 1)]
@@ -273,7 +280,7 @@ async fn the_least_recently_used_makes_room() {
 
 #[tokio::test]
 async fn bytes_are_bounded_as_well() {
-    let board = board_with(Limits { max_bytes: 10_000, ..limits() });
+    let board = board_with(BlackboardLimits { max_bytes: 10_000, ..limits() });
     for number in 0..20 {
         board.put(&format!("k:{number:02}"), Value::String("x".repeat(1_000))).await;
     }
@@ -285,7 +292,7 @@ async fn bytes_are_bounded_as_well() {
 
 #[tokio::test]
 async fn where_nothing_is_evicted_a_write_is_refused() {
-    let board = board_with(Limits { max_entries: 2, eviction: Eviction::Refuse, ..limits() });
+    let board = board_with(BlackboardLimits { max_entries: 2, eviction: Eviction::Refuse, ..limits() });
     board.put("a", json!(1)).await;
     board.put("b", json!(1)).await;
     let error = board.store.publish(&me(), write("c", json!(1))).await.unwrap_err();
@@ -338,7 +345,7 @@ async fn numbers_of_events_go_on_after_a_restart() {
 
 #[tokio::test]
 async fn a_watcher_that_does_not_read_slows_nobody_and_hears_what_it_missed() {
-    let board = board_with(Limits { watch_queue: 10, ..limits() });
+    let board = board_with(BlackboardLimits { watch_queue: 10, ..limits() });
     let mut events = board.watch("**", false).await;
     for number in 0..1_000 {
         board.put("k", json!(number)).await;
@@ -392,8 +399,8 @@ async fn watchers_of_another_session_see_nothing() {
     assert_eq!((event.value, event.event_id), (json!("theirs"), 1));
 }
 
-fn stream(exec_id: &str) -> Stream {
-    Stream { by: me(), container_id: "sbx_1".into(), exec_id: exec_id.into(), started_at_ms: 1 }
+fn stream(exec_id: &str) -> PublishedExec {
+    PublishedExec { by: me(), container_id: "sbx_1".into(), exec_id: exec_id.into(), started_at_ms: 1 }
 }
 
 fn totals(chunks: u64) -> Totals {
@@ -425,7 +432,7 @@ async fn a_stream_without_an_end_is_known_to_the_next_host() {
 
 #[tokio::test]
 async fn a_stream_pushes_out_its_own_beginning_and_no_agents_value() {
-    let board = board_with(Limits { max_bytes: 100_000, eviction: Eviction::Refuse, ..limits() });
+    let board = board_with(BlackboardLimits { max_bytes: 100_000, eviction: Eviction::Refuse, ..limits() });
     board.put("precious", json!("x".repeat(50_000))).await;
     let stream = stream("exec_1");
     board.store.open_stream(&stream).await.unwrap();

@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 16 * 1024 * 1024;
 
 /// An event, and how large its value is as text.
 #[derive(Debug, Clone)]
-pub(super) struct Weighed {
+pub(super) struct SizedEvent {
     pub(super) event: Arc<BlackboardEvent>,
     pub(super) bytes: usize,
 }
@@ -25,12 +25,12 @@ pub(super) struct Weighed {
 /// Everybody who watches.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
-    sessions: Mutex<HashMap<String, Vec<Arc<Watcher>>>>,
+    sessions: Mutex<HashMap<String, Vec<Arc<BlackboardWatcher>>>>,
 }
 
-/// One who watches.
+/// One watch: its selection, and the bounded queue of its events.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(super) struct BlackboardWatcher {
     selection: Selection,
     room: usize,
     queue: Mutex<Queue>,
@@ -39,17 +39,17 @@ pub(super) struct Watcher {
 
 #[derive(Debug, Default)]
 struct Queue {
-    events: VecDeque<Weighed>,
+    events: VecDeque<SizedEvent>,
     bytes: usize,
     dropped: u64,
 }
 
-/// A place among those who watch, until it is dropped.
+/// The registration of a watcher with the hub; dropping it removes the watcher.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct WatchRegistration {
     hub: Arc<Hub>,
     scope: String,
-    watcher: Arc<Watcher>,
+    watcher: Arc<BlackboardWatcher>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
@@ -59,19 +59,19 @@ fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
 
 impl Hub {
     /// Adds a watcher with room for so many events; none when the session has as many as it may.
-    pub(super) fn join(self: &Arc<Self>, scope: &str, selection: Selection, room: usize) -> Option<Place> {
+    pub(super) fn join(self: &Arc<Self>, scope: &str, selection: Selection, room: usize) -> Option<WatchRegistration> {
         let mut sessions = lock(&self.sessions);
         let all = sessions.entry(scope.to_owned()).or_default();
         if all.len() >= MAX_WATCHERS {
             return None;
         }
-        let watcher = Arc::new(Watcher { selection, room, queue: Mutex::default(), more: Notify::new() });
+        let watcher = Arc::new(BlackboardWatcher { selection, room, queue: Mutex::default(), more: Notify::new() });
         all.push(watcher.clone());
-        Some(Place { hub: self.clone(), scope: scope.to_owned(), watcher })
+        Some(WatchRegistration { hub: self.clone(), scope: scope.to_owned(), watcher })
     }
 
     /// Tells those whom they concern.
-    pub(super) fn tell(&self, scope: &str, events: Vec<Weighed>) {
+    pub(super) fn tell(&self, scope: &str, events: Vec<SizedEvent>) {
         let sessions = lock(&self.sessions);
         let Some(all) = sessions.get(scope) else { return };
         for watcher in all {
@@ -81,8 +81,8 @@ impl Hub {
     }
 }
 
-impl Watcher {
-    fn take(&self, events: impl Iterator<Item = Weighed>) {
+impl BlackboardWatcher {
+    fn take(&self, events: impl Iterator<Item = SizedEvent>) {
         let mut events = events.peekable();
         if events.peek().is_none() {
             return;
@@ -102,7 +102,7 @@ impl Watcher {
     }
 }
 
-impl Place {
+impl WatchRegistration {
     /// Waits for the next event. Cancel safe.
     pub(super) async fn next(&self) -> BlackboardEvent {
         loop {
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WatchRegistration {
     fn drop(&mut self) {
         let mut sessions = lock(&self.hub.sessions);
         if let Some(all) = sessions.get_mut(&self.scope) {
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use skillhost_api::types::BlackboardChange;
 
-    fn event(id: u64, bytes: usize) -> Weighed {
+    fn event(id: u64, bytes: usize) -> SizedEvent {
         let event = BlackboardEvent {
             event_type: BlackboardChange::Write,
             key: format!("k:{id}"),
@@ -152,10 +152,10 @@ mod tests {
             metadata: Map::new(),
             dropped: 0,
         };
-        Weighed { event: Arc::new(event), bytes }
+        SizedEvent { event: Arc::new(event), bytes }
     }
 
-    async fn drained(place: &Place, count: usize) -> Vec<(u64, u64)> {
+    async fn drained(place: &WatchRegistration, count: usize) -> Vec<(u64, u64)> {
         let mut got = Vec::new();
         for _ in 0..count {
             let event = place.next().await;

@@ -9,15 +9,15 @@ use super::{Actor, Broker};
 
 /// The command that is acted on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct CommandTarget<'a> {
     pub(crate) container_id: &'a str,
     pub(crate) exec_id: &'a str,
 }
 
-/// What became of a write to a command's standard input.
+/// The result of a write to a command's standard input.
 #[derive(Debug, Default)]
-pub(crate) struct Fed {
-    /// What it was given.
+pub(crate) struct StdinWrite {
+    /// The bytes that were written.
     pub(crate) bytes: u64,
     /// Whether it gets no more.
     pub(crate) closed: bool,
@@ -28,8 +28,8 @@ impl Broker {
     pub(crate) async fn feed<T>(
         &self,
         actor: &Actor,
-        target: Target<'_>,
-        work: impl Future<Output = (Fed, Result<T>)>,
+        target: CommandTarget<'_>,
+        work: impl Future<Output = (StdinWrite, Result<T>)>,
     ) -> Result<T> {
         let mut record = self.begin(actor, "process.write").await?;
         record.note("container_id", target.container_id);
@@ -44,7 +44,7 @@ impl Broker {
     pub(crate) async fn signal<T>(
         &self,
         actor: &Actor,
-        target: Target<'_>,
+        target: CommandTarget<'_>,
         signal: Option<i32>,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {

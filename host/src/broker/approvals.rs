@@ -18,9 +18,9 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Approval, ApprovalKind, ApprovalList};
 use skillhost_api::units::quoted;
 
-use super::accepted::Keeps;
-use super::question::{Injective, What};
-use super::{Actor, Broker, Record};
+use super::accepted::PendingAcceptance;
+use super::question::{ApprovalText, InjectiveDigest};
+use super::{Actor, Broker, EffectRecord};
 use crate::ids;
 use crate::sandbox::spec::SandboxInfo;
 
@@ -37,11 +37,11 @@ const MAX_RECORDED: usize = 4096;
 /// The questions that stand.
 #[derive(Debug, Default)]
 pub(super) struct Approvals {
-    asked: Mutex<VecDeque<Asked>>,
+    asked: Mutex<VecDeque<PendingApproval>>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingApproval {
     /// What was asked, whole: an answer is for this and for nothing that looks alike.
     digest: Vec<u8>,
     by: Caller,
@@ -49,29 +49,29 @@ struct Asked {
     /// As much of it as the audit log has.
     recorded: String,
     /// What is kept when it is approved.
-    keeps: Option<Box<Keeps>>,
+    keeps: Option<Box<PendingAcceptance>>,
     at: Instant,
 }
 
 /// A question about a skill, whose answer is kept.
 #[derive(Debug)]
-pub(super) struct Lasting {
+pub(super) struct SkillQuestion {
     pub(super) kind: ApprovalKind,
-    pub(super) what: What,
-    pub(super) keeps: Keeps,
+    pub(super) what: ApprovalText,
+    pub(super) keeps: PendingAcceptance,
 }
 
 impl Approvals {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Asked>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<PendingApproval>> {
         let mut asked = self.asked.lock();
         asked.retain(|asked| asked.at.elapsed() < STANDS);
         asked
     }
 
     /// Uses up the approval of exactly this, or asks for it and gives the question.
-    fn take(&self, actor: &Actor, effect: &str, what: &What) -> Result<Option<Approval>> {
+    fn take(&self, actor: &Actor, effect: &str, what: &ApprovalText) -> Result<Option<Approval>> {
         let Caller { tenant, session, agent } = &actor.caller;
-        let mut digest = Injective::default();
+        let mut digest = InjectiveDigest::default();
         digest.part(b"effect");
         for part in [tenant, session, agent] {
             digest.part(part.as_bytes());
@@ -92,7 +92,7 @@ impl Approvals {
     }
 
     /// The question under this id, noted in the record of its answer; and what is kept when it is approved.
-    fn note(&self, record: &mut Record, id: &str) -> Result<(Approval, Option<Box<Keeps>>)> {
+    fn note(&self, record: &mut EffectRecord, id: &str) -> Result<(Approval, Option<Box<PendingAcceptance>>)> {
         record.note("approval", id);
         let asked = self.lock();
         let asked = asked.iter().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
@@ -112,9 +112,9 @@ impl Approvals {
     }
 
     /// Asks about a skill. Whoever asks, it is the same question.
-    pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: Lasting) -> Result<Approval> {
-        let Lasting { kind, what, keeps } = lasting;
-        let mut digest = Injective::default();
+    pub(super) fn ask(&self, actor: &Actor, effect: &str, lasting: SkillQuestion) -> Result<Approval> {
+        let SkillQuestion { kind, what, keeps } = lasting;
+        let mut digest = InjectiveDigest::default();
         digest.part(b"skill");
         digest.part(kind.name().as_bytes());
         keeps.add_to(&mut digest)?;
@@ -131,7 +131,7 @@ impl Approvals {
 struct Asking {
     shown: Approval,
     recorded: String,
-    keeps: Option<Box<Keeps>>,
+    keeps: Option<Box<PendingAcceptance>>,
 }
 
 fn shown(
@@ -139,7 +139,7 @@ fn shown(
     kind: ApprovalKind,
     skill: Option<String>,
     effect: &str,
-    what: &What,
+    what: &ApprovalText,
     advice: &str,
 ) -> Result<Approval> {
     let Caller { tenant, session, agent } = actor.caller.clone();
@@ -151,12 +151,12 @@ fn nothing_waits(id: &str) -> Error {
     Error::not_found(format!("nothing waits for approval under {}: `skillhost approve` lists what does", quoted(id)))
 }
 
-fn recorded(what: &What) -> String {
+fn recorded(what: &ApprovalText) -> String {
     shortened(&what.recorded(), MAX_RECORDED)
 }
 
 /// The question as it stands, or as it does from now on.
-fn put(asked: &mut VecDeque<Asked>, by: &Caller, digest: Vec<u8>, asking: Asking) -> Result<Approval> {
+fn put(asked: &mut VecDeque<PendingApproval>, by: &Caller, digest: Vec<u8>, asking: Asking) -> Result<Approval> {
     let Asking { mut shown, recorded, keeps } = asking;
     if let Some(stands) = asked.iter().find(|stands| stands.digest == digest) {
         // Who asked first may be of another tenant, which is nobody else's business.
@@ -172,12 +172,19 @@ fn put(asked: &mut VecDeque<Asked>, by: &Caller, digest: Vec<u8>, asking: Asking
     if asked.len() >= MAX_ASKED {
         make_room(asked);
     }
-    asked.push_back(Asked { digest, by: by.clone(), shown: shown.clone(), recorded, keeps, at: Instant::now() });
+    asked.push_back(PendingApproval {
+        digest,
+        by: by.clone(),
+        shown: shown.clone(),
+        recorded,
+        keeps,
+        at: Instant::now(),
+    });
     Ok(shown)
 }
 
 /// Drops the oldest question of whoever asked most.
-fn make_room(asked: &mut VecDeque<Asked>) {
+fn make_room(asked: &mut VecDeque<PendingApproval>) {
     let mut counts: HashMap<&Caller, usize> = HashMap::new();
     for one in &*asked {
         *counts.entry(&one.by).or_default() += 1;
@@ -194,7 +201,7 @@ impl Broker {
         actor: &Actor,
         info: &SandboxInfo,
         effect: &str,
-        what: impl FnOnce() -> Result<What>,
+        what: impl FnOnce() -> Result<ApprovalText>,
     ) -> Result<()> {
         if !info.bare {
             return Ok(());
@@ -241,12 +248,12 @@ impl Broker {
     }
 
     /// The record of an effect that is refused before anything is done.
-    pub(crate) fn refused(&self, actor: &Actor, effect: &'static str) -> Record {
-        Record::begin(&self.audit, actor, effect)
+    pub(crate) fn refused(&self, actor: &Actor, effect: &'static str) -> EffectRecord {
+        EffectRecord::begin(&self.audit, actor, effect)
     }
 
     /// Notes which approval is asked for; of one that does not wait, the id alone.
-    pub(crate) fn note_approval(&self, record: &mut Record, id: &str) {
+    pub(crate) fn note_approval(&self, record: &mut EffectRecord, id: &str) {
         drop(self.approvals.note(record, id));
     }
 }
@@ -270,8 +277,8 @@ mod tests {
         Actor::owner(Caller { agent: agent.into(), ..Caller::default() })
     }
 
-    fn text(text: &str) -> What {
-        What::default().text("command", text)
+    fn text(text: &str) -> ApprovalText {
+        ApprovalText::default().text("command", text)
     }
 
     #[test]

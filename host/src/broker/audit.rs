@@ -51,12 +51,12 @@ pub(crate) struct Audit {
     db: Db,
     live: broadcast::Sender<AuditRecord>,
     under_way: Arc<AtomicUsize>,
-    size: Arc<Size>,
+    size: Arc<LogSize>,
 }
 
-/// How much there is. It is counted on the database's thread alone.
+/// The size of the log. It is counted on the database's thread alone.
 #[derive(Debug)]
-struct Size {
+struct LogSize {
     max: u64,
     /// What is committed, and what the transaction under way has changed of it.
     bytes: AtomicI64,
@@ -65,8 +65,8 @@ struct Size {
 }
 
 /// A change of the size, which is taken back unless it is committed.
-struct Change {
-    size: Arc<Size>,
+struct SizeChange {
+    size: Arc<LogSize>,
     by: Delta,
 }
 
@@ -76,8 +76,8 @@ struct Delta {
     untold: i64,
 }
 
-impl Change {
-    fn of(size: Arc<Size>, by: Delta) -> Self {
+impl SizeChange {
+    fn of(size: Arc<LogSize>, by: Delta) -> Self {
         size.shift(by);
         Self { size, by }
     }
@@ -87,16 +87,16 @@ impl Change {
     }
 }
 
-impl Drop for Change {
+impl Drop for SizeChange {
     fn drop(&mut self) {
         self.size.shift(Delta { bytes: -self.by.bytes, untold: -self.by.untold });
     }
 }
 
 /// An effect that has no record yet.
-pub(super) struct UnderWay(Arc<AtomicUsize>);
+pub(super) struct UnrecordedEffect(Arc<AtomicUsize>);
 
-impl Drop for UnderWay {
+impl Drop for UnrecordedEffect {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -112,14 +112,14 @@ impl Audit {
             })
             .await?;
         // The first that goes is told at once.
-        let size = Size { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
+        let size = LogSize { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
         Ok(Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default(), size: Arc::new(size) })
     }
 
     /// Counts an effect until its record is written.
-    pub(super) fn under_way(&self) -> UnderWay {
+    pub(super) fn under_way(&self) -> UnrecordedEffect {
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self.under_way.clone())
+        UnrecordedEffect(self.under_way.clone())
     }
 
     /// How many effects have begun and have no record yet.
@@ -167,9 +167,9 @@ impl Audit {
         let work = move |transaction: &Transaction<'_>| {
             // Nothing goes for a record that does not come.
             let (seq, by) = atomically(transaction, |transaction| size.put(transaction, &row, disk.is_full()))?;
-            Ok((seq, Change::of(size, by)))
+            Ok((seq, SizeChange::of(size, by)))
         };
-        let then = |(seq, change): (u64, Change)| {
+        let then = |(seq, change): (u64, SizeChange)| {
             change.committed();
             seq
         };
@@ -192,7 +192,7 @@ impl Audit {
     }
 }
 
-impl Size {
+impl LogSize {
     fn shift(&self, by: Delta) {
         self.bytes.fetch_add(by.bytes, Ordering::Relaxed);
         self.untold.fetch_add(by.untold, Ordering::Relaxed);

@@ -8,8 +8,8 @@ use skillhost_api::types::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Actor, Broker, Record};
-use crate::blackboard::{Events, Selection, Write, check_key, check_metadata, check_pattern, check_tags};
+use super::{Actor, Broker, EffectRecord};
+use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;
@@ -26,7 +26,7 @@ impl Broker {
                 return Err(Error::invalid_argument("a time to live is at least 1 ms; without one a value stays"));
             }
             actor.grant.publish(&request.key)?;
-            let write = Write {
+            let write = WriteRequest {
                 tags: check_tags(request.tags)?,
                 key: request.key,
                 value: request.value,
@@ -88,7 +88,7 @@ impl Broker {
     }
 
     /// Watches what is asked for and may be read. The record is written when the watch ends.
-    pub(crate) async fn watch(&self, actor: &Actor, request: &WatchRequest) -> Result<Watching> {
+    pub(crate) async fn watch(&self, actor: &Actor, request: &WatchRequest) -> Result<BlackboardWatch> {
         let mut record = self.begin(actor, "blackboard.watch").await?;
         record.note("pattern", request.pattern.clone());
         let result = async {
@@ -109,7 +109,7 @@ impl Broker {
         .await;
         match result {
             Ok((events, permit)) => {
-                Ok(Watching { events, _permit: permit, record: Some(record), seen: Watched::default() })
+                Ok(BlackboardWatch { events, _permit: permit, record: Some(record), seen: Watched::default() })
             }
             Err(error) => record.end(Err(error)).await,
         }
@@ -117,14 +117,14 @@ impl Broker {
 }
 
 /// A watch under way. It has no end of its own: whoever drops it has seen enough, and the record says how much that was.
-pub(crate) struct Watching {
+pub(crate) struct BlackboardWatch {
     events: Box<dyn Events>,
     _permit: Option<OwnedSemaphorePermit>,
-    record: Option<Record>,
+    record: Option<EffectRecord>,
     seen: Watched,
 }
 
-impl Watching {
+impl BlackboardWatch {
     /// Waits for the next event, so long at most; none when none came. What is there already counts as come, however long
     /// it takes to be read. Cancel safe.
     pub(crate) async fn next_within(&mut self, patience: Duration) -> Result<Option<BlackboardEvent>> {
@@ -147,7 +147,7 @@ impl Watching {
     }
 }
 
-impl Drop for Watching {
+impl Drop for BlackboardWatch {
     fn drop(&mut self) {
         if let Some(mut record) = self.record.take() {
             record.note("events", self.seen.events);

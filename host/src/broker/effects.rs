@@ -15,21 +15,21 @@ pub(crate) struct Effects {
     asked: AtomicU64,
 }
 
-/// One too many.
-pub(super) struct Refused {
+/// The refusal of one effect too many.
+pub(super) struct EffectRefusal {
     /// Whether it is the first.
     pub(super) first: bool,
     pub(super) error: Error,
 }
 
 impl Effects {
-    /// At most `limit`.
+    /// Allows at most `limit` effects.
     pub(crate) fn new(limit: u64) -> Self {
         Self { limit, asked: AtomicU64::new(0) }
     }
 
     /// Counts one that is about to begin.
-    pub(super) fn begin(&self) -> Result<(), Refused> {
+    pub(super) fn begin(&self) -> Result<(), EffectRefusal> {
         let before = self.asked.fetch_add(1, Ordering::Relaxed);
         if before < self.limit {
             return Ok(());
@@ -39,7 +39,7 @@ impl Effects {
              under [limits] in its skill.toml",
             self.limit
         ));
-        Err(Refused { first: before == self.limit, error })
+        Err(EffectRefusal { first: before == self.limit, error })
     }
 }
 

@@ -11,10 +11,10 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::chunk::Chunk;
-use super::question::What;
-use super::streams::{End, Publishing};
-use super::terminals::{self, Entered};
-use super::{Actor, Broker, Record};
+use super::question::ApprovalText;
+use super::streams::{Publishing, StreamEnd};
+use super::terminals::{self, TerminalEntry};
+use super::{Actor, Broker, EffectRecord};
 use crate::ids;
 use crate::sandbox::SandboxExec;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
@@ -27,7 +27,7 @@ const MAX_OUTPUT_CEILING: u64 = 8 * 1024 * 1024;
 
 /// Whom a command ends with.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) enum Lasts {
+pub(super) enum ExecLifetime {
     /// The call that asked for it; one record, at its end.
     #[default]
     AsTheCall,
@@ -35,7 +35,7 @@ pub(super) enum Lasts {
     OnItsOwn,
 }
 
-impl Lasts {
+impl ExecLifetime {
     pub(super) fn effect(self) -> &'static str {
         match self {
             Self::AsTheCall => "sandbox.exec",
@@ -48,15 +48,15 @@ impl Lasts {
 pub(crate) struct Running {
     exec: SandboxExec,
     /// Its terminal can be resized for as long as it runs.
-    _terminal: Option<Entered>,
-    record: Record,
+    _terminal: Option<TerminalEntry>,
+    record: EffectRecord,
     /// Its half of the blackboard's stream, when it was asked for.
     stream: Option<Publishing>,
     container_id: String,
     exec_id: String,
     argv: Vec<String>,
     cwd: String,
-    lasts: Lasts,
+    lasts: ExecLifetime,
     started: Instant,
     /// Absent when it may run for as long as its sandbox.
     timeout: Option<Duration>,
@@ -70,7 +70,7 @@ pub(crate) struct Running {
 
 /// What is kept of the output while it passes.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OutputCapture {
     max: usize,
     /// Whether the caller got all of it already: then a cut is nothing to tell.
     streamed: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Kept {
     stderr: Vec<u8>,
 }
 
-impl Kept {
+impl OutputCapture {
     /// Keeps at most `max` bytes of each stream.
     pub(crate) fn new(max: Option<u64>) -> Self {
         let max = max.unwrap_or(DEFAULT_MAX_OUTPUT).min(MAX_OUTPUT_CEILING);
@@ -102,7 +102,7 @@ impl Kept {
 }
 
 /// What was kept, as it is told.
-pub(super) struct Cut {
+pub(super) struct CapturedOutput {
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
     pub(super) truncated: bool,
@@ -110,9 +110,9 @@ pub(super) struct Cut {
     pub(super) notes: Vec<String>,
 }
 
-impl Kept {
+impl OutputCapture {
     /// The end of keeping, where the streams had `totals` bytes.
-    pub(super) fn cut(self, totals: [u64; 2]) -> Cut {
+    pub(super) fn cut(self, totals: [u64; 2]) -> CapturedOutput {
         let [stdout_bytes, stderr_bytes] = totals;
         let stdout = cut_at_character(self.stdout, stdout_bytes);
         let stderr = cut_at_character(self.stderr, stderr_bytes);
@@ -124,7 +124,7 @@ impl Kept {
             }
         }
         let truncated = (stdout.len() as u64) < stdout_bytes || (stderr.len() as u64) < stderr_bytes;
-        Cut { stdout, stderr, truncated, notes }
+        CapturedOutput { stdout, stderr, truncated, notes }
     }
 
     /// What was kept of both streams.
@@ -149,22 +149,22 @@ fn cut_at_character(mut bytes: Vec<u8>, total: u64) -> Vec<u8> {
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) request: ExecRequest,
-    pub(super) lasts: Lasts,
+    pub(super) lasts: ExecLifetime,
     /// Variables whose values are nobody's to see: they reach the command's environment and nothing else.
     pub(super) secrets: BTreeMap<String, String>,
     /// What the owner is told besides the command, where each one is approved.
-    pub(super) about: What,
+    pub(super) about: ApprovalText,
 }
 
 impl Broker {
     /// Starts a command.
     pub(crate) async fn exec(&self, actor: &Actor, request: ExecRequest) -> Result<Running> {
-        let record = self.begin(actor, Lasts::AsTheCall.effect()).await?;
+        let record = self.begin(actor, ExecLifetime::AsTheCall.effect()).await?;
         self.start(actor, record, Asked { request, ..Asked::default() }).await
     }
 
     /// Starts a command whose record has begun. Every command comes by here, whoever asks and however it was made.
-    pub(super) async fn start(&self, actor: &Actor, mut record: Record, asked: Asked) -> Result<Running> {
+    pub(super) async fn start(&self, actor: &Actor, mut record: EffectRecord, asked: Asked) -> Result<Running> {
         let Asked { request, lasts, secrets, about } = asked;
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
@@ -177,13 +177,13 @@ impl Broker {
         let mut spec = request.spec;
         let asked = spec.options.timeout_ms.map(Duration::from_millis);
         let (timeout, clamped) = match lasts {
-            Lasts::AsTheCall => {
+            ExecLifetime::AsTheCall => {
                 let (timeout, clamped) = self.deadline(asked);
                 spec = spec.within(timeout);
                 (Some(timeout), clamped)
             }
             // What bounds it is the wall time of its sandbox.
-            Lasts::OnItsOwn => (asked, None),
+            ExecLifetime::OnItsOwn => (asked, None),
         };
         let terminal = spec.terminal.is_some();
         let argv = match &spec.command {
@@ -195,7 +195,9 @@ impl Broker {
             spec.terminal.map_or(Ok(()), terminals::check)?;
             let cwd = info.working_directory(spec.cwd.as_deref());
             spec.cwd = Some(cwd.clone());
-            self.approved(actor, &info, record.effect(), || What::exec(&spec, &request.delivery, &info, about))?;
+            self.approved(actor, &info, record.effect(), || {
+                ApprovalText::exec(&spec, &request.delivery, &info, about)
+            })?;
             spec.env.extend(secrets);
             let stream = match request.delivery.stream_to_blackboard {
                 true => {
@@ -208,7 +210,7 @@ impl Broker {
                 Ok(exec) => Ok((exec, stream, info, cwd)),
                 Err(error) => {
                     if let Some(stream) = stream {
-                        stream.end(End::failed(&error, started)).await?;
+                        stream.end(StreamEnd::failed(&error, started)).await?;
                     }
                     Err(error)
                 }
@@ -221,7 +223,7 @@ impl Broker {
         };
         record.note("role", info.role);
         record.note("image", info.image);
-        if let Lasts::OnItsOwn = lasts {
+        if let ExecLifetime::OnItsOwn = lasts {
             record = record.begun("process.end").await?;
         }
         if let Some(stream) = &stream {
@@ -267,7 +269,7 @@ impl Broker {
         stdin: Option<Bytes>,
     ) -> Result<ExecAnswer> {
         request.spec.stdin = stdin.is_some();
-        let kept = Kept::new(request.delivery.max_output);
+        let kept = OutputCapture::new(request.delivery.max_output);
         self.exec(actor, request).await?.into_answer(kept, stdin).await
     }
 }
@@ -342,9 +344,9 @@ impl Running {
                 stream.room().await?;
             }
             let event = match self.lasts {
-                Lasts::AsTheCall => self.exec.next().await?,
+                ExecLifetime::AsTheCall => self.exec.next().await?,
                 // Nobody waits for it: a sandbox that does not answer may do so later.
-                Lasts::OnItsOwn => self.exec.next_at_last().await?,
+                ExecLifetime::OnItsOwn => self.exec.next_at_last().await?,
             };
             let Some(event) = event else { return Ok(None) };
             if let Some(chunk) = self.take(event) {
@@ -379,7 +381,7 @@ impl Running {
     }
 
     /// Follows it to its end, with `stdin` as all of its input.
-    pub(crate) async fn into_answer(mut self, mut kept: Kept, stdin: Option<Bytes>) -> Result<ExecAnswer> {
+    pub(crate) async fn into_answer(mut self, mut kept: OutputCapture, stdin: Option<Bytes>) -> Result<ExecAnswer> {
         let input = self.stdin();
         let feed = async {
             if let (Some(mut input), Some(bytes)) = (input, stdin) {
@@ -406,13 +408,13 @@ impl Running {
     pub(crate) async fn fail<T>(self, error: Error) -> Result<T> {
         if let Some(stream) = self.stream {
             // What went wrong first is what is told.
-            let _ = stream.end(End::failed(&error, self.started)).await;
+            let _ = stream.end(StreamEnd::failed(&error, self.started)).await;
         }
         self.record.end(Err(error)).await
     }
 
     /// The answer, after [`Running::next`] gave `None`.
-    pub(crate) async fn finish(mut self, kept: Kept) -> Result<ExecAnswer> {
+    pub(crate) async fn finish(mut self, kept: OutputCapture) -> Result<ExecAnswer> {
         let Some(outcome) = self.outcome.take() else {
             return self.fail(Error::sandbox_died("the command's end was never reported")).await;
         };
@@ -420,13 +422,14 @@ impl Running {
         let wall_time_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut notes: Vec<String> = self.clamped.iter().cloned().collect();
         notes.extend(outcome_in_words(&outcome, self.timeout, self.memory_mib));
-        let Cut { stdout, stderr, truncated, notes: cuts } = kept.cut([self.stdout_bytes, self.stderr_bytes]);
+        let CapturedOutput { stdout, stderr, truncated, notes: cuts } =
+            kept.cut([self.stdout_bytes, self.stderr_bytes]);
         notes.extend(cuts);
         let message = notes.join("; ");
         let stream_key = match self.stream.take() {
             Some(stream) => {
                 let key = stream.key().to_owned();
-                let end = End::of(&outcome, exit_code, wall_time_ms, truncated, &message);
+                let end = StreamEnd::of(&outcome, exit_code, wall_time_ms, truncated, &message);
                 if let Err(error) = stream.end(end).await {
                     return self.record.end(Err(error)).await;
                 }
@@ -510,7 +513,7 @@ mod tests {
 
     #[test]
     fn kept_is_bounded_for_each_stream() {
-        let mut kept = Kept::new(Some(3));
+        let mut kept = OutputCapture::new(Some(3));
         kept.push(&Chunk::Stdout(Bytes::from_static(b"ab")));
         kept.push(&Chunk::Stdout(Bytes::from_static(b"cd")));
         kept.push(&Chunk::Stderr(Bytes::from_static(b"e")));

@@ -7,23 +7,23 @@ use skillhost_api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileL
 use tokio::io::AsyncRead;
 
 use super::grants::Direction;
-use super::question::What;
+use super::question::ApprovalText;
 use super::{Actor, Broker};
 use crate::paths;
-use crate::sandbox::link::{FileDone, FileKind, FileRead, FileStat, FileWatch, Found, Part};
+use crate::sandbox::link::{ByteRange, FileDone, FileKind, FileRead, FileStat, FileWatch, ListedFile};
 
 /// The most entries of a directory that one listing gives.
 const MAX_LISTED: u32 = 10_000;
 
 impl Broker {
     /// Reads a part of a file, or all of it, as the sandbox's user would.
-    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: Part) -> Result<FileRead> {
+    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: ByteRange) -> Result<FileRead> {
         let mut record = self.begin(actor, "files.read").await?;
         record.note("container_id", id);
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.read", || Ok(What::file(path, &info, What::default())))?;
+            self.approved(actor, &info, "files.read", || Ok(ApprovalText::file(path, &info, ApprovalText::default())))?;
             self.sandboxes.read_file(id, &actor.caller.agent, path, part).await
         }
         .await;
@@ -43,7 +43,9 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.write", || Ok(What::file(path, &info, What::default())))?;
+            self.approved(actor, &info, "files.write", || {
+                Ok(ApprovalText::file(path, &info, ApprovalText::default()))
+            })?;
             self.sandboxes.write_file(id, &actor.caller.agent, path, content).await
         }
         .await;
@@ -62,7 +64,7 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.list", || Ok(What::file(path, &info, What::default())))?;
+            self.approved(actor, &info, "files.list", || Ok(ApprovalText::file(path, &info, ApprovalText::default())))?;
             self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED).await
         }
         .await;
@@ -85,9 +87,14 @@ impl Broker {
         record.note("recursive", recursive);
         let result = async {
             let info = self.usable(actor, id)?;
-            let about =
-                || if recursive { What::default().text("with all that is in it", "yes") } else { What::default() };
-            self.approved(actor, &info, "files.remove", || Ok(What::file(path, &info, about())))?;
+            let about = || {
+                if recursive {
+                    ApprovalText::default().text("with all that is in it", "yes")
+                } else {
+                    ApprovalText::default()
+                }
+            };
+            self.approved(actor, &info, "files.remove", || Ok(ApprovalText::file(path, &info, about())))?;
             self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive).await
         }
         .await;
@@ -102,7 +109,9 @@ impl Broker {
         record.note("path", path);
         let result = async {
             let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.watch", || Ok(What::file(path, &info, What::default())))?;
+            self.approved(actor, &info, "files.watch", || {
+                Ok(ApprovalText::file(path, &info, ApprovalText::default()))
+            })?;
             self.sandboxes.watch_files(id, &actor.caller.agent, path).await
         }
         .await;
@@ -151,8 +160,10 @@ impl Broker {
                 HostPath::Owner(_) => opened.join(&host.path),
                 HostPath::Root { .. } => opened,
             };
-            paths::check_apart(&reached, self.sandboxes.state_dir())?;
-            self.approved(actor, &info, effect, || Ok(What::copy(request, &host.root.join(&host.path), &info)))?;
+            paths::check_outside_state_dir(&reached, self.sandboxes.state_dir())?;
+            self.approved(actor, &info, effect, || {
+                Ok(ApprovalText::copy(request, &host.root.join(&host.path), &info))
+            })?;
             match direction {
                 Direction::In => {
                     self.sandboxes.copy_in(id, &actor.caller.agent, dir, &host.path, &request.sandbox).await
@@ -178,7 +189,7 @@ impl Broker {
     }
 }
 
-fn entry(found: Found) -> FileEntry {
+fn entry(found: ListedFile) -> FileEntry {
     let FileStat { kind, mode, size, uid, gid, modified_ms } = found.stat;
     let kind = match kind {
         FileKind::File => "file",

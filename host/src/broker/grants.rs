@@ -16,14 +16,14 @@ pub(crate) enum Grant {
     /// The state directory's owner at the command line: the operator's policy and the quotas, nothing narrower.
     Owner,
     /// A skill: what its manifest asks for and the operator's policy allows.
-    Skill(Box<Limited>),
+    Skill(Box<LimitedGrant>),
     /// An agent that acts itself: what the operator's `[policy.agents]` allows.
-    Agent(Box<Limited>),
+    Agent(Box<LimitedGrant>),
 }
 
-/// What may be done by whom not all is allowed to. The default is nothing.
+/// The grant of an actor who is not the owner. The default is nothing.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Limited {
+pub(crate) struct LimitedGrant {
     pub(crate) sandbox: Option<SandboxGrant>,
     /// Host roots by name.
     pub(crate) copy_in: BTreeMap<String, PathBuf>,
@@ -44,14 +44,14 @@ pub(crate) struct SandboxGrant {
     pub(crate) memory_mib: u64,
 }
 
-/// Whom a grant limits: a refusal says what would have to be changed.
+/// The kind of actor that a grant limits: a refusal says what would have to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whom {
+enum SubjectKind {
     Skill,
     Agent,
 }
 
-impl Whom {
+impl SubjectKind {
     fn name(self) -> &'static str {
         match self {
             Self::Skill => "this skill",
@@ -89,7 +89,7 @@ impl Direction {
 
 /// A path on the host, and the directory that it must stay beneath.
 #[derive(Debug)]
-pub(crate) struct Beneath {
+pub(crate) struct RootedPath {
     pub(crate) root: PathBuf,
     pub(crate) path: PathBuf,
 }
@@ -100,15 +100,15 @@ const USUAL_MEMORY_MIB: u64 = 1024;
 
 impl Grant {
     /// The limits, and whose they are; none of the owner.
-    fn limited(&self) -> Option<(Whom, &Limited)> {
+    fn limited(&self) -> Option<(SubjectKind, &LimitedGrant)> {
         match self {
             Self::Owner => None,
-            Self::Skill(limited) => Some((Whom::Skill, limited)),
-            Self::Agent(limited) => Some((Whom::Agent, limited)),
+            Self::Skill(limited) => Some((SubjectKind::Skill, limited)),
+            Self::Agent(limited) => Some((SubjectKind::Agent, limited)),
         }
     }
 
-    fn sandbox(&self) -> Result<Option<(Whom, &SandboxGrant)>> {
+    fn sandbox(&self) -> Result<Option<(SubjectKind, &SandboxGrant)>> {
         let Some((whom, limited)) = self.limited() else { return Ok(None) };
         limited.sandbox.as_ref().map(|sandbox| Some((whom, sandbox))).ok_or_else(|| {
             whom.not_granted(
@@ -136,8 +136,8 @@ impl Grant {
             Some((whom, grant)) => {
                 use_sandbox(whom, grant, &request.role, network)?;
                 let (cpus, memory_mib) = match whom {
-                    Whom::Skill => (grant.cpus, grant.memory_mib),
-                    Whom::Agent => (grant.cpus.min(USUAL_CPUS), grant.memory_mib.min(USUAL_MEMORY_MIB)),
+                    SubjectKind::Skill => (grant.cpus, grant.memory_mib),
+                    SubjectKind::Agent => (grant.cpus.min(USUAL_CPUS), grant.memory_mib.min(USUAL_MEMORY_MIB)),
                 };
                 let cpus = *request.cpus.get_or_insert(cpus);
                 let memory_mib = *request.memory_mib.get_or_insert(memory_mib);
@@ -173,7 +173,7 @@ impl Grant {
     }
 
     /// Checks a copy and gives the place on the host.
-    pub(crate) fn copy(&self, direction: Direction, host: &HostPath) -> Result<Beneath> {
+    pub(crate) fn copy(&self, direction: Direction, host: &HostPath) -> Result<RootedPath> {
         let name = direction.name();
         match (self.limited(), host) {
             (None, HostPath::Owner(path)) => owner_path(path),
@@ -199,7 +199,7 @@ impl Grant {
                         &format!("`{name} = [{root:?}]`, and a root of that name where [roots] has none,"),
                     )
                 })?;
-                Ok(Beneath { root: dir.clone(), path: PathBuf::from(path) })
+                Ok(RootedPath { root: dir.clone(), path: PathBuf::from(path) })
             }
         }
     }
@@ -246,7 +246,7 @@ impl Grant {
     }
 }
 
-fn use_role(whom: Whom, grant: &SandboxGrant, role: &str) -> Result<()> {
+fn use_role(whom: SubjectKind, grant: &SandboxGrant, role: &str) -> Result<()> {
     let Some(roles) = &grant.roles else { return Ok(()) };
     if roles.iter().any(|granted| granted == role) {
         return Ok(());
@@ -259,7 +259,7 @@ fn use_role(whom: Whom, grant: &SandboxGrant, role: &str) -> Result<()> {
     ))
 }
 
-fn use_sandbox(whom: Whom, grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
+fn use_sandbox(whom: SubjectKind, grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
     use_role(whom, grant, role)?;
     if network != Network::None && grant.network != network {
         return Err(whom.not_granted(
@@ -272,7 +272,7 @@ fn use_sandbox(whom: Whom, grant: &SandboxGrant, role: &str, network: Network) -
     Ok(())
 }
 
-fn key_in(whom: Whom, patterns: &[String], verb: &str, key: &str) -> Result<()> {
+fn key_in(whom: SubjectKind, patterns: &[String], verb: &str, key: &str) -> Result<()> {
     if patterns.iter().any(|pattern| matches(pattern, key)) {
         return Ok(());
     }
@@ -285,12 +285,12 @@ fn key_in(whom: Whom, patterns: &[String], verb: &str, key: &str) -> Result<()> 
 }
 
 /// A path of the owner's own: the directory that it names, or the file in its directory.
-fn owner_path(path: &Path) -> Result<Beneath> {
+fn owner_path(path: &Path) -> Result<RootedPath> {
     if !path.is_absolute() {
         return Err(Error::invalid_argument(format!("the host path {} is not absolute", path.display())));
     }
     match (path.parent(), path.file_name()) {
-        (Some(root), Some(name)) => Ok(Beneath { root: root.to_owned(), path: PathBuf::from(name) }),
+        (Some(root), Some(name)) => Ok(RootedPath { root: root.to_owned(), path: PathBuf::from(name) }),
         _ => {
             Err(Error::invalid_argument(format!("the host path {} names no file or directory to copy", path.display())))
         }
@@ -303,7 +303,7 @@ mod tests {
 
     fn agent(cpus: f64, memory_mib: u64) -> Grant {
         let sandbox = SandboxGrant { roles: None, network: Network::None, cpus, memory_mib };
-        let limited = Limited { sandbox: Some(sandbox), publish: vec!["**".into()], ..Limited::default() };
+        let limited = LimitedGrant { sandbox: Some(sandbox), publish: vec!["**".into()], ..LimitedGrant::default() };
         Grant::Agent(Box::new(limited))
     }
 

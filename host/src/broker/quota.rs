@@ -32,24 +32,24 @@ struct Used {
 pub(crate) struct Quota {
     limits: QuotaLimits,
     used: Arc<Mutex<HashMap<Caller, Used>>>,
-    leaving: Arc<Leaving>,
+    leaving: Arc<StoppingSandboxes>,
 }
 
 /// Sandboxes of each agent that are being stopped with nobody waiting for it.
 #[derive(Debug, Default)]
-struct Leaving {
+struct StoppingSandboxes {
     counts: Mutex<HashMap<Caller, usize>>,
     left: Notify,
 }
 
-/// One of them, until it is gone.
+/// Counts one sandbox as being stopped until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Leave {
-    leaving: Arc<Leaving>,
+pub(crate) struct StoppingGuard {
+    leaving: Arc<StoppingSandboxes>,
     caller: Caller,
 }
 
-impl Drop for Leave {
+impl Drop for StoppingGuard {
     fn drop(&mut self) {
         let mut counts = self.leaving.counts.lock();
         if let Some(count) = counts.get_mut(&self.caller) {
@@ -77,10 +77,10 @@ impl Quota {
     }
 
     /// Says that one of the agent's sandboxes is being stopped, for as long as the answer lives.
-    pub(crate) fn leave(&self, caller: &Caller) -> Leave {
+    pub(crate) fn leave(&self, caller: &Caller) -> StoppingGuard {
         let mut counts = self.leaving.counts.lock();
         *counts.entry(caller.clone()).or_default() += 1;
-        Leave { leaving: self.leaving.clone(), caller: caller.clone() }
+        StoppingGuard { leaving: self.leaving.clone(), caller: caller.clone() }
     }
 
     fn some_leave(&self, caller: &Caller) -> bool {

@@ -6,24 +6,24 @@ use serde_json::Value;
 use skillhost_api::error::{ErrorKind, Result};
 
 use super::Actor;
-use super::audit::{Audit, UnderWay};
+use super::audit::{Audit, UnrecordedEffect};
 use super::facts::Facts;
 
-/// An effect that has begun. Every one ends in one audit record: by [`Record::end`], or as `cancelled` when its
+/// An effect that has begun. Every one ends in one audit record: by [`EffectRecord::end`], or as `cancelled` when its
 /// caller leaves and it is dropped.
-pub(crate) struct Record {
+pub(crate) struct EffectRecord {
     open: Option<Open>,
 }
 
 struct Open {
-    _under_way: UnderWay,
+    _under_way: UnrecordedEffect,
     audit: Arc<Audit>,
     actor: Actor,
     effect: &'static str,
     facts: Facts,
 }
 
-impl Record {
+impl EffectRecord {
     pub(super) fn begin(audit: &Arc<Audit>, actor: &Actor, effect: &'static str) -> Self {
         let open = Open {
             _under_way: audit.under_way(),
@@ -92,7 +92,7 @@ impl Record {
     }
 }
 
-impl Record {
+impl EffectRecord {
     /// Ends well without anybody waiting for it: what has no other end than that its caller leaves.
     pub(super) fn leave(mut self) {
         if let Some(open) = self.open.take() {
@@ -118,7 +118,7 @@ impl Open {
     }
 }
 
-impl Drop for Record {
+impl Drop for EffectRecord {
     fn drop(&mut self) {
         // Dropped in the middle: the caller left.
         if let Some(open) = self.open.take() {

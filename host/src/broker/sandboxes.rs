@@ -12,24 +12,24 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use super::{Actor, Broker};
-use crate::sandbox::State;
+use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
 
 /// A sandbox that is stopped when this is dropped: a skill's own.
-pub(crate) struct Owned {
+pub(crate) struct StopOnDrop {
     broker: Arc<Broker>,
     actor: Actor,
     id: String,
 }
 
-impl Drop for Owned {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         let (broker, actor, id) = (self.broker.clone(), self.actor.clone(), std::mem::take(&mut self.id));
         let leave = broker.quota.leave(&actor.caller);
         // Whoever drops this does not wait for the engine; the quota comes back when the sandbox is gone.
         self.broker.runtime.spawn(async move {
             let _leave = leave;
-            if matches!(broker.sandboxes.state(&id), Some(State::Running(_)))
+            if matches!(broker.sandboxes.state(&id), Some(SandboxState::Running(_)))
                 && let Err(error) = broker.stop(&actor, &id).await
             {
                 tracing::warn!("the sandbox {id} could not be stopped; it ends with its lease or wall time: {error}");
@@ -58,11 +58,11 @@ impl Broker {
         self: &Arc<Self>,
         actor: &Actor,
         request: LaunchRequest,
-    ) -> Result<(LaunchAnswer, Owned)> {
+    ) -> Result<(LaunchAnswer, StopOnDrop)> {
         let answer = self.launch(actor, request).await?;
         // What it has is stopped, however many effects it has used up.
         let actor = Actor { effects: None, ..actor.clone() };
-        let owned = Owned { broker: self.clone(), actor, id: answer.container_id.clone() };
+        let owned = StopOnDrop { broker: self.clone(), actor, id: answer.container_id.clone() };
         Ok((answer, owned))
     }
 
@@ -122,7 +122,7 @@ impl Broker {
             let share = self.quota.adopt(&info.owner, info.cpus, info.memory_mib);
             self.sandboxes.hold(&info.id, Box::new(share))?;
             if info.invocation.is_some() {
-                drop(Owned { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });
+                drop(StopOnDrop { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });
             }
         }
         Ok(())
@@ -218,13 +218,13 @@ impl Broker {
     pub(crate) fn sandbox_status(&self, actor: &Actor, id: &str) -> SandboxStatus {
         let state = self.sandboxes.state(id);
         let (running, info, message) = match state {
-            Some(State::Running(info)) => {
+            Some(SandboxState::Running(info)) => {
                 let silent =
                     (!self.sandboxes.answers(id)).then(|| "it does not answer: let it go on, or stop it".to_owned());
                 let notes: Vec<_> = silent.into_iter().chain(info.notes.iter().cloned()).collect();
                 (true, info, notes.join("; "))
             }
-            Some(State::Ended(ended)) => {
+            Some(SandboxState::Ended(ended)) => {
                 let reason = ended.reason();
                 (false, ended.info, reason)
             }
@@ -278,8 +278,8 @@ impl Broker {
     /// it does is nobody else's business.
     fn of_session(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
         let info = match self.sandboxes.state(id) {
-            Some(State::Running(info)) => info,
-            Some(State::Ended(ended)) => ended.info,
+            Some(SandboxState::Running(info)) => info,
+            Some(SandboxState::Ended(ended)) => ended.info,
             None => return Err(no_such(id)),
         };
         if !info.owner.same_session(&actor.caller) {

@@ -16,10 +16,10 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use super::exec::Asked;
-use super::question::{Value, What, sha256};
-use super::{Actor, Broker, Kept, Record, Running};
+use super::question::{ApprovalText, Value, sha256};
+use super::{Actor, Broker, EffectRecord, OutputCapture, Running};
 use crate::ids;
-use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, Source, Template};
+use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, SourceOwner, Template};
 
 /// The most characters of a caller's own name for a call.
 const MAX_CALL_ID: usize = 128;
@@ -29,19 +29,19 @@ pub(crate) struct RunningScript {
     pub(crate) running: Running,
     /// What it reads as its input.
     pub(crate) source: Option<Bytes>,
-    pub(crate) about: About,
+    pub(crate) about: ScriptInfo,
 }
 
-/// Which script or template it is.
+/// The name and role of a script or template, for records and answers.
 #[derive(Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct ScriptInfo {
     script_name: Option<String>,
     template_name: Option<String>,
     image_role: String,
     tool_call_id: Option<String>,
 }
 
-impl About {
+impl ScriptInfo {
     /// The answer, with what the command did.
     pub(crate) fn answer(self, exec: ExecAnswer) -> ScriptAnswer {
         let Self { script_name, template_name, image_role, tool_call_id } = self;
@@ -52,18 +52,18 @@ impl About {
 impl RunningScript {
     /// Follows it to its end.
     pub(crate) async fn into_answer(self, max_output: Option<u64>) -> Result<ScriptAnswer> {
-        Ok(self.about.answer(self.running.into_answer(Kept::new(max_output), self.source).await?))
+        Ok(self.about.answer(self.running.into_answer(OutputCapture::new(max_output), self.source).await?))
     }
 }
 
-/// What is to run, and what is added to it.
-struct Prepared {
+/// A script or template, ready to run.
+struct PreparedRun {
     asked: Asked,
     /// As it was written.
     source: Option<Bytes>,
     /// As Python reads it.
     input: Option<Bytes>,
-    about: About,
+    about: ScriptInfo,
 }
 
 impl Broker {
@@ -135,7 +135,9 @@ impl Broker {
             record.note("template", template.clone());
         }
         let prepared = self.prepare_source(actor, request);
-        if let Ok(Prepared { about: About { tool_call_id: Some(id), .. }, source: Some(source), .. }) = &prepared {
+        if let Ok(PreparedRun { about: ScriptInfo { tool_call_id: Some(id), .. }, source: Some(source), .. }) =
+            &prepared
+        {
             record.note("tool_call_id", id.clone());
             record.note("source_sha256", sha256(source));
             record.note("source_bytes", source.len());
@@ -146,10 +148,10 @@ impl Broker {
     async fn start_prepared(
         &self,
         actor: &Actor,
-        mut record: Record,
-        prepared: Result<Prepared>,
+        mut record: EffectRecord,
+        prepared: Result<PreparedRun>,
     ) -> Result<RunningScript> {
-        let Prepared { asked, source: _, input, about } = match prepared {
+        let PreparedRun { asked, source: _, input, about } = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return record.end(Err(error)).await,
         };
@@ -161,7 +163,7 @@ impl Broker {
         Ok(RunningScript { running: self.start(actor, record, asked).await?, source: input, about })
     }
 
-    fn prepare_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<Prepared> {
+    fn prepare_script(&self, actor: &Actor, request: ExecuteScriptRequest) -> Result<PreparedRun> {
         let info = self.usable(actor, &request.container_id)?;
         if let Some(narrowed) = request.image_role.filter(|narrowed| *narrowed != info.role) {
             return Err(Error::invalid_argument(format!(
@@ -181,9 +183,13 @@ impl Broker {
         let options = within(request.options, script.timeout);
         let spec = ExecSpec { env: safe_path(script.source()), options, ..ExecSpec::argv(argv) };
         let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
-        let what = with_secrets(What::default().text("script", &script.name), &secrets);
-        let about = About { script_name: Some(script.name.clone()), image_role: role.name.clone(), ..About::default() };
-        Ok(Prepared {
+        let what = with_secrets(ApprovalText::default().text("script", &script.name), &secrets);
+        let about = ScriptInfo {
+            script_name: Some(script.name.clone()),
+            image_role: role.name.clone(),
+            ..ScriptInfo::default()
+        };
+        Ok(PreparedRun {
             asked: Asked { request, about: what, secrets, ..Asked::default() },
             source: None,
             input: None,
@@ -191,7 +197,7 @@ impl Broker {
         })
     }
 
-    fn prepare_source(&self, actor: &Actor, request: RunScriptRequest) -> Result<Prepared> {
+    fn prepare_source(&self, actor: &Actor, request: RunScriptRequest) -> Result<PreparedRun> {
         let info = self.usable(actor, &request.container_id)?;
         let roles = self.sandboxes.roles();
         let role = roles.require(&info.role)?;
@@ -228,21 +234,25 @@ impl Broker {
             None => ids::tool_call()?,
         };
         let secrets = self.required_env(role, &request.extra_env)?;
-        let whose = if template_name.is_some() { Source::Operators } else { Source::Callers };
+        let whose = if template_name.is_some() { SourceOwner::Operators } else { SourceOwner::Callers };
         let env = safe_path(whose).into_iter().chain(request.extra_env).collect();
         let input = match whose {
-            Source::Operators => Bytes::from(images::input_apart(&source)),
-            Source::Callers => Bytes::from(source.clone()),
+            SourceOwner::Operators => Bytes::from(images::input_apart(&source)),
+            SourceOwner::Callers => Bytes::from(source.clone()),
         };
         let what = with_secrets(read_as_input(template_name.as_deref(), &source), &secrets);
         let source = Bytes::from(source);
-        let about =
-            About { script_name: None, template_name, image_role: role.name.clone(), tool_call_id: Some(tool_call_id) };
+        let about = ScriptInfo {
+            script_name: None,
+            template_name,
+            image_role: role.name.clone(),
+            tool_call_id: Some(tool_call_id),
+        };
         let options = within(request.options, timeout);
         let spec = ExecSpec { env, stdin: true, options, ..ExecSpec::argv(images::python(&args)) };
         let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
         let asked = Asked { request, secrets, about: what, ..Asked::default() };
-        Ok(Prepared { asked, source: Some(source), input: Some(input), about })
+        Ok(PreparedRun { asked, source: Some(source), input: Some(input), about })
     }
 
     /// What roles require of the environment and would not get now.
@@ -307,9 +317,9 @@ impl Broker {
 }
 
 /// The environment that keeps Python apart from the workspace where the source is the operator's.
-fn safe_path(source: Source) -> BTreeMap<String, String> {
+fn safe_path(source: SourceOwner) -> BTreeMap<String, String> {
     let (name, value) = images::SAFE_PATH;
-    (source == Source::Operators).then(|| (name.to_owned(), value.to_owned())).into_iter().collect()
+    (source == SourceOwner::Operators).then(|| (name.to_owned(), value.to_owned())).into_iter().collect()
 }
 
 /// An entry that is not there may be one that was skipped.
@@ -327,15 +337,15 @@ fn within(options: RunOptions, own: Option<Duration>) -> RunOptions {
 }
 
 /// The source that Python reads: the caller's own is shown, the operator's is known by its name.
-fn read_as_input(template: Option<&str>, source: &str) -> What {
+fn read_as_input(template: Option<&str>, source: &str) -> ApprovalText {
     match template {
-        Some(name) => {
-            What::default().text("template", name).text("input", format!("the template, {}", sha256(source.as_bytes())))
-        }
-        None => What::default().with("input", Value::Source(source.to_owned())),
+        Some(name) => ApprovalText::default()
+            .text("template", name)
+            .text("input", format!("the template, {}", sha256(source.as_bytes()))),
+        None => ApprovalText::default().with("input", Value::Source(source.to_owned())),
     }
 }
 
-fn with_secrets(what: What, secrets: &BTreeMap<String, String>) -> What {
+fn with_secrets(what: ApprovalText, secrets: &BTreeMap<String, String>) -> ApprovalText {
     secrets.keys().fold(what, |what, name| what.text("secret", format!("{name}, from the operator's [[script-env]]")))
 }

@@ -24,12 +24,12 @@ use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exec::{audited, outcome, outcome_in_words};
-use super::question::What;
-use super::{Actor, Broker, Chunk, Kept};
+use super::question::ApprovalText;
+use super::{Actor, Broker, Chunk, OutputCapture};
 use crate::ids;
 use crate::sandbox::link::{ExecControl, ExecEvent};
 use crate::sandbox::spec::SandboxInfo;
-use crate::sandbox::{SandboxSession, State};
+use crate::sandbox::{SandboxSession, SandboxState};
 
 /// What a shell is called that was given no name.
 const DEFAULT_NAME: &str = "default";
@@ -83,14 +83,14 @@ struct Look {
 struct Ask {
     line: String,
     timeout: Duration,
-    kept: Kept,
+    kept: OutputCapture,
     /// Set before the shell gets it: from then on it is run by no other.
     given: Arc<AtomicBool>,
-    reply: oneshot::Sender<Result<Done>>,
+    reply: oneshot::Sender<Result<LineResult>>,
 }
 
 /// What became of it.
-struct Done {
+struct LineResult {
     outcome: Outcome,
     shell_ended: bool,
     output: Gathered,
@@ -100,12 +100,12 @@ struct Done {
 
 /// Output, as much of it as is kept, and how much there was.
 struct Gathered {
-    kept: Kept,
+    kept: OutputCapture,
     bytes: [u64; 2],
 }
 
 impl Gathered {
-    fn new(kept: Kept) -> Self {
+    fn new(kept: OutputCapture) -> Self {
         Self { kept, bytes: [0; 2] }
     }
 
@@ -183,7 +183,7 @@ impl Broker {
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };
-            self.approved(actor, &info, "sandbox.shell", || Ok(What::shell(&request, &name, &info)))?;
+            self.approved(actor, &info, "sandbox.shell", || Ok(ApprovalText::shell(&request, &name, &info)))?;
             self.line(&info, &key, request.line.clone(), timeout, request.max_output).await.map(|done| (info, done))
         }
         .await;
@@ -191,7 +191,7 @@ impl Broker {
             Ok(done) => done,
             Err(error) => return record.end(Err(error)).await,
         };
-        let Done { outcome, shell_ended, output, wall_time, cwd } = done;
+        let LineResult { outcome, shell_ended, output, wall_time, cwd } = done;
         let mut notes: Vec<String> = clamped.into_iter().collect();
         if restarted {
             notes
@@ -248,14 +248,15 @@ impl Broker {
         line: String,
         timeout: Duration,
         max_output: Option<u64>,
-    ) -> Result<(Arc<Shell>, bool, String, Done)> {
-        let runs = |id: &str| matches!(self.sandboxes.state(id), Some(State::Running(_)));
+    ) -> Result<(Arc<Shell>, bool, String, LineResult)> {
+        let runs = |id: &str| matches!(self.sandboxes.state(id), Some(SandboxState::Running(_)));
         loop {
             let slot = self.shells.slot(key, self.config.sandbox.shells, runs)?;
             let (shell, restarted) = self.live_shell(info, key, &slot).await?;
             let (reply, answer) = oneshot::channel();
             let given = Arc::new(AtomicBool::new(false));
-            let ask = Ask { line: line.clone(), timeout, kept: Kept::new(max_output), given: given.clone(), reply };
+            let ask =
+                Ask { line: line.clone(), timeout, kept: OutputCapture::new(max_output), given: given.clone(), reply };
             let done = match shell.asks.send(ask).await {
                 Ok(()) => answer.await,
                 // It has just ended.
@@ -439,7 +440,7 @@ fn checked(name: &str) -> Result<String> {
 
 /// Looks after a shell until it has ended, or nobody can give it lines any more.
 async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell: impl Fn(&mut dyn FnMut(&mut Look))) {
-    let mut between = Gathered::new(Kept::new(None));
+    let mut between = Gathered::new(OutputCapture::new(None));
     loop {
         tokio::select! {
             biased;
@@ -472,7 +473,7 @@ async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell:
                     }
                 };
                 let mut output = Gathered::new(kept);
-                output.after(std::mem::replace(&mut between, Gathered::new(Kept::new(None))));
+                output.after(std::mem::replace(&mut between, Gathered::new(OutputCapture::new(None))));
                 let mut cwd = String::new();
                 tell(&mut |look| {
                     (look.busy, look.lines) = (true, look.lines + 1);
@@ -505,8 +506,8 @@ async fn run(
     number: u32,
     mut output: Gathered,
     cwd: String,
-    reply: &mut oneshot::Sender<Result<Done>>,
-) -> Result<Done> {
+    reply: &mut oneshot::Sender<Result<LineResult>>,
+) -> Result<LineResult> {
     let started = Instant::now();
     let (mut shell_end, mut left) = (None, false);
     loop {
@@ -540,6 +541,6 @@ async fn run(
                 (end, cwd, true)
             }
         };
-        return Ok(Done { outcome, shell_ended, output, wall_time: started.elapsed(), cwd });
+        return Ok(LineResult { outcome, shell_ended, output, wall_time: started.elapsed(), cwd });
     }
 }

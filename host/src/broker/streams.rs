@@ -20,9 +20,9 @@ use skillhost_api::units::now_ms;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::cutter::{Cutter, Tag};
-use super::{Actor, Broker, Chunk, Record};
-use crate::blackboard::{Store, Stream, Totals, chunk_key, complete_key, stream_key};
+use super::utf8_chunker::{OutputStream, Utf8Chunker};
+use super::{Actor, Broker, Chunk, EffectRecord};
+use crate::blackboard::{BlackboardStore, PublishedExec, Totals, chunk_key, complete_key, stream_key};
 
 /// Pieces of output that wait for the batch before them.
 const QUEUE: usize = 16;
@@ -41,13 +41,13 @@ pub(super) struct Streams {
 pub(super) struct Publishing {
     key: String,
     pieces: mpsc::Sender<Chunk>,
-    end: oneshot::Sender<End>,
+    end: oneshot::Sender<StreamEnd>,
     ended: oneshot::Receiver<Result<()>>,
 }
 
-/// How a command ended, as its stream says.
+/// The end of a command, as its stream says it.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct StreamEnd {
     /// None where nobody knows it.
     exit_code: Option<i32>,
     /// As in the answer, or the kind of the error that stands in its place.
@@ -57,7 +57,7 @@ pub(super) struct End {
     message: String,
 }
 
-impl End {
+impl StreamEnd {
     pub(super) fn of(outcome: &Outcome, exit_code: i32, wall_time_ms: u64, truncated: bool, message: &str) -> Self {
         let outcome = serde_json::to_value(outcome).unwrap_or_default();
         Self {
@@ -130,7 +130,7 @@ impl Broker {
         exec_id: &str,
         started: Instant,
     ) -> Result<Publishing> {
-        let stream = Stream {
+        let stream = PublishedExec {
             by: actor.caller.clone(),
             container_id: container_id.to_owned(),
             exec_id: exec_id.to_owned(),
@@ -150,8 +150,8 @@ impl Broker {
     /// Publishes the ends of the streams that an earlier host process left without one, and records their commands.
     pub(crate) async fn end_streams_of_the_dead(&self) -> Result<()> {
         for (stream, totals) in self.blackboard.unended().await? {
-            let end = End::host_died();
-            let mut record = Record::begin(&self.audit, &Actor::owner(stream.by.clone()), "sandbox.exec");
+            let end = StreamEnd::host_died();
+            let mut record = EffectRecord::begin(&self.audit, &Actor::owner(stream.by.clone()), "sandbox.exec");
             record.note("container_id", stream.container_id.clone());
             record.note("exec_id", stream.exec_id.clone());
             record.note("stdout_bytes", totals.stdout_bytes);
@@ -182,8 +182,8 @@ fn gone() -> Error {
 /// The two halves of a stream, and what says whether it is open. Whoever lets go of the first half before that leaves a
 /// task behind that ends it.
 fn start(
-    store: Arc<dyn Store>,
-    stream: Stream,
+    store: Arc<dyn BlackboardStore>,
+    stream: PublishedExec,
     longest: usize,
     started: Instant,
 ) -> (Publishing, oneshot::Receiver<Result<()>>, impl Future<Output = ()> + Send + 'static) {
@@ -192,7 +192,7 @@ fn start(
     let (end, told) = oneshot::channel();
     let (done, ended) = oneshot::channel();
     let (opened, is_open) = oneshot::channel();
-    let writer = Writer { store, stream, cutter: Cutter::new(longest), totals: Totals::default() };
+    let writer = Writer { store, stream, cutter: Utf8Chunker::new(longest), totals: Totals::default() };
     let task = async move {
         let open = writer.store.open_stream(&writer.stream).await;
         let failed = open.is_err();
@@ -231,7 +231,7 @@ impl Publishing {
     }
 
     /// Publishes the end; returns when all is published.
-    pub(super) async fn end(self, end: End) -> Result<()> {
+    pub(super) async fn end(self, end: StreamEnd) -> Result<()> {
         let Self { pieces, end: tell, ended, .. } = self;
         // One that has failed hears it no more, and has said why.
         let _ = tell.send(end);
@@ -240,11 +240,11 @@ impl Publishing {
     }
 }
 
-/// The task's half.
+/// Writes a stream to the blackboard: the task's half of it.
 struct Writer {
-    store: Arc<dyn Store>,
-    stream: Stream,
-    cutter: Cutter,
+    store: Arc<dyn BlackboardStore>,
+    stream: PublishedExec,
+    cutter: Utf8Chunker,
     totals: Totals,
 }
 
@@ -252,15 +252,15 @@ impl Writer {
     async fn run(
         mut self,
         mut queue: mpsc::Receiver<Chunk>,
-        told: oneshot::Receiver<End>,
+        told: oneshot::Receiver<StreamEnd>,
         started: Instant,
     ) -> Result<()> {
         let published = self.publish_all(&mut queue).await;
         // Whoever still has pieces hears that they cannot be published.
         drop(queue);
         let end = match &published {
-            Ok(()) => told.await.unwrap_or_else(|_| End::caller_left(started)),
-            Err(error) => End::failed(error, started),
+            Ok(()) => told.await.unwrap_or_else(|_| StreamEnd::caller_left(started)),
+            Err(error) => StreamEnd::failed(error, started),
         };
         let ended = self.store.end_stream(&self.stream, end.value(self.totals)).await;
         published.and(ended)
@@ -283,7 +283,7 @@ impl Writer {
         self.append(chunks).await
     }
 
-    async fn append(&mut self, chunks: Vec<(Tag, Vec<u8>)>) -> Result<()> {
+    async fn append(&mut self, chunks: Vec<(OutputStream, Vec<u8>)>) -> Result<()> {
         if chunks.is_empty() {
             return Ok(());
         }
@@ -291,8 +291,8 @@ impl Writer {
         for (tag, bytes) in &chunks {
             after.chunks += 1;
             match tag {
-                Tag::Stdout => after.stdout_bytes += bytes.len() as u64,
-                Tag::Stderr => after.stderr_bytes += bytes.len() as u64,
+                OutputStream::Stdout => after.stdout_bytes += bytes.len() as u64,
+                OutputStream::Stderr => after.stderr_bytes += bytes.len() as u64,
             }
         }
         let ts = now_ms();
@@ -303,7 +303,7 @@ impl Writer {
     }
 }
 
-fn value(tag: Tag, bytes: Vec<u8>, ts: u64) -> Value {
+fn value(tag: OutputStream, bytes: Vec<u8>, ts: u64) -> Value {
     match String::from_utf8(bytes) {
         Ok(text) => json!({ "tag": tag.name(), "chunk": text, "ts": ts }),
         Err(error) => {
@@ -321,7 +321,7 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use super::*;
-    use crate::blackboard::{Events, Listed, Selection, Write};
+    use crate::blackboard::{Events, ListPage, Selection, WriteRequest};
     use skillhost_api::caller::Caller;
     use skillhost_api::types::BlackboardEntry;
 
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_say_so() {
-        let value = value(Tag::Stdout, vec![0xff, 0xfe, b'a', 0xe2, 0x82], 7);
+        let value = value(OutputStream::Stdout, vec![0xff, 0xfe, b'a', 0xe2, 0x82], 7);
         assert_eq!(value, json!({"tag": "stdout", "chunk": "//5h4oI=", "chunk_encoding": "base64", "ts": 7}));
     }
 
@@ -350,8 +350,8 @@ mod tests {
         }
     }
 
-    impl Store for Failing {
-        fn publish(&self, _: &Caller, _: Write) -> BoxFuture<'_, Result<BlackboardEntry>> {
+    impl BlackboardStore for Failing {
+        fn publish(&self, _: &Caller, _: WriteRequest) -> BoxFuture<'_, Result<BlackboardEntry>> {
             Self::broken()
         }
         fn delete(&self, _: &Caller, _: &str, _: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>> {
@@ -360,16 +360,16 @@ mod tests {
         fn get(&self, _: &Caller, _: &str) -> BoxFuture<'_, Result<Option<BlackboardEntry>>> {
             Self::broken()
         }
-        fn list(&self, _: &Caller, _: Selection, _: Vec<String>, _: String) -> BoxFuture<'_, Result<Listed>> {
+        fn list(&self, _: &Caller, _: Selection, _: Vec<String>, _: String) -> BoxFuture<'_, Result<ListPage>> {
             Self::broken()
         }
         fn watch(&self, _: &Caller, _: Selection, _: bool) -> BoxFuture<'_, Result<Box<dyn Events>>> {
             Self::broken()
         }
-        fn open_stream(&self, _: &Stream) -> BoxFuture<'_, Result<()>> {
+        fn open_stream(&self, _: &PublishedExec) -> BoxFuture<'_, Result<()>> {
             if self.fails_to_open.load(Ordering::Relaxed) { Self::broken() } else { std::future::ready(Ok(())).boxed() }
         }
-        fn append(&self, _: &Stream, _: Totals, chunks: Vec<Value>, _: Totals) -> BoxFuture<'_, Result<()>> {
+        fn append(&self, _: &PublishedExec, _: Totals, chunks: Vec<Value>, _: Totals) -> BoxFuture<'_, Result<()>> {
             let mut taken = self.taken.lock();
             if taken.len() >= self.room {
                 return Self::broken();
@@ -377,17 +377,18 @@ mod tests {
             taken.extend(chunks);
             std::future::ready(Ok(())).boxed()
         }
-        fn end_stream(&self, _: &Stream, end: Value) -> BoxFuture<'_, Result<()>> {
+        fn end_stream(&self, _: &PublishedExec, end: Value) -> BoxFuture<'_, Result<()>> {
             *self.end.lock() = Some(end);
             std::future::ready(Ok(())).boxed()
         }
-        fn unended(&self) -> BoxFuture<'_, Result<Vec<(Stream, Totals)>>> {
+        fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {
             Self::broken()
         }
     }
 
     async fn opened(store: &Arc<Failing>) -> Result<Publishing> {
-        let stream = Stream { by: Caller::default(), container_id: "c".into(), exec_id: "e".into(), started_at_ms: 0 };
+        let stream =
+            PublishedExec { by: Caller::default(), container_id: "c".into(), exec_id: "e".into(), started_at_ms: 0 };
         let (publishing, opened, task) = start(store.clone(), stream, 64, Instant::now());
         tokio::spawn(task);
         opened.await.unwrap().map(|()| publishing)

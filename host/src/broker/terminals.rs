@@ -14,37 +14,43 @@ use skillhost_api::units::quoted;
 use super::{Actor, Broker};
 use crate::sandbox::link::ExecControl;
 
-/// They.
+/// The terminals that are open.
 #[derive(Default)]
 pub(super) struct Terminals {
-    table: Table,
+    table: TerminalTable,
 }
 
-type Table = Arc<Mutex<HashMap<String, Terminal>>>;
+type TerminalTable = Arc<Mutex<HashMap<String, OpenTerminal>>>;
 
-struct Terminal {
+struct OpenTerminal {
     container_id: String,
     owner: Caller,
     control: ExecControl,
 }
 
-/// One of them, for as long as its command runs.
-pub(super) struct Entered {
-    table: Table,
+/// A terminal's entry in the table, removed when this is dropped.
+pub(super) struct TerminalEntry {
+    table: TerminalTable,
     exec_id: String,
 }
 
-impl Drop for Entered {
+impl Drop for TerminalEntry {
     fn drop(&mut self) {
         self.table.lock().remove(&self.exec_id);
     }
 }
 
 impl Terminals {
-    pub(super) fn enter(&self, actor: &Actor, container_id: &str, exec_id: &str, control: ExecControl) -> Entered {
-        let terminal = Terminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
+    pub(super) fn enter(
+        &self,
+        actor: &Actor,
+        container_id: &str,
+        exec_id: &str,
+        control: ExecControl,
+    ) -> TerminalEntry {
+        let terminal = OpenTerminal { container_id: container_id.to_owned(), owner: actor.caller.clone(), control };
         self.table.lock().insert(exec_id.to_owned(), terminal);
-        Entered { table: self.table.clone(), exec_id: exec_id.to_owned() }
+        TerminalEntry { table: self.table.clone(), exec_id: exec_id.to_owned() }
     }
 }
 

@@ -13,11 +13,11 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::blackboard as wit;
 use super::{View, WitError};
-use crate::broker::Watching;
+use crate::broker::BlackboardWatch;
 
 /// A guest's handle on a watch.
 pub struct Subscription {
-    watching: Arc<Mutex<Watching>>,
+    watching: Arc<Mutex<BlackboardWatch>>,
 }
 
 impl From<BlackboardEntry> for wit::Entry {

@@ -4,7 +4,7 @@ use skillhost_api::types::{CopyAnswer, CopyRequest, HostPath};
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::files::{Copied, Host};
-use super::{Container, View, WitError};
+use super::{GuestSandbox, View, WitError};
 
 impl From<CopyAnswer> for Copied {
     fn from(copied: CopyAnswer) -> Self {
@@ -15,7 +15,7 @@ impl From<CopyAnswer> for Copied {
 impl View<'_> {
     fn copy_request(
         &mut self,
-        container: &Resource<Container>,
+        container: &Resource<GuestSandbox>,
         root: String,
         path: String,
         sandbox: String,
@@ -28,7 +28,7 @@ impl View<'_> {
 impl Host for View<'_> {
     async fn copy_in(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         root: String,
         path: String,
         dest: String,
@@ -40,7 +40,7 @@ impl Host for View<'_> {
 
     async fn copy_out(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         src: String,
         root: String,
         path: String,

@@ -76,7 +76,7 @@ impl OpenFiles {
 }
 
 /// Names of a directory, read as they are asked for.
-struct Entries {
+struct DirectoryNames {
     dir: Arc<Mutex<rustix::fs::Dir>>,
     ready: VecDeque<Result<DirectoryEntry, ErrorCode>>,
     ended: bool,
@@ -124,16 +124,19 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
             })
         },
     )?;
-    types.resource(ENTRIES, ResourceType::host::<Entries>(), |mut store, rep| {
-        store.data_mut().capabilities().table.delete(Resource::<Entries>::new_own(rep))?;
+    types.resource(ENTRIES, ResourceType::host::<DirectoryNames>(), |mut store, rep| {
+        store.data_mut().capabilities().table.delete(Resource::<DirectoryNames>::new_own(rep))?;
         Ok(())
     })?;
     types.func_wrap_async(READ_DIRECTORY, |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
         Box::new(async move { Ok((read_directory(store.data_mut().capabilities(), &dir).await?,)) })
     })?;
-    types.func_wrap_async(NEXT_ENTRY, |mut store: StoreContextMut<'_, T>, (entries,): (Resource<Entries>,)| {
-        Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
-    })?;
+    types.func_wrap_async(
+        NEXT_ENTRY,
+        |mut store: StoreContextMut<'_, T>, (entries,): (Resource<DirectoryNames>,)| {
+            Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
+        },
+    )?;
     linker.allow_shadowing(false);
     Ok(())
 }
@@ -212,8 +215,8 @@ async fn create_directory_at(
     .await
 }
 
-/// How a file is asked for.
-struct Asked {
+/// The options with which a file is opened.
+struct OpenRequest {
     options: OpenOptions,
     creates: bool,
     exclusive: bool,
@@ -221,7 +224,7 @@ struct Asked {
     directory: bool,
 }
 
-impl Asked {
+impl OpenRequest {
     fn new(at: PathFlags, open: OpenFlags, flags: DescriptorFlags) -> Result<Self, ErrorCode> {
         let sync = [
             DescriptorFlags::FILE_INTEGRITY_SYNC,
@@ -290,7 +293,7 @@ async fn open_at(
     open: OpenFlags,
     flags: DescriptorFlags,
 ) -> wasmtime::Result<Result<Resource<Descriptor>, ErrorCode>> {
-    let asked = directory(&view, dir)?.and_then(|dir| Ok((dir, Asked::new(at, open, flags)?)));
+    let asked = directory(&view, dir)?.and_then(|dir| Ok((dir, OpenRequest::new(at, open, flags)?)));
     let (dir, asked) = match asked {
         Ok((dir, asked)) if asked.mode.contains(OpenMode::WRITE) && dir.perms.write_not_permitted() => {
             return Ok(Err(ErrorCode::NotPermitted));
@@ -360,7 +363,7 @@ fn timespec(time: &NewTimestamp) -> Result<Timespec, ErrorCode> {
 async fn read_directory(
     view: View<'_>,
     dir: &Resource<Descriptor>,
-) -> wasmtime::Result<Result<Resource<Entries>, ErrorCode>> {
+) -> wasmtime::Result<Result<Resource<DirectoryNames>, ErrorCode>> {
     let dir = match directory(&view, dir)? {
         Ok(dir) => dir,
         Err(error) => return Ok(Err(error)),
@@ -380,12 +383,12 @@ async fn read_directory(
         Err(error) => return Ok(Err(error)),
     };
     view.files.count(&dir);
-    Ok(Ok(view.table.push(Entries { dir, ready: VecDeque::new(), ended: false })?))
+    Ok(Ok(view.table.push(DirectoryNames { dir, ready: VecDeque::new(), ended: false })?))
 }
 
 async fn next_entry(
     view: View<'_>,
-    entries: &Resource<Entries>,
+    entries: &Resource<DirectoryNames>,
 ) -> wasmtime::Result<Result<Option<DirectoryEntry>, ErrorCode>> {
     let entries = view.table.get_mut(entries)?;
     if entries.ready.is_empty() && !entries.ended {

@@ -32,10 +32,10 @@ const LAST_WORDS: usize = 2 * 1024;
 /// The bounded log of one invocation.
 #[derive(Clone)]
 pub struct Log {
-    shared: Arc<Shared>,
+    shared: Arc<LogShared>,
 }
 
-struct Shared {
+struct LogShared {
     sink: EventSink,
     budget: AtomicUsize,
     dropped: AtomicU64,
@@ -46,7 +46,7 @@ impl Log {
     /// A log that takes `budget` bytes.
     pub fn new(sink: EventSink, budget: usize) -> Self {
         let (budget, dropped) = (AtomicUsize::new(budget), AtomicU64::new(0));
-        Self { shared: Arc::new(Shared { sink, budget, dropped, last_words: Mutex::default() }) }
+        Self { shared: Arc::new(LogShared { sink, budget, dropped, last_words: Mutex::default() }) }
     }
 
     fn send(&self, text: &str, event: impl FnOnce(String) -> Event) {
@@ -75,20 +75,20 @@ impl Log {
     }
 
     /// A standard stream that writes here.
-    pub fn stream(&self, name: &'static str) -> Output {
-        Output { log: self.clone(), name, line: Arc::default() }
+    pub fn stream(&self, name: &'static str) -> GuestOutput {
+        GuestOutput { log: self.clone(), name, line: Arc::default() }
     }
 }
 
 /// Standard output or standard error of a guest: each line is a log event.
 #[derive(Clone)]
-pub struct Output {
+pub struct GuestOutput {
     log: Log,
     name: &'static str,
     line: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Output {
+impl GuestOutput {
     fn take(&self, bytes: &[u8]) {
         if self.name == "stderr" {
             let mut kept = self.log.shared.last_words.lock();
@@ -113,7 +113,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for GuestOutput {
     fn drop(&mut self) {
         let mut line = self.line.lock();
         if !line.is_empty() {
@@ -122,13 +122,13 @@ impl Drop for Output {
     }
 }
 
-impl IsTerminal for Output {
+impl IsTerminal for GuestOutput {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl StdoutStream for Output {
+impl StdoutStream for GuestOutput {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.clone())
     }
@@ -138,7 +138,7 @@ impl StdoutStream for Output {
     }
 }
 
-impl OutputStream for Output {
+impl OutputStream for GuestOutput {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.take(&bytes);
         Ok(())
@@ -154,11 +154,11 @@ impl OutputStream for Output {
 }
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Output {
+impl Pollable for GuestOutput {
     async fn ready(&mut self) {}
 }
 
-impl AsyncWrite for Output {
+impl AsyncWrite for GuestOutput {
     fn poll_write(self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         self.take(bytes);
         Poll::Ready(Ok(bytes.len()))

@@ -2,7 +2,7 @@
 //! [`filesystem`] is the part of WASI that is ours.
 //!
 //! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
-//! container's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
+//! sandbox's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
 
 mod blackboard;
 mod files;
@@ -23,8 +23,8 @@ use bindings::skillhost::skill::types::{Conflict, Error as WitError};
 pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;
 pub use log::Log;
-pub use sandbox::{Container, Process};
-pub use shell::Shell;
+pub use sandbox::{GuestProcess, GuestSandbox};
+pub use shell::GuestShell;
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -32,9 +32,9 @@ mod bindings {
         world: "everything",
         imports: { default: async | trappable },
         with: {
-            "skillhost:skill/sandbox.container": super::Container,
-            "skillhost:skill/sandbox.process": super::Process,
-            "skillhost:skill/sandbox.shell": super::Shell,
+            "skillhost:skill/sandbox.container": super::GuestSandbox,
+            "skillhost:skill/sandbox.process": super::GuestProcess,
+            "skillhost:skill/sandbox.shell": super::GuestShell,
             "skillhost:skill/blackboard.subscription": super::Subscription,
         },
     });

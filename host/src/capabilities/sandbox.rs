@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
-use super::{Shell, View, WitError};
-use crate::broker::{Actor, Broker, Chunk, Fed, Kept, Owned, Running, Target};
-use crate::sandbox::link::{ExecStdin, Part};
+use super::{GuestShell, View, WitError};
+use crate::broker::{Actor, Broker, Chunk, CommandTarget, OutputCapture, Running, StdinWrite, StopOnDrop};
+use crate::sandbox::link::{ByteRange, ExecStdin};
 
 /// The most bytes that `read-file` gives when the guest does not say.
 const DEFAULT_MAX_FILE: u64 = 1_000_000;
@@ -24,29 +24,29 @@ const DEFAULT_MAX_FILE: u64 = 1_000_000;
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// A guest's handle on a sandbox.
-pub struct Container {
+pub struct GuestSandbox {
     info: wit::ContainerInfo,
     /// Stops it when the handle goes; `None` for one that was attached.
-    owned: Option<Owned>,
+    owned: Option<StopOnDrop>,
 }
 
-impl Container {
+impl GuestSandbox {
     pub(crate) fn id(&self) -> &str {
         &self.info.id
     }
 }
 
 /// A guest's handle on a running command.
-pub struct Process {
+pub struct GuestProcess {
     id: String,
     container_id: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GuestProcessState>>,
 }
 
-struct State {
+struct GuestProcessState {
     /// Until its end was asked for.
     running: Option<Running>,
-    stdin: Input,
+    stdin: GuestStdin,
     /// What a `read` left over.
     rest: Option<Chunk>,
     ended: Option<wit::ProcessResult>,
@@ -59,24 +59,24 @@ struct Acting {
     actor: Arc<Actor>,
     container_id: String,
     exec_id: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GuestProcessState>>,
 }
 
 impl Acting {
-    fn target(&self) -> Target<'_> {
-        Target { container_id: &self.container_id, exec_id: &self.exec_id }
+    fn target(&self) -> CommandTarget<'_> {
+        CommandTarget { container_id: &self.container_id, exec_id: &self.exec_id }
     }
 }
 
 /// A process's standard input.
-enum Input {
+enum GuestStdin {
     Open(ExecStdin),
     /// What `start` was given for it is being written, as the command reads it.
     Fed(JoinHandle<ExecStdin>),
     Closed,
 }
 
-impl Input {
+impl GuestStdin {
     /// Writes `bytes` without anybody waiting for that.
     fn fed(mut stdin: ExecStdin, bytes: Bytes) -> Self {
         Self::Fed(tokio::spawn(async move {
@@ -111,7 +111,7 @@ impl Input {
     }
 }
 
-impl State {
+impl GuestProcessState {
     async fn finish(&mut self) -> Result<wit::ProcessResult, Error> {
         if let Some(mut running) = self.running.take() {
             loop {
@@ -122,7 +122,7 @@ impl State {
                 }
             }
             self.rest = None;
-            self.ended = Some(running.finish(Kept::of_stream(Some(0))).await?.into());
+            self.ended = Some(running.finish(OutputCapture::of_stream(Some(0))).await?.into());
         }
         self.ended.clone().ok_or_else(|| Error::sandbox_died("the process failed earlier"))
     }
@@ -246,7 +246,7 @@ fn environment(pairs: Vec<(String, String)>) -> BTreeMap<String, String> {
 impl View<'_> {
     fn exec_request(
         &mut self,
-        container: &Resource<Container>,
+        container: &Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
     ) -> wasmtime::Result<(ExecRequest, Option<Bytes>)> {
@@ -261,15 +261,15 @@ impl View<'_> {
         &mut self,
         mut request: ExecRequest,
         stdin: Option<Bytes>,
-    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
         request.spec.stdin = true;
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let work = async move {
             let mut running = broker.exec(&actor, request).await?;
             let input = match (running.stdin(), stdin) {
-                (Some(input), Some(bytes)) => Input::fed(input, bytes),
-                (Some(input), None) => Input::Open(input),
-                (None, _) => Input::Closed,
+                (Some(input), Some(bytes)) => GuestStdin::fed(input, bytes),
+                (Some(input), None) => GuestStdin::Open(input),
+                (None, _) => GuestStdin::Closed,
             };
             Ok((running, input))
         };
@@ -278,12 +278,12 @@ impl View<'_> {
             Err(error) => return Ok(Err(error)),
         };
         let (id, container_id) = (running.id().to_owned(), running.container_id().to_owned());
-        let state = State { running: Some(running), stdin, rest: None, ended: None, killed: false };
-        Ok(Ok(self.table.push(Process { id, container_id, state: Arc::new(Mutex::new(state)) })?))
+        let state = GuestProcessState { running: Some(running), stdin, rest: None, ended: None, killed: false };
+        Ok(Ok(self.table.push(GuestProcess { id, container_id, state: Arc::new(Mutex::new(state)) })?))
     }
 
-    fn acting(&mut self, process: &Resource<Process>) -> wasmtime::Result<Acting> {
-        let Process { id, container_id, state } = self.table.get(process)?;
+    fn acting(&mut self, process: &Resource<GuestProcess>) -> wasmtime::Result<Acting> {
+        let GuestProcess { id, container_id, state } = self.table.get(process)?;
         Ok(Acting {
             broker: self.context.broker.clone(),
             actor: self.context.actor.clone(),
@@ -293,7 +293,7 @@ impl View<'_> {
         })
     }
 
-    fn process(&mut self, process: &Resource<Process>) -> wasmtime::Result<Arc<Mutex<State>>> {
+    fn process(&mut self, process: &Resource<GuestProcess>) -> wasmtime::Result<Arc<Mutex<GuestProcessState>>> {
         Ok(self.table.get(process)?.state.clone())
     }
 }
@@ -301,7 +301,10 @@ impl View<'_> {
 impl wit::Host for View<'_> {}
 
 impl wit::HostContainer for View<'_> {
-    async fn launch(&mut self, options: wit::LaunchOptions) -> wasmtime::Result<Result<Resource<Container>, WitError>> {
+    async fn launch(
+        &mut self,
+        options: wit::LaunchOptions,
+    ) -> wasmtime::Result<Result<Resource<GuestSandbox>, WitError>> {
         let request = LaunchRequest {
             role: options.role,
             cpus: options.cpus,
@@ -325,13 +328,13 @@ impl wit::HostContainer for View<'_> {
                     backend: answer.backend,
                     isolation: answer.isolation,
                 };
-                Ok(self.table.push(Container { info, owned: Some(owned) })?)
+                Ok(self.table.push(GuestSandbox { info, owned: Some(owned) })?)
             }
             Err(error) => Err(error),
         })
     }
 
-    async fn attach(&mut self, id: String) -> wasmtime::Result<Result<Resource<Container>, WitError>> {
+    async fn attach(&mut self, id: String) -> wasmtime::Result<Result<Resource<GuestSandbox>, WitError>> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let info = match self.context.on_host(async move { broker.take_up(&actor, &id).await }).await {
             Ok(info) => info,
@@ -344,16 +347,16 @@ impl wit::HostContainer for View<'_> {
             backend: info.backend,
             isolation: info.isolation,
         };
-        Ok(Ok(self.table.push(Container { info, owned: None })?))
+        Ok(Ok(self.table.push(GuestSandbox { info, owned: None })?))
     }
 
-    async fn info(&mut self, container: Resource<Container>) -> wasmtime::Result<wit::ContainerInfo> {
+    async fn info(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<wit::ContainerInfo> {
         Ok(self.table.get(&container)?.info.clone())
     }
 
     async fn exec(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
     ) -> wasmtime::Result<Result<wit::ExecResult, WitError>> {
@@ -365,21 +368,21 @@ impl wit::HostContainer for View<'_> {
 
     async fn start(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
-    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
         let (request, stdin) = self.exec_request(&container, command, options)?;
         self.start_process(request, stdin).await
     }
 
     async fn start_in_terminal(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
         size: wit::TerminalSize,
-    ) -> wasmtime::Result<Result<Resource<Process>, WitError>> {
+    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
         let (mut request, stdin) = self.exec_request(&container, command, options)?;
         request.spec.terminal = Some(size.into());
         self.start_process(request, stdin).await
@@ -387,18 +390,18 @@ impl wit::HostContainer for View<'_> {
 
     async fn open_shell(
         &mut self,
-        container: Resource<Container>,
-    ) -> wasmtime::Result<Result<Resource<Shell>, WitError>> {
+        container: Resource<GuestSandbox>,
+    ) -> wasmtime::Result<Result<Resource<GuestShell>, WitError>> {
         let id = self.table.get(&container)?.id();
         match self.context.broker.own_shell(&self.context.actor, id) {
-            Ok(shell) => Ok(Ok(self.table.push(Shell(Arc::new(shell)))?)),
+            Ok(shell) => Ok(Ok(self.table.push(GuestShell(Arc::new(shell)))?)),
             Err(error) => Ok(Err(error.into())),
         }
     }
 
     async fn read_file(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         path: String,
         max_bytes: Option<u64>,
     ) -> wasmtime::Result<Result<Vec<u8>, WitError>> {
@@ -406,7 +409,7 @@ impl wit::HostContainer for View<'_> {
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let max = max_bytes.unwrap_or(DEFAULT_MAX_FILE).min(MAX_FILE);
         let work = async move {
-            let mut file = broker.read_file(&actor, &id, &path, Part::whole(Some(max))).await?;
+            let mut file = broker.read_file(&actor, &id, &path, ByteRange::whole(Some(max))).await?;
             let mut content = Vec::new();
             while let Some(bytes) = file.next().await? {
                 content.extend_from_slice(&bytes);
@@ -418,7 +421,7 @@ impl wit::HostContainer for View<'_> {
 
     async fn write_file(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         path: String,
         content: Vec<u8>,
     ) -> wasmtime::Result<Result<(), WitError>> {
@@ -430,7 +433,7 @@ impl wit::HostContainer for View<'_> {
 
     async fn list_files(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         path: String,
     ) -> wasmtime::Result<Result<Vec<wit::FileEntry>, WitError>> {
         let id = self.table.get(&container)?.id().to_owned();
@@ -447,7 +450,7 @@ impl wit::HostContainer for View<'_> {
 
     async fn remove(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         path: String,
         recursive: bool,
     ) -> wasmtime::Result<Result<(), WitError>> {
@@ -457,13 +460,13 @@ impl wit::HostContainer for View<'_> {
         Ok(self.context.on_host(work).await)
     }
 
-    async fn stop(&mut self, container: Resource<Container>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn stop(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<Result<(), WitError>> {
         let id = self.table.get(&container)?.id().to_owned();
         let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         Ok(self.context.on_host(async move { broker.stop(&actor, &id).await.map(|_| ()) }).await)
     }
 
-    async fn drop(&mut self, container: Resource<Container>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<()> {
         // One that is owned is stopped by its guard.
         drop(self.table.delete(container)?.owned);
         Ok(())
@@ -471,13 +474,13 @@ impl wit::HostContainer for View<'_> {
 }
 
 impl wit::HostProcess for View<'_> {
-    async fn id(&mut self, process: Resource<Process>) -> wasmtime::Result<String> {
+    async fn id(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<String> {
         Ok(self.table.get(&process)?.id.clone())
     }
 
     async fn read(
         &mut self,
-        process: Resource<Process>,
+        process: Resource<GuestProcess>,
         max_bytes: u32,
     ) -> wasmtime::Result<Result<Option<wit::Chunk>, WitError>> {
         let state = self.process(&process)?;
@@ -485,7 +488,11 @@ impl wit::HostProcess for View<'_> {
         Ok(self.context.on_host(async move { state.lock().await.read(max).await }).await)
     }
 
-    async fn write(&mut self, process: Resource<Process>, bytes: Vec<u8>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn write(
+        &mut self,
+        process: Resource<GuestProcess>,
+        bytes: Vec<u8>,
+    ) -> wasmtime::Result<Result<(), WitError>> {
         let acting = self.acting(&process)?;
         let work = async move {
             let write = async {
@@ -493,30 +500,30 @@ impl wit::HostProcess for View<'_> {
                 let mut state = acting.state.lock().await;
                 let written = state.stdin.write(bytes).await;
                 let bytes = if let Ok(true) = written { len } else { 0 };
-                (Fed { bytes, closed: matches!(state.stdin, Input::Closed) }, written.map(drop))
+                (StdinWrite { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
             };
             acting.broker.feed(&acting.actor, acting.target(), write).await
         };
         Ok(self.context.on_host(work).await)
     }
 
-    async fn close_stdin(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn close_stdin(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<Result<(), WitError>> {
         let acting = self.acting(&process)?;
         let work = async move {
             // A command is told once; what is closed is no effect.
-            if matches!(acting.state.lock().await.stdin, Input::Closed) {
+            if matches!(acting.state.lock().await.stdin, GuestStdin::Closed) {
                 return Ok(());
             }
             let close = async {
                 acting.state.lock().await.stdin.close();
-                (Fed { bytes: 0, closed: true }, Ok(()))
+                (StdinWrite { bytes: 0, closed: true }, Ok(()))
             };
             acting.broker.feed(&acting.actor, acting.target(), close).await
         };
         Ok(self.context.on_host(work).await)
     }
 
-    async fn signal(&mut self, process: Resource<Process>, number: u8) -> wasmtime::Result<Result<(), WitError>> {
+    async fn signal(&mut self, process: Resource<GuestProcess>, number: u8) -> wasmtime::Result<Result<(), WitError>> {
         let (acting, number) = (self.acting(&process)?, i32::from(number));
         let work = async move {
             let send = async {
@@ -534,7 +541,7 @@ impl wit::HostProcess for View<'_> {
 
     async fn resize(
         &mut self,
-        process: Resource<Process>,
+        process: Resource<GuestProcess>,
         size: wit::TerminalSize,
     ) -> wasmtime::Result<Result<(), WitError>> {
         let process = self.table.get(&process)?;
@@ -543,7 +550,7 @@ impl wit::HostProcess for View<'_> {
         Ok(resized.map(drop).map_err(WitError::from))
     }
 
-    async fn kill(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn kill(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<Result<(), WitError>> {
         let mut acting = self.acting(&process)?;
         // What it has is ended, however many effects it has used up; once, so that this is no way around their number.
         acting.actor = Arc::new(Actor { effects: None, ..(*acting.actor).clone() });
@@ -563,12 +570,15 @@ impl wit::HostProcess for View<'_> {
         Ok(self.context.on_host(work).await)
     }
 
-    async fn wait(&mut self, process: Resource<Process>) -> wasmtime::Result<Result<wit::ProcessResult, WitError>> {
+    async fn wait(
+        &mut self,
+        process: Resource<GuestProcess>,
+    ) -> wasmtime::Result<Result<wit::ProcessResult, WitError>> {
         let state = self.process(&process)?;
         Ok(self.context.on_host(async move { state.lock().await.finish().await }).await)
     }
 
-    async fn drop(&mut self, process: Resource<Process>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<()> {
         // Dropping what runs ends its process tree.
         self.table.delete(process)?;
         Ok(())

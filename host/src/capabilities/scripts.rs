@@ -9,7 +9,7 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox::{ExecResult, RunOptions};
 use super::bindings::skillhost::skill::scripts::{self as wit, Host};
-use super::{Container, View, WitError};
+use super::{GuestSandbox, View, WitError};
 
 fn params(params: BTreeMap<String, ParamSummary>) -> Vec<wit::Param> {
     let param = |(name, param): (String, ParamSummary)| wit::Param {
@@ -77,7 +77,7 @@ impl Host for View<'_> {
 
     async fn execute(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         name: String,
         args: Vec<(String, String)>,
         options: RunOptions,
@@ -102,7 +102,7 @@ impl Host for View<'_> {
 
     async fn run(
         &mut self,
-        container: Resource<Container>,
+        container: Resource<GuestSandbox>,
         source: wit::Source,
         args: Vec<(String, String)>,
         env: Vec<(String, String)>,

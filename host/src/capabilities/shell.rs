@@ -9,12 +9,12 @@ use super::{View, WitError};
 use crate::broker::OwnedShell;
 
 /// A guest's handle on a shell, which ends with it.
-pub struct Shell(pub(super) Arc<OwnedShell>);
+pub struct GuestShell(pub(super) Arc<OwnedShell>);
 
 impl wit::HostShell for View<'_> {
     async fn run(
         &mut self,
-        shell: Resource<Shell>,
+        shell: Resource<GuestShell>,
         line: String,
         options: wit::LineOptions,
     ) -> wasmtime::Result<Result<wit::LineResult, WitError>> {
@@ -27,7 +27,7 @@ impl wit::HostShell for View<'_> {
         Ok(self.context.on_host(work).await)
     }
 
-    async fn drop(&mut self, shell: Resource<Shell>) -> wasmtime::Result<()> {
+    async fn drop(&mut self, shell: Resource<GuestShell>) -> wasmtime::Result<()> {
         self.table.delete(shell)?;
         Ok(())
     }

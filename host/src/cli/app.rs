@@ -7,17 +7,17 @@ use serde_json::Value;
 use skillhost_api::answer;
 use skillhost_api::client::Client;
 use skillhost_api::error::Result;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::operation::Operation;
 use skillhost_api::types::{Authority, Call, Event};
 use skillhost_api::visible;
 use tokio::sync::{Mutex, mpsc};
 
 use super::failure::Failure;
-use super::feed::Feed;
 use super::global::Global;
 use super::person::{self, Confirmed};
 use super::print::{self, Printer};
+use super::stdin_reader::StdinReader;
 use crate::process;
 
 /// Pieces of output between the socket and the printer.
@@ -54,8 +54,8 @@ impl App {
     pub(super) async fn call_with<O: Operation>(
         &self,
         request: O,
-        feed: Option<Feed>,
-        show: &mut dyn FnMut(Output) -> Option<Output>,
+        feed: Option<StdinReader>,
+        show: &mut dyn FnMut(CallOutput) -> Option<CallOutput>,
     ) -> Result<Answer<O::Answer>, Failure> {
         self.make(self.global.call(request)?, feed, show).await
     }
@@ -78,8 +78,8 @@ impl App {
     async fn make<O: Operation>(
         &self,
         call: Call<O>,
-        feed: Option<Feed>,
-        show: &mut dyn FnMut(Output) -> Option<Output>,
+        feed: Option<StdinReader>,
+        show: &mut dyn FnMut(CallOutput) -> Option<CallOutput>,
     ) -> Result<Answer<O::Answer>, Failure> {
         let call = call.asking(Into::into);
         let mut slot = self.client.lock().await;
@@ -101,7 +101,7 @@ impl App {
             }
             Ok::<(), Failure>(())
         });
-        let mut broken = std::pin::pin!(Feed::broke(broken));
+        let mut broken = std::pin::pin!(StdinReader::broke(broken));
         let answer = tokio::select! {
             answer = &mut calling => {
                 // What came before it is shown before it, also when it is an error. The sender went with the call.
@@ -153,7 +153,7 @@ impl App {
     }
 
     pub(super) async fn print_json(&self, json: &Value) -> Result<(), Failure> {
-        self.print(Output::Stdout((visible::json(&format!("{json:#}")) + "\n").into())).await
+        self.print(CallOutput::Stdout((visible::json(&format!("{json:#}")) + "\n").into())).await
     }
 
     /// Prints text that may hold what others wrote.
@@ -162,17 +162,17 @@ impl App {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        self.print(Output::Stdout(text.into())).await
+        self.print(CallOutput::Stdout(text.into())).await
     }
 
     /// Prints bytes as they are.
     pub(super) async fn print_bytes(&self, bytes: impl Into<Bytes>) -> Result<(), Failure> {
-        self.print(Output::Stdout(bytes.into())).await
+        self.print(CallOutput::Stdout(bytes.into())).await
     }
 
     /// Prints bytes as they are, beside the result.
     pub(super) async fn print_error_bytes(&self, bytes: impl Into<Bytes>) -> Result<(), Failure> {
-        self.print(Output::Stderr(bytes.into())).await
+        self.print(CallOutput::Stderr(bytes.into())).await
     }
 
     /// Says something that is not the result. Nothing when it is empty.
@@ -183,7 +183,7 @@ impl App {
         }
     }
 
-    async fn print(&self, output: Output) -> Result<(), Failure> {
+    async fn print(&self, output: CallOutput) -> Result<(), Failure> {
         let pieces = {
             let mut printer = self.printer.borrow_mut();
             match printer.as_ref() {
@@ -208,9 +208,9 @@ impl App {
 }
 
 /// What is shown of a call's output when nothing else is said.
-pub(super) fn shown(output: Output) -> Option<Output> {
+pub(super) fn shown(output: CallOutput) -> Option<CallOutput> {
     match output {
-        Output::Event(event) => event_line(&event).map(|line| print::note(&line)),
+        CallOutput::Event(event) => event_line(&event).map(|line| print::note(&line)),
         bytes => Some(bytes),
     }
 }

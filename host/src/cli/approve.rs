@@ -11,7 +11,7 @@ use super::app::App;
 use super::failure::Ended;
 use super::global::absolute;
 use super::print::table;
-use super::sandbox::told;
+use super::sandbox::print_outcome;
 
 /// Lets something happen that waits for your word, or lists what does and what you approved for good
 ///
@@ -61,7 +61,7 @@ impl Approve {
             let directories = kept.into_iter().map(|kept| kept.directory).collect();
             let request = RevokeApproval { skill, directories };
             let answer = app.call_confirmed(request, &question).await?;
-            return told(app, &answer, &answer.typed.message).await;
+            return print_outcome(app, &answer, &answer.typed.message).await;
         }
         match self.id {
             Some(id) => {

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::Error;
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{AuditList, AuditRecord, Event, TailAudit};
 use skillhost_api::units::show_time;
 use skillhost_api::visible;
@@ -42,7 +42,7 @@ impl Audit {
         let Verb::Tail { lines, follow } = self.verb;
         let json = app.json();
         let mut show = move |output| match output {
-            Output::Event(Event::Audit(record)) => Some(match json {
+            CallOutput::Event(Event::Audit(record)) => Some(match json {
                 true => print::json_line(&record),
                 false => print::text_line(&line(&record)),
             }),

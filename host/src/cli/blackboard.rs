@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 use skillhost_api::error::Error;
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     BlackboardChange, BlackboardEvent, BlackboardList, DeleteRequest, Event, GetRequest, ListRequest, PublishRequest,
     WatchRequest,
@@ -15,9 +15,9 @@ use skillhost_api::visible;
 
 use super::app::{App, shown};
 use super::failure::Ended;
-use super::feed;
 use super::print::{self, table};
 use super::skills::{millis, plain};
+use super::stdin_reader;
 
 /// Reads, writes and watches the values that the agents of a session share
 #[derive(Debug, Args)]
@@ -142,7 +142,7 @@ impl Blackboard {
             Verb::Watch { pattern, existing, count } => {
                 let json = app.json();
                 let mut show = move |output| match output {
-                    Output::Event(Event::Blackboard(event)) => Some(line(&event, json)),
+                    CallOutput::Event(Event::Blackboard(event)) => Some(line(&event, json)),
                     other => shown(other),
                 };
                 let request = WatchRequest { pattern, existing, count };
@@ -177,7 +177,7 @@ impl Publish {
 }
 
 async fn json(argument: String, what: &str) -> skillhost_api::error::Result<Value> {
-    let text = feed::text(argument).await?;
+    let text = stdin_reader::text(argument).await?;
     serde_json::from_str(&text).map_err(|error| {
         Error::invalid_argument(format!("the {what} is not JSON ({error}); a text needs its quotes: '\"text\"'"))
     })
@@ -200,7 +200,7 @@ fn list(list: &BlackboardList) -> String {
 }
 
 /// A change on a line of its own: an object, or words.
-fn line(event: &BlackboardEvent, json: bool) -> Output {
+fn line(event: &BlackboardEvent, json: bool) -> CallOutput {
     if json {
         return print::json_line(event);
     }
@@ -215,5 +215,5 @@ fn line(event: &BlackboardEvent, json: bool) -> Output {
         BlackboardChange::Evict => "evicted".into(),
     };
     let line = format!("{} {} {} {what}", show_time(event.timestamp), event.agent_id, event.key);
-    Output::Stdout(format!("{dropped}{}\n", visible::line(&line)).into())
+    CallOutput::Stdout(format!("{dropped}{}\n", visible::line(&line)).into())
 }

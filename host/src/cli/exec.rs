@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     Command, Delivery, Event, ExecAnswer, ExecRequest, ExecSpec, Outcome, RunOptions, TerminalSize,
 };
@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use super::app::{App, shown};
 use super::failure::{CANCELLED, Ended, FAILED, Failure, LIMIT};
-use super::feed::Feed;
 use super::global::variable;
 use super::processes;
 use super::skills::{millis, pair};
+use super::stdin_reader::StdinReader;
 use super::terminal::{self, Lent};
 
 /// Runs a command in a sandbox
@@ -105,7 +105,7 @@ impl Exec {
         // Given back when this returns.
         let lent = if self.pty && !self.detach && self.stdin.is_none() { Lent::lend()? } else { None };
         let stdin = self.stdin.as_deref().or(lent.as_ref().map(|_| "-"));
-        let feed = stdin.map(Feed::open).transpose()?;
+        let feed = stdin.map(StdinReader::open).transpose()?;
         if let (true, Ok(kind)) = (self.pty, std::env::var("TERM"))
             && !self.env.iter().any(|(name, _)| name == "TERM")
         {
@@ -133,7 +133,7 @@ impl Exec {
         let (begun, exec_id) = watch::channel(None);
         let mut streamed = streamed(app.json());
         let mut show = move |output| {
-            if let Output::Event(Event::ExecStarted { exec_id }) = &output {
+            if let CallOutput::Event(Event::ExecStarted { exec_id }) = &output {
                 begun.send_replace(Some(exec_id.clone()));
             }
             streamed(output)
@@ -154,9 +154,9 @@ impl Exec {
 }
 
 /// What is shown of a command's output as it comes: beside the answer where that is JSON.
-pub(super) fn streamed(json: bool) -> impl FnMut(Output) -> Option<Output> {
+pub(super) fn streamed(json: bool) -> impl FnMut(CallOutput) -> Option<CallOutput> {
     move |output| match shown(output) {
-        Some(Output::Stdout(bytes)) if json => Some(Output::Stderr(bytes)),
+        Some(CallOutput::Stdout(bytes)) if json => Some(CallOutput::Stderr(bytes)),
         other => other,
     }
 }

@@ -1,6 +1,6 @@
 //! Files of a sandbox, listed and watched.
 
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{Event, FileChange, FileList, WatchFiles};
 use skillhost_api::units::show_time;
 
@@ -31,7 +31,7 @@ pub(super) fn list(list: &FileList) -> String {
 pub(super) async fn watch(app: &App, id: String, path: String) -> Ended {
     let json = app.json();
     let mut show = move |output| match output {
-        Output::Event(Event::File(change)) => Some(match json {
+        CallOutput::Event(Event::File(change)) => Some(match json {
             true => print::json_line(&change),
             false => print::text_line(&line(&change)),
         }),

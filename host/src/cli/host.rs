@@ -17,9 +17,9 @@ use super::app::App;
 use super::failure::Ended;
 use crate::config::Config;
 use crate::host::HostOptions;
-use crate::mcp::Identity;
+use crate::mcp::ClientIdentity;
 use crate::process::{self, LOG_FILE, ServeMode};
-use crate::web::{DEFAULT_ADDRESS, Door};
+use crate::web::{DEFAULT_ADDRESS, HttpListener};
 
 /// Is the host process, in the foreground
 #[derive(Debug, Args)]
@@ -58,15 +58,15 @@ impl Serve {
             compile_bounds: None,
         };
         // One that leaves when it is idle is no server that anybody could rely on.
-        let (mode, door) = match self.background {
+        let (mode, http_listener) = match self.background {
             true => (ServeMode::Background, None),
-            false => (ServeMode::Foreground, self.door(app)?),
+            false => (ServeMode::Foreground, self.http_listener(app)?),
         };
-        process::serve(options, mode, door).await?;
+        process::serve(options, mode, http_listener).await?;
         Ok(0)
     }
 
-    fn door(&self, app: &App) -> Result<Option<Door>> {
+    fn http_listener(&self, app: &App) -> Result<Option<HttpListener>> {
         let Config { http: config, mcp, .. } = Config::find(app.global.config()?.as_deref())?;
         let listen = match self.http {
             Some(said) => said.or(config.listen).or(Some(DEFAULT_ADDRESS)),
@@ -75,8 +75,8 @@ impl Serve {
         let Some(listen) = listen else { return Ok(None) };
         // Only the one that was named: where a service is started says nothing of what strangers may read.
         let anybody =
-            Identity { caller: app.global.caller(), project: app.global.named_project()?, may_approve: false };
-        Door::new(config, Arc::new(mcp), listen, anybody, &app.global.state_dir()?).map(Some)
+            ClientIdentity { caller: app.global.caller(), project: app.global.named_project()?, may_approve: false };
+        HttpListener::new(config, Arc::new(mcp), listen, anybody, &app.global.state_dir()?).map(Some)
     }
 }
 

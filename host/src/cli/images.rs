@@ -11,7 +11,7 @@ use super::failure::{Ended, Failure};
 use super::print::{self, table};
 use crate::config::Config;
 use crate::sandbox::backend::Backend as _;
-use crate::sandbox::backend::docker::Docker;
+use crate::sandbox::backend::docker::DockerBackend;
 use crate::sandbox::image_build::{self, Provided};
 use crate::sandbox::images::Role;
 
@@ -102,7 +102,7 @@ async fn build(app: &App, wanted: &[String]) -> Ended {
         [] => roles.iter().collect(),
         named => named.iter().map(|name| roles.require(name)).collect::<Result<_>>()?,
     };
-    let engine = Docker::from_env(config.engine);
+    let engine = DockerBackend::from_env(config.engine);
     let (mut provided, mut failed) = (Vec::new(), None);
     for role in wanted {
         match provide(app, &engine, role).await? {
@@ -130,7 +130,7 @@ async fn build(app: &App, wanted: &[String]) -> Ended {
 }
 
 /// Provides one image, and says what is being done where somebody watches.
-async fn provide(app: &App, engine: &Docker, role: &Role) -> Result<Result<Provided>, Failure> {
+async fn provide(app: &App, engine: &DockerBackend, role: &Role) -> Result<Result<Provided>, Failure> {
     // A build is not held up by who reads of it; and its steps are few.
     let (lines, mut said) = mpsc::unbounded_channel::<String>();
     let name = role.name.clone();

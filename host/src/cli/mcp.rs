@@ -10,8 +10,8 @@ use skillhost_api::error::{Error, Result};
 use super::app::App;
 use super::failure::Ended;
 use crate::config::{Config, Group};
-use crate::mcp::{Identity, Server, Stdio, Whose};
-use crate::process::Remote;
+use crate::mcp::{ClientIdentity, IdentitySource, Server, Stdio};
+use crate::process::RemoteHost;
 use crate::project::{self, is_too_wide};
 
 /// Serves agents over standard input and output, with the Model Context Protocol
@@ -73,9 +73,9 @@ impl Mcp {
         if project.is_none() {
             app.note("there is no project: name one with --project, or start this in its directory").await?;
         }
-        let identity = Identity { caller, project, may_approve: self.approvals == Approvals::Ask };
-        let host = Remote::new(app.global.host_process()?);
-        let server = Server::new(Arc::new(host), Whose::Fixed(identity), Arc::new(config));
+        let identity = ClientIdentity { caller, project, may_approve: self.approvals == Approvals::Ask };
+        let host = RemoteHost::new(app.global.host_process()?);
+        let server = Server::new(Arc::new(host), IdentitySource::Fixed(identity), Arc::new(config));
         if !server.serve_stdio(Stdio::new()).await? {
             app.note("standard input has ended before the client began the protocol").await?;
         }
@@ -88,10 +88,10 @@ impl Mcp {
 fn project(app: &App) -> Result<Option<PathBuf>> {
     let state_dir = app.global.state_dir()?;
     match app.global.named_project()? {
-        Some(named) => project::apart(named, &state_dir).map(Some),
+        Some(named) => project::outside_state_dir(named, &state_dir).map(Some),
         None => Ok(Some(app.global.project()?)
             .filter(|dir| !is_too_wide(dir))
-            .and_then(|dir| project::apart(dir, &state_dir).ok())),
+            .and_then(|dir| project::outside_state_dir(dir, &state_dir).ok())),
     }
 }
 

@@ -20,7 +20,6 @@ mod build;
 mod doctor;
 mod exec;
 mod failure;
-mod feed;
 mod files;
 mod global;
 mod host;
@@ -33,6 +32,7 @@ mod sandbox;
 mod scripts;
 mod shells;
 mod skills;
+mod stdin_reader;
 mod terminal;
 
 use std::ffi::OsStr;
@@ -48,7 +48,7 @@ use self::failure::Ended;
 use self::global::Global;
 use crate::engine::compile;
 use crate::process;
-use crate::skills::apart;
+use crate::skills::describe_process;
 
 /// Runs skills: small WebAssembly components whose effects on the world go through sandboxes, grants, quotas and an audit log.
 #[derive(Debug, Parser)]
@@ -83,7 +83,7 @@ enum Verb {
 pub fn main() -> i32 {
     // No verbs for people: the host process asks these of its own program.
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
-        Some(apart::VERB) => return apart::answer(),
+        Some(describe_process::VERB) => return describe_process::answer(),
         Some(compile::VERB) => return compile::answer(),
         _ => {}
     }

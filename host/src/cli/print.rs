@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::visible;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,7 +22,7 @@ const QUEUE: usize = 16;
 /// The thread that writes.
 #[derive(Debug)]
 pub(super) struct Printer {
-    pieces: mpsc::Sender<Output>,
+    pieces: mpsc::Sender<CallOutput>,
     ended: oneshot::Receiver<io::Result<()>>,
 }
 
@@ -39,7 +39,7 @@ impl Printer {
         Ok(Self { pieces, ended })
     }
 
-    pub(super) fn pieces(&self) -> mpsc::Sender<Output> {
+    pub(super) fn pieces(&self) -> mpsc::Sender<CallOutput> {
         self.pieces.clone()
     }
 
@@ -55,13 +55,13 @@ impl Printer {
     }
 }
 
-fn write_all(mut queue: mpsc::Receiver<Output>, stdout: &File, stderr: &File) -> io::Result<()> {
+fn write_all(mut queue: mpsc::Receiver<CallOutput>, stdout: &File, stderr: &File) -> io::Result<()> {
     while let Some(piece) = queue.blocking_recv() {
         match piece {
-            Output::Stdout(bytes) => write(stdout, &bytes)?,
+            CallOutput::Stdout(bytes) => write(stdout, &bytes)?,
             // What is beside the result may be lost where nobody looks.
-            Output::Stderr(bytes) => drop(write(stderr, &bytes)),
-            Output::Event(_) => {}
+            CallOutput::Stderr(bytes) => drop(write(stderr, &bytes)),
+            CallOutput::Event(_) => {}
         }
     }
     Ok(())
@@ -87,8 +87,8 @@ fn wait_writable(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// A message on standard error.
-pub(super) fn note(text: &str) -> Output {
-    Output::Stderr((visible::message(text) + "\n").into())
+pub(super) fn note(text: &str) -> CallOutput {
+    CallOutput::Stderr((visible::message(text) + "\n").into())
 }
 
 pub(super) fn stderr_is_terminal() -> bool {
@@ -96,14 +96,14 @@ pub(super) fn stderr_is_terminal() -> bool {
 }
 
 /// One value of many that come one by one: JSON in a line.
-pub(super) fn json_line(value: &impl Serialize) -> Output {
+pub(super) fn json_line(value: &impl Serialize) -> CallOutput {
     let written = serde_json::to_string(value).map(|written| visible::json(&written) + "\n");
-    Output::Stdout(written.unwrap_or_default().into())
+    CallOutput::Stdout(written.unwrap_or_default().into())
 }
 
 /// One of many that come one by one, in words.
-pub(super) fn text_line(text: &str) -> Output {
-    Output::Stdout((visible::line(text) + "\n").into())
+pub(super) fn text_line(text: &str) -> CallOutput {
+    CallOutput::Stdout((visible::line(text) + "\n").into())
 }
 
 /// Rows with their columns beneath each other; the first row is the heading.

@@ -12,10 +12,10 @@ use skillhost_api::units::{parse_duration, show_time};
 use super::app::{App, shown};
 use super::exec::{exit_code, in_words};
 use super::failure::{Ended, Failure, LIMIT, UNAVAILABLE};
-use super::feed::Feed;
 use super::print::table;
-use super::sandbox::{told, with_more};
+use super::sandbox::{print_outcome, with_more};
 use super::skills::millis;
+use super::stdin_reader::StdinReader;
 
 /// How long one call of `--follow` waits for news.
 const LOOK: Duration = Duration::from_secs(30);
@@ -135,11 +135,11 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let feed = Feed::open(&self.from)?;
+        let feed = StdinReader::open(&self.from)?;
         let request = WriteProcess { container_id: self.id, exec_id: self.exec, close: self.close };
         let answer = app.call_with(request, Some(feed), &mut shown).await?;
         let message = with_more(format!("wrote {} bytes", answer.typed.bytes), &answer.typed.message);
-        told(app, &answer, &message).await
+        print_outcome(app, &answer, &message).await
     }
 }
 
@@ -166,7 +166,7 @@ impl Wait {
         let request = WaitProcess { container_id: self.id, exec_id: self.exec, timeout_ms };
         let answer = app.call(request).await?;
         let message = with_more(in_a_line(&answer.typed.process), &answer.typed.message);
-        told(app, &answer, &message).await?;
+        print_outcome(app, &answer, &message).await?;
         Ok(ended(&answer.typed.process))
     }
 }
@@ -189,8 +189,12 @@ impl Resize {
         let request = ResizeTerminal { container_id: self.id, exec_id: self.exec, size: self.size };
         let answer = app.call(request).await?;
         let TerminalSize { rows, columns } = answer.typed.size;
-        told(app, &answer, &format!("the terminal of {} has {rows} rows and {columns} columns", answer.typed.exec_id))
-            .await
+        print_outcome(
+            app,
+            &answer,
+            &format!("the terminal of {} has {rows} rows and {columns} columns", answer.typed.exec_id),
+        )
+        .await
     }
 }
 
@@ -216,7 +220,7 @@ impl Kill {
     pub(super) async fn run(self, app: &App) -> Ended {
         let request = SignalProcess { container_id: self.id, exec_id: self.exec, signal: self.signal };
         let answer = app.call(request).await?;
-        told(app, &answer, &with_more(in_a_line(&answer.typed.process), &answer.typed.message)).await
+        print_outcome(app, &answer, &with_more(in_a_line(&answer.typed.process), &answer.typed.message)).await
     }
 }
 

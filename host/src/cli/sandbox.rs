@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use skillhost_api::error::Error;
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     AttachSandbox, CopyAnswer, CopyIn, CopyOut, CopyRequest, DetachSandbox, FileContent, GetSandbox, HostPath,
     LaunchRequest, ListFiles, ListSandboxes, Network, Operation, ReadFile, RemoveFile, RestartSandbox, SandboxList,
@@ -18,7 +18,6 @@ use skillhost_api::wire::MAX_JSON;
 use super::app::{Answer, App, shown};
 use super::exec::Exec;
 use super::failure::Ended;
-use super::feed::Feed;
 use super::files;
 use super::global::absolute;
 use super::print::table;
@@ -26,6 +25,7 @@ use super::processes;
 use super::scripts::{RunScript, Script, Scripts, Templates};
 use super::shells;
 use super::skills::{millis, pair};
+use super::stdin_reader::StdinReader;
 
 /// Launches, uses and ends sandboxes
 #[derive(Debug, Args)]
@@ -228,31 +228,31 @@ impl Sandbox {
                     "" => format!("{} is stopped", answer.typed.container_id),
                     message => message.to_owned(),
                 };
-                told(app, &answer, &message).await
+                print_outcome(app, &answer, &message).await
             }
             Verb::Restart { id } => {
                 let answer = app.call(RestartSandbox { container_id: id }).await?;
                 let message = format!("{} is started again", answer.typed.container_id);
-                told(app, &answer, &with_more(message, &answer.typed.message)).await
+                print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Attach { id } => {
                 let answer = app.call(AttachSandbox { container_id: id }).await?;
                 let message = format!("attached to {}", answer.typed.container_id);
-                told(app, &answer, &with_more(message, &answer.typed.message)).await
+                print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Detach { id } => {
                 let answer = app.call(DetachSandbox { container_id: id }).await?;
                 let message = format!("detached from {}", answer.typed.container_id);
-                told(app, &answer, &with_more(message, &answer.typed.message)).await
+                print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Read { id, path, offset, max_bytes } => read(app, id, path, offset, max_bytes).await,
             Verb::Write { id, path, from } => {
-                let feed = Feed::open(&from)?;
+                let feed = StdinReader::open(&from)?;
                 let request = WriteFile { container_id: id, path };
                 let answer = app.call_with(request, Some(feed), &mut shown).await?;
                 let file = &answer.typed;
                 let message = format!("wrote {} bytes to {}", file.bytes, file.path);
-                told(app, &answer, &with_more(message, &file.message)).await
+                print_outcome(app, &answer, &with_more(message, &file.message)).await
             }
             Verb::Files { id, path } => {
                 let answer = app.call(ListFiles { container_id: id, path }).await?;
@@ -262,7 +262,7 @@ impl Sandbox {
             }
             Verb::Remove { id, path, recursive } => {
                 let answer = app.call(RemoveFile { container_id: id, path, recursive }).await?;
-                told(app, &answer, &format!("removed {}", answer.typed.path)).await
+                print_outcome(app, &answer, &format!("removed {}", answer.typed.path)).await
             }
             Verb::Watch { id, path } => files::watch(app, id, path).await,
             Verb::CopyIn { id, host, sandbox } => {
@@ -450,7 +450,7 @@ async fn read(app: &App, container_id: String, path: String, offset: u64, max_by
     }
     let mut content = Vec::new();
     let mut kept = |output| match output {
-        Output::Stdout(bytes) => {
+        CallOutput::Stdout(bytes) => {
             content.extend_from_slice(&bytes);
             None
         }
@@ -471,7 +471,7 @@ async fn copied(app: &App, request: impl Operation<Answer = CopyAnswer>) -> Ende
     let answer = app.call(request).await?;
     let copy = &answer.typed;
     let message = format!("copied {} files, {} bytes", copy.files, copy.bytes);
-    told(app, &answer, &with_more(message, &copy.message)).await
+    print_outcome(app, &answer, &with_more(message, &copy.message)).await
 }
 
 pub(super) fn with_more(message: String, more: &str) -> String {
@@ -479,7 +479,7 @@ pub(super) fn with_more(message: String, more: &str) -> String {
 }
 
 /// The end of a verb whose result is that it was done.
-pub(super) async fn told<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
+pub(super) async fn print_outcome<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
     match app.json() {
         true => app.print_given(answer).await?,
         false => app.note(message).await?,

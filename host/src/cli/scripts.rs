@@ -11,9 +11,9 @@ use skillhost_api::types::{
 use super::app::App;
 use super::exec::{RunFlags, exit_code, show_text, streamed};
 use super::failure::{Ended, Failure};
-use super::feed;
 use super::print::table;
 use super::skills::{pair, plain};
+use super::stdin_reader;
 
 /// Lists the scripts that a sandbox of a role can run
 #[derive(Debug, Args)]
@@ -210,8 +210,8 @@ pub(super) struct RunScript {
 impl RunScript {
     pub(super) async fn run(self, app: &App) -> Ended {
         let script = match self.file {
-            Some(file) if file == "-" => Some(feed::text(file).await?),
-            Some(file) => Some(feed::text(format!("@{file}")).await?),
+            Some(file) if file == "-" => Some(stdin_reader::text(file).await?),
+            Some(file) => Some(stdin_reader::text(format!("@{file}")).await?),
             None => None,
         };
         let (options, delivery) = self.flags.run.read();

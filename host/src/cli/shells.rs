@@ -9,10 +9,10 @@ use skillhost_api::units::{parse_duration, parse_size, show_time};
 use super::app::App;
 use super::exec::{exit_code, show_text, timeout};
 use super::failure::Ended;
-use super::feed;
 use super::print::table;
-use super::sandbox::{told, with_more};
+use super::sandbox::{print_outcome, with_more};
 use super::skills::millis;
+use super::stdin_reader;
 
 /// Runs a line in a persistent shell: directory, variables, functions and jobs are there for the next line
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ impl Shell {
             timeout_ms: timeout(self.timeout)?.map(millis),
             container_id: self.id,
             name: self.name,
-            line: feed::text(self.line).await?,
+            line: stdin_reader::text(self.line).await?,
             max_output: self.max_output,
         };
         let answer = app.call(request).await?;
@@ -95,7 +95,7 @@ impl ShellStop {
         let request = StopShell { container_id: self.id, name: self.name };
         let answer = app.call(request).await?;
         let message = format!("the shell {} is stopped", answer.typed.name);
-        told(app, &answer, &with_more(message, &answer.typed.message)).await
+        print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
     }
 }
 

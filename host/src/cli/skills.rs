@@ -15,10 +15,10 @@ use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::{Ended, FAILED};
-use super::feed;
 use super::global::absolute;
 use super::print::table;
-use super::sandbox::told;
+use super::sandbox::print_outcome;
+use super::stdin_reader;
 use crate::paths;
 
 /// Calls an action of a skill and prints its result
@@ -51,7 +51,7 @@ impl Run {
         let request = RunRequest {
             skill: self.skill,
             args: match self.json {
-                Some(json) => object(&feed::text(json).await?)?,
+                Some(json) => object(&stdin_reader::text(json).await?)?,
                 None => Map::new(),
             },
             text_args: self.args,
@@ -297,7 +297,7 @@ impl Trust {
         let project = paths::real(&project)?;
         if self.revoke {
             let answer = app.call(Distrust { project }).await?;
-            return told(app, &answer, &answer.typed.message).await;
+            return print_outcome(app, &answer, &answer.typed.message).await;
         }
         let question = format!(
             "effect: trust.set\nproject: {}\nlets it happen: until it is revoked\nskills: all of it, those that come later too, \
@@ -305,6 +305,6 @@ impl Trust {
             visible::line(&project.to_string_lossy())
         );
         let answer = app.call_confirmed(types::Trust { project }, &question).await?;
-        told(app, &answer, &answer.typed.message).await
+        print_outcome(app, &answer, &answer.typed.message).await
     }
 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Size;
 
-/// The audit log.
+/// `[audit]`: settings of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct AuditConfig {
@@ -20,7 +20,7 @@ impl Default for AuditConfig {
 
 impl AuditConfig {
     /// The key that is out of its range, and the range.
-    pub(super) fn odd(&self) -> Option<&'static str> {
+    pub(super) fn out_of_range(&self) -> Option<&'static str> {
         (!(2 << 20..=1 << 40).contains(&self.max_bytes.0)).then_some("max-bytes: 2MiB to 1024GiB")
     }
 }

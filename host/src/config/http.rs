@@ -1,4 +1,4 @@
-//! `[http]`: the door for clients that come over HTTP, and who is let in by it.
+//! `[http]`: the server for clients that come over HTTP, and who is let in by it.
 //!
 //! A token is known by its SHA-256 alone from here on: what is kept and compared is the digest, so neither a log nor the time
 //! that a comparison takes tells anything of the token. Files of tokens are read by who serves, not by who reads a
@@ -18,7 +18,7 @@ use skillhost_api::error::{Error, Result};
 
 use super::authority::{HostName, Origin};
 use super::{Size, Span};
-use crate::beneath::read_named;
+use crate::rooted::read_named;
 
 /// The fewest bytes of a token: 16 random ones cannot be guessed.
 pub(crate) const MIN_TOKEN: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) const RATE: u32 = 1_000;
 /// The SHA-256 of a token.
 pub(crate) type TokenDigest = [u8; 32];
 
-/// The door for clients that come over HTTP.
+/// `[http]`: the server for clients that come over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct HttpConfig {
@@ -59,7 +59,7 @@ pub struct HttpConfig {
     /// How long a client may take nothing of an answer (10ms to 10m; default 30s).
     pub write_timeout: Span,
     /// Who is let in. Without any, everybody who can connect is.
-    pub token: Vec<Token>,
+    pub token: Vec<HttpToken>,
 }
 
 impl Default for HttpConfig {
@@ -83,7 +83,7 @@ impl Default for HttpConfig {
 
 impl HttpConfig {
     /// The key that is out of its range, and the range.
-    pub(super) fn odd(&self) -> Option<&'static str> {
+    pub(super) fn out_of_range(&self) -> Option<&'static str> {
         let patience = Duration::from_millis(10)..=Duration::from_secs(600);
         [
             ((1 << 10..=64 << 20).contains(&self.max_body.0), "max-body: 1KiB to 64MiB"),
@@ -101,14 +101,14 @@ impl HttpConfig {
     /// Relative paths start at the configuration's directory.
     pub(super) fn start_at(&mut self, base: &Path) {
         for token in &mut self.token {
-            if let Source::File(path) = &mut token.source {
+            if let TokenSource::File(path) = &mut token.source {
                 *path = base.join(&*path);
             }
         }
     }
 
     /// Who is let in, by the digests of their tokens. Reads the files.
-    pub(crate) fn tokens(&self) -> Result<HashMap<TokenDigest, &Token>> {
+    pub(crate) fn tokens(&self) -> Result<HashMap<TokenDigest, &HttpToken>> {
         let mut known = HashMap::new();
         let mut places: HashMap<TokenDigest, usize> = HashMap::new();
         for (place, token) in (1..).zip(&self.token) {
@@ -129,7 +129,7 @@ impl HttpConfig {
 /// One `[[http.token]]` as it is written.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Written {
+struct RawToken {
     sha256: Option<String>,
     file: Option<PathBuf>,
     tenant: String,
@@ -142,9 +142,9 @@ struct Written {
 
 /// A token, and who calls with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token {
-    source: Source,
-    /// Who calls with it.
+pub struct HttpToken {
+    source: TokenSource,
+    /// The caller of calls made with the token.
     pub caller: Caller,
     /// The directory that its calls work in: its skills are found, and the host root `project` is this one.
     pub project: Option<PathBuf>,
@@ -153,19 +153,19 @@ pub struct Token {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Source {
+enum TokenSource {
     Digest(TokenDigest),
     File(PathBuf),
 }
 
-impl<'de> Deserialize<'de> for Token {
+impl<'de> Deserialize<'de> for HttpToken {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Written { sha256, file, tenant, session, agent, project, may_approve } = Written::deserialize(from)?;
+        let RawToken { sha256, file, tenant, session, agent, project, may_approve } = RawToken::deserialize(from)?;
         let source = match (sha256, file) {
-            (Some(text), None) => Source::Digest(parse_digest(&text).ok_or_else(|| {
+            (Some(text), None) => TokenSource::Digest(parse_digest(&text).ok_or_else(|| {
                 D::Error::custom("sha256 is the token's SHA-256: 64 hexadecimal digits, as `sha256sum` prints them")
             })?),
-            (None, Some(path)) => Source::File(path),
+            (None, Some(path)) => TokenSource::File(path),
             _ => return Err(D::Error::custom("a token has exactly one of `sha256` and `file`")),
         };
         let caller = Caller { tenant, session, agent: agent.unwrap_or_else(|| Caller::default().agent) };
@@ -199,7 +199,7 @@ pub(crate) fn digest_of(token: &[u8]) -> Option<TokenDigest> {
     fits.then(|| Sha256::digest(token).into())
 }
 
-impl Source {
+impl TokenSource {
     fn digest(&self) -> Result<TokenDigest> {
         let path = match self {
             Self::Digest(digest) => return Ok(*digest),
@@ -351,6 +351,6 @@ mod tests {
         let config = load(dir.path(), "[http]\nlisten = '127.0.0.1:8931'\n").unwrap();
         assert_eq!(config.listen, Some("127.0.0.1:8931".parse().unwrap()));
         assert_eq!(HttpConfig { listen: None, ..config }, HttpConfig::default());
-        assert!(HttpConfig::default().odd().is_none() && HttpConfig::default().tokens().unwrap().is_empty());
+        assert!(HttpConfig::default().out_of_range().is_none() && HttpConfig::default().tokens().unwrap().is_empty());
     }
 }

@@ -21,7 +21,7 @@ use skillhost_api::types::BackendChoice;
 use skillhost_api::types::Network;
 use skillhost_api::units;
 
-pub use self::http::{HttpConfig, Token};
+pub use self::http::{HttpConfig, HttpToken};
 use crate::blackboard::{self, Eviction};
 use crate::db::Durability;
 use crate::sandbox::backend::docker::EngineConfig;
@@ -50,15 +50,15 @@ pub struct Config {
     pub durability: Durability,
     /// What one agent may hold at once.
     pub quota: QuotaLimits,
-    /// Sandboxes.
+    /// `[sandbox]`: defaults and ceilings of sandboxes.
     pub sandbox: SandboxConfig,
-    /// The blackboard.
+    /// `[blackboard]`: limits of the blackboard.
     pub blackboard: BlackboardConfig,
-    /// The audit log.
+    /// `[audit]`: the audit log.
     pub audit: AuditConfig,
     /// The container engine that `DOCKER_HOST` names.
     pub engine: EngineConfig,
-    /// The door for clients that come over HTTP.
+    /// `[http]`: the server for clients that come over HTTP.
     pub http: HttpConfig,
     /// How many sandboxes of each role are made in advance, with the default limits and no network (default: none). They use
     /// memory while they wait, and serve sessions that have no workspace yet.
@@ -72,7 +72,7 @@ pub struct Config {
     /// What skills may be granted.
     pub policy: Policy,
     /// Host directories that skills may name.
-    pub roots: BTreeMap<String, Root>,
+    pub roots: BTreeMap<String, HostRoot>,
     /// Where the variables come from that roles require for their scripts.
     pub script_env: Vec<EnvProvider>,
     /// The file that all of this stands in.
@@ -165,8 +165,8 @@ impl Default for BlackboardConfig {
 
 impl BlackboardConfig {
     /// As the store knows it.
-    pub(crate) fn limits(&self) -> blackboard::Limits {
-        blackboard::Limits {
+    pub(crate) fn limits(&self) -> blackboard::BlackboardLimits {
+        blackboard::BlackboardLimits {
             max_entries: self.max_entries,
             max_bytes: self.max_bytes.0,
             eviction: self.eviction,
@@ -176,7 +176,7 @@ impl BlackboardConfig {
     }
 
     /// The key that is out of its range, and the range.
-    fn odd(&self) -> Option<&'static str> {
+    fn out_of_range(&self) -> Option<&'static str> {
         [
             ((1..=1_000_000).contains(&self.max_entries), "max-entries: 1 to 1,000,000"),
             // A value, and a chunk of bytes that JSON writes six times as long, must fit.
@@ -235,11 +235,11 @@ pub enum Isolation {
     /// The kernel's namespaces and a filter of system calls; refused where they cannot be had.
     #[default]
     Namespaces,
-    /// Nothing.
+    /// No isolation: commands run as the host's user.
     None,
 }
 
-/// Local sandboxes.
+/// `[local]`: settings of local sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct LocalConfig {
@@ -296,9 +296,9 @@ impl Default for Policy {
 pub struct SkillPolicy {
     /// Nobody can run it, and agents are not shown it (default: false).
     pub disabled: bool,
-    /// Roles.
+    /// The roles that the skill may use.
     pub roles: Option<Vec<String>>,
-    /// Networks.
+    /// The networks that the skill may use.
     pub network: Option<Vec<Network>>,
     /// Host roots that it may copy in from.
     pub copy_in: Option<Vec<String>>,
@@ -309,7 +309,7 @@ pub struct SkillPolicy {
 /// A host directory that skills may name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Root {
+pub struct HostRoot {
     /// Absolute, or relative to the configuration file.
     pub path: PathBuf,
 }
@@ -368,16 +368,16 @@ impl Config {
                 odd.display().to_string()
             )));
         }
-        if let Some(range) = config.blackboard.odd() {
+        if let Some(range) = config.blackboard.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
         }
-        if let Some(range) = config.audit.odd() {
+        if let Some(range) = config.audit.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [audit] {range}", path.display())));
         }
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
-        if let Some(range) = config.http.odd() {
+        if let Some(range) = config.http.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [http] {range}", path.display())));
         }
         let base = path.parent().unwrap_or(Path::new("."));

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use skillhost_api::error::{Error, Result};
 
-use crate::beneath::read_named;
+use crate::rooted::read_named;
 use crate::sandbox::images::is_variable;
 
 /// The most bytes of a value.
@@ -18,7 +18,7 @@ const MAX_VALUE: u64 = 64 * 1024;
 /// One `[[script-env]]` as it is written.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Written {
+struct RawScriptEnv {
     name: String,
     value: Option<String>,
     file: Option<PathBuf>,
@@ -29,27 +29,27 @@ struct Written {
 /// What gives one variable its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvProvider {
-    /// The variable.
+    /// The name of the variable.
     pub name: String,
-    source: Source,
+    source: EnvSource,
     roles: Option<Vec<String>>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Source {
+enum EnvSource {
     Value(String),
     File(PathBuf),
     Env(String),
 }
 
 /// A literal is never shown, whoever prints a configuration.
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for EnvSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.what())
     }
 }
 
-impl Source {
+impl EnvSource {
     fn what(&self) -> &'static str {
         match self {
             Self::Value(_) => "a value",
@@ -61,7 +61,7 @@ impl Source {
 
 impl<'de> Deserialize<'de> for EnvProvider {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Written { name, value, file, env, roles } = Written::deserialize(from)?;
+        let RawScriptEnv { name, value, file, env, roles } = RawScriptEnv::deserialize(from)?;
         for variable in [Some(&name), env.as_ref()].into_iter().flatten() {
             if !is_variable(variable) {
                 let message =
@@ -70,9 +70,9 @@ impl<'de> Deserialize<'de> for EnvProvider {
             }
         }
         let source = match (value, file, env) {
-            (Some(value), None, None) => Source::Value(value),
-            (None, Some(file), None) => Source::File(file),
-            (None, None, Some(env)) => Source::Env(env),
+            (Some(value), None, None) => EnvSource::Value(value),
+            (None, Some(file), None) => EnvSource::File(file),
+            (None, None, Some(env)) => EnvSource::Env(env),
             _ => return Err(D::Error::custom(format!("{name} has exactly one of `value`, `file` and `env`"))),
         };
         Ok(Self { name, source, roles })
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for EnvProvider {
 impl EnvProvider {
     /// Relative paths start at the configuration's directory.
     pub(super) fn start_at(&mut self, base: &Path) {
-        if let Source::File(path) = &mut self.source {
+        if let EnvSource::File(path) = &mut self.source {
             *path = base.join(&*path);
         }
     }
@@ -90,9 +90,9 @@ impl EnvProvider {
     /// The file that the value stands in, which is `config` where that has it itself.
     pub(super) fn place<'a>(&'a self, config: Option<&'a Path>) -> Option<&'a Path> {
         match &self.source {
-            Source::Value(_) => config,
-            Source::File(path) => Some(path),
-            Source::Env(_) => None,
+            EnvSource::Value(_) => config,
+            EnvSource::File(path) => Some(path),
+            EnvSource::Env(_) => None,
         }
     }
 
@@ -114,15 +114,15 @@ impl EnvProvider {
     /// The value, as it is now.
     pub(crate) fn value(&self) -> Result<String> {
         let value = match &self.source {
-            Source::Value(value) => value.clone(),
-            Source::Env(name) => match std::env::var(name) {
+            EnvSource::Value(value) => value.clone(),
+            EnvSource::Env(name) => match std::env::var(name) {
                 Ok(value) => value,
                 Err(std::env::VarError::NotPresent) => {
                     return Err(Error::not_found(format!("the host process has no variable {name}")));
                 }
                 Err(std::env::VarError::NotUnicode(_)) => return Err(not_text()),
             },
-            Source::File(path) => {
+            EnvSource::File(path) => {
                 // Not with its path: who runs scripts is not told where the operator keeps what.
                 let bytes = read_named(path, MAX_VALUE)?;
                 let text = String::from_utf8(bytes).map_err(|_| not_text())?;

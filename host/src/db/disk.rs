@@ -1,7 +1,7 @@
 //! The file system that the database is on: how much room there is, and when there is too little.
 //!
 //! Commands in sandboxes write to it too, and nothing bounds those. So what makes more of anything is refused while a
-//! part of the room is still left, and what the host itself must still be able to do has its own reserve ([`super::ground`]).
+//! part of the room is still left, and what the host itself must still be able to do has its own reserve ([`super::disk_reserve`]).
 
 use std::io;
 use std::os::fd::OwnedFd;

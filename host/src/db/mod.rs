@@ -6,10 +6,10 @@
 //! `durability = "power"` each commit also waits for the disk, and survives a power cut. Without it a power cut takes what
 //! was written last, and nothing else.
 //!
-//! On a full disk it goes on ([`ground`]): reading, deleting and the audit log have room of their own.
+//! On a full disk it goes on ([`disk_reserve`]): reading, deleting and the audit log have room of their own.
 
 mod disk;
-mod ground;
+mod disk_reserve;
 mod open;
 mod schema;
 mod serve;
@@ -24,8 +24,8 @@ use rusqlite::Transaction;
 use tokio::sync::oneshot;
 
 pub(crate) use disk::Disk;
-use ground::is_full;
-use serve::{Failed, Job, Ran};
+use disk_reserve::is_full;
+use serve::{CompletedJob, DbJob, WriteFailure};
 use skillhost_api::error::{Error, Result};
 
 /// Its name in the state directory.
@@ -38,14 +38,14 @@ pub enum Durability {
     /// The death of every process.
     #[default]
     Process,
-    /// A power cut too.
+    /// A power cut as well.
     Power,
 }
 
 /// The handle; clones share the thread, which ends with the last of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<DbJob>,
     disk: Arc<Disk>,
 }
 
@@ -90,19 +90,19 @@ impl Db {
         then: impl FnOnce(T) -> U + Send + 'static,
     ) -> Result<U> {
         let (send, receive) = oneshot::channel();
-        let job: Job = Box::new(move |transaction| {
+        let job: DbJob = Box::new(move |transaction| {
             let answer = work(transaction);
             let was_full = answer.as_ref().is_err_and(is_full);
-            let reply = Box::new(move |committed: std::result::Result<(), &Failed>| {
+            let reply = Box::new(move |committed: std::result::Result<(), &WriteFailure>| {
                 let answer = match (answer, committed) {
                     (Ok(value), Ok(())) => Ok(then(value)),
-                    (Err(error), _) => Err(failed(&Failed::from(&error))),
+                    (Err(error), _) => Err(failed(&WriteFailure::from(&error))),
                     (_, Err(failure)) => Err(failed(failure)),
                 };
                 // Nobody waits any more: the write stands all the same.
                 let _ = send.send(answer);
             });
-            Ran { reply, was_full }
+            CompletedJob { reply, was_full }
         });
         self.jobs.send(job).map_err(|_| ended())?;
         receive.await.map_err(|_| ended())?
@@ -128,10 +128,10 @@ pub(crate) fn atomically<T>(
 }
 
 fn ended() -> Error {
-    failed(&Failed { why: "its thread has ended".to_owned(), was_full: false })
+    failed(&WriteFailure { why: "its thread has ended".to_owned(), was_full: false })
 }
 
-fn failed(failure: &Failed) -> Error {
+fn failed(failure: &WriteFailure) -> Error {
     if failure.was_full {
         return Error::unavailable(
             "the file system of the state directory is full, and this was not written: make room there (`skillhost doctor` says \

@@ -14,7 +14,7 @@ use skillhost_api::units::{now_ms, show_time};
 
 use super::Durability;
 use super::disk::Disk;
-use super::ground::{Ground, is_full};
+use super::disk_reserve::{DiskReserve, is_full};
 use super::schema::{FROM_VERSION_1, SCHEMA, VERSION};
 
 /// How long the check at the start may take: some 1 GiB of what the kernel has in memory.
@@ -71,11 +71,11 @@ fn no_room(path: &str, why: &str, disk: &Disk) -> Error {
 }
 
 /// Opens the database, and makes it when it is not there.
-pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, Ground, Arc<Disk>)> {
+pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, DiskReserve, Arc<Disk>)> {
     let at = |error: std::io::Error| Error::from(error).context(path.display());
     let disk = Arc::new(Disk::of(path.parent().unwrap_or(Path::new("."))).map_err(at)?);
     let file = private(path).map_err(at)?;
-    let mut ground = Ground::new(disk.clone(), file, beside(path, "-wal"));
+    let mut ground = DiskReserve::new(disk.clone(), file, beside(path, "-wal"));
     let opened = connect(path, durability, false).or_else(|problem| match problem {
         // A file that all connections share, and that is made anew each time, has no room: alone, this one needs none.
         Problem::Full(_) | Problem::Other(_) => connect(path, durability, true).map_err(|_| problem),

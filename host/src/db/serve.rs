@@ -4,39 +4,39 @@ use std::sync::mpsc;
 
 use rusqlite::{Connection, Transaction};
 
-use super::ground::{Ground, is_full};
+use super::disk_reserve::{DiskReserve, is_full};
 
 /// How many writes one transaction takes at most.
 const BATCH: usize = 256;
 
-/// Work in a transaction, whatever becomes of that.
-pub(super) type Job = Box<dyn FnOnce(&Transaction<'_>) -> Ran + Send>;
+/// A job: work in a transaction, whether that is committed or not.
+pub(super) type DbJob = Box<dyn FnOnce(&Transaction<'_>) -> CompletedJob + Send>;
 
-type Reply = Box<dyn FnOnce(std::result::Result<(), &Failed>)>;
+type Reply = Box<dyn FnOnce(std::result::Result<(), &WriteFailure>)>;
 
-/// A job that was run.
-pub(super) struct Ran {
+/// A job that was run, and who is told of its commit.
+pub(super) struct CompletedJob {
     /// Told whether the transaction was committed.
     pub(super) reply: Reply,
     /// Whether it had no room.
     pub(super) was_full: bool,
 }
 
-/// Why something was not written.
+/// The reason why something was not written.
 #[derive(Debug, Clone)]
-pub(super) struct Failed {
+pub(super) struct WriteFailure {
     pub(super) why: String,
     pub(super) was_full: bool,
 }
 
-impl From<&rusqlite::Error> for Failed {
+impl From<&rusqlite::Error> for WriteFailure {
     fn from(error: &rusqlite::Error) -> Self {
         Self { why: error.to_string(), was_full: is_full(error) }
     }
 }
 
 /// Does jobs until nobody can send any more.
-pub(super) fn serve(mut connection: Connection, mut ground: Ground, queue: &mpsc::Receiver<Job>) {
+pub(super) fn serve(mut connection: Connection, mut ground: DiskReserve, queue: &mpsc::Receiver<DbJob>) {
     while let Ok(first) = queue.recv() {
         ground.look(&mut connection);
         let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
@@ -54,14 +54,14 @@ pub(super) fn serve(mut connection: Connection, mut ground: Ground, queue: &mpsc
         }
         if ground.is_full() {
             // The log must stay within what it holds.
-            Ground::move_log(&connection);
+            DiskReserve::move_log(&connection);
         }
     }
-    Ground::move_log(&connection);
+    DiskReserve::move_log(&connection);
 }
 
 struct Batch {
-    ran: Vec<Ran>,
+    ran: Vec<CompletedJob>,
     most: usize,
     was_full: bool,
 }
@@ -70,11 +70,11 @@ impl Batch {
     fn run(
         &mut self,
         connection: &mut Connection,
-        ground: &mut Ground,
-        first: Job,
-        queue: &mpsc::Receiver<Job>,
-    ) -> std::result::Result<(), Failed> {
-        let transaction = connection.transaction().map_err(|error| Failed::from(&error))?;
+        ground: &mut DiskReserve,
+        first: DbJob,
+        queue: &mpsc::Receiver<DbJob>,
+    ) -> std::result::Result<(), WriteFailure> {
+        let transaction = connection.transaction().map_err(|error| WriteFailure::from(&error))?;
         let mut next = Some(first);
         while let Some(job) = next.take() {
             let ran = job(&transaction);
@@ -84,12 +84,12 @@ impl Batch {
             // a transaction of its own.
             if transaction.is_autocommit() {
                 let why = "another write of the same transaction failed, and none of it is written".to_owned();
-                return Err(Failed { why, was_full: self.was_full });
+                return Err(WriteFailure { why, was_full: self.was_full });
             }
             if self.ran.len() < self.most && !self.was_full {
                 next = queue.try_recv().ok();
             }
         }
-        ground.cover(&transaction).and_then(|()| transaction.commit()).map_err(|error| Failed::from(&error))
+        ground.cover(&transaction).and_then(|()| transaction.commit()).map_err(|error| WriteFailure::from(&error))
     }
 }

@@ -18,7 +18,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::compile::{self, Compiler};
-use crate::private::Private;
+use crate::private_dir::PrivateDir;
 
 /// Bytes that the directory may hold; the longest unused files go first.
 const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -26,20 +26,20 @@ const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// The directory of compiled code.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    dir: Private,
+    dir: PrivateDir,
     /// Who compiles; this process, where there is none.
     compiler: Option<Compiler>,
 }
 
 impl Cache {
-    pub(crate) fn new(dir: Private, compiler: Option<Compiler>) -> Self {
+    pub(crate) fn new(dir: PrivateDir, compiler: Option<Compiler>) -> Self {
         Self { dir, compiler }
     }
 
     /// The component of these bytes, from the cache or compiled now. Blocks; `digest` is theirs.
     pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
         let name = name(engine, digest);
-        let path = self.dir.beneath(&name);
+        let path = self.dir.path_of(&name);
         match self.load(engine, &name) {
             Ok(Some(component)) => return Ok(component),
             Ok(None) => {}
@@ -51,7 +51,7 @@ impl Cache {
         }
         let component = match &self.compiler {
             Some(compiler) => {
-                let file = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
+                let file = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;
                 compiler.compile(bytes, file.reopen()?)?;
                 file.persist(&path).map_err(|error| Error::from(error.error))?;
                 self.load(engine, &name)
@@ -87,14 +87,14 @@ impl Cache {
     }
 
     fn store(&self, path: &Path, component: &Component) -> anyhow::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
+        let mut file = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;
         std::io::Write::write_all(&mut file, &component.serialize()?)?;
         file.persist(path)?;
         Ok(())
     }
 
     fn trim(&self) -> anyhow::Result<()> {
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(self.dir.beneath(""))?
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(self.dir.path_of(""))?
             .filter_map(|entry| {
                 let entry = entry.ok()?;
                 let meta = entry.metadata().ok()?;

@@ -1,4 +1,4 @@
-//! Compiling a component in a process of its own ([`crate::apart`]).
+//! Compiling a component in a process of its own ([`crate::subprocess`]).
 //!
 //! The compiler takes what a function's shape makes it take: a few kilobytes of WebAssembly can ask for hours, or for
 //! more memory than there is. There it ends a process that has nothing else to do. The code comes back in a file that
@@ -13,8 +13,8 @@ use std::time::Duration;
 use skillhost_api::error::{Error, Result};
 
 use super::config;
-use crate::apart::{self, Bounds};
 use crate::skills::MAX_COMPONENT;
+use crate::subprocess::{self, ProcessBounds};
 
 /// The first argument that makes `skillhost` do this: its bounds follow (memory in MiB, processor time in seconds), a component is on
 /// standard input, the code goes to standard output and what is wrong with the component to standard error.
@@ -22,7 +22,7 @@ pub const VERB: &str = "compile-component";
 
 /// What compiling one component may use. The largest that we know, with a Python interpreter in it (18 MB), takes 17 s
 /// of processor time and 400 MiB.
-pub const BOUNDS: Bounds = Bounds { memory_mib: 8192, cpu_seconds: 120, wall: Duration::from_secs(300) };
+pub const BOUNDS: ProcessBounds = ProcessBounds { memory_mib: 8192, cpu_seconds: 120, wall: Duration::from_secs(300) };
 
 /// The most bytes of code.
 const MAX_CODE: u64 = 1024 * 1024 * 1024;
@@ -31,12 +31,12 @@ const MAX_SAID: u64 = 16 * 1024;
 /// How much of it is passed on where it is no error of ours.
 const MAX_LINE: usize = 500;
 
-/// Compiles elsewhere.
+/// Compiles components in a subprocess.
 #[derive(Debug, Clone)]
 pub(crate) struct Compiler {
-    /// A `skillhost`.
+    /// The path of a `skillhost` program.
     pub(crate) program: PathBuf,
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: ProcessBounds,
 }
 
 impl Compiler {
@@ -46,7 +46,7 @@ impl Compiler {
         let mut command = Command::new(&self.program);
         command.arg(VERB).arg(bounds.memory_mib.to_string()).arg(bounds.cpu_seconds.to_string());
         command.stdout(code).stderr(Stdio::piped());
-        let ended = apart::run(command, component, MAX_SAID, bounds.wall)
+        let ended = subprocess::run(command, component, MAX_SAID, bounds.wall)
             .map_err(|error| Error::from(error).context("the component cannot be compiled"))?
             .by_itself("the component cannot be compiled")?;
         if ended.status.success() {
@@ -73,7 +73,7 @@ impl Compiler {
 pub fn answer() -> i32 {
     let mut numbers = std::env::args_os().skip(2).map_while(|number| number.to_str()?.parse().ok());
     let (Some(memory_mib), Some(cpu_seconds)) = (numbers.next(), numbers.next()) else { return 2 };
-    apart::confine(&Bounds { memory_mib, cpu_seconds, ..BOUNDS }, MAX_CODE);
+    subprocess::confine(&ProcessBounds { memory_mib, cpu_seconds, ..BOUNDS }, MAX_CODE);
     match compile() {
         Ok(()) => 0,
         Err(error) => {

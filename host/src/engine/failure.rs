@@ -5,7 +5,7 @@ use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use super::config::MAX_LIVE;
-use super::limiter::Hit;
+use super::limiter::LimitHit;
 use crate::capabilities::Log;
 use crate::skills::Limits;
 
@@ -33,7 +33,7 @@ pub(super) fn no_place(limits: &Limits) -> Error {
 }
 
 /// Why a call failed, in the terms of its limits where one of them is the cause.
-pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>, log: &Log) -> Error {
+pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<LimitHit>, log: &Log) -> Error {
     let raise = |what: &str| format!("have it need less, or raise `{what}` under [limits] in its skill.toml");
     let trap = error.downcast_ref::<Trap>();
     match trap {
@@ -86,17 +86,17 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Hit>
     let message = format!("the action trapped: {cause}{}{}", frames(error), last_words(log));
     match hit {
         // A refused growth reaches a guest as a failed allocation, and it rarely survives that.
-        Some(Hit::Memory) => Error::quota_exceeded(format!(
+        Some(LimitHit::Memory) => Error::quota_exceeded(format!(
             "the action used up its {} MiB of memory: {} ({message})",
             limits.memory_mib,
             raise("memory-mib")
         )),
-        Some(Hit::TableElements) => Error::quota_exceeded(format!(
+        Some(LimitHit::TableElements) => Error::quota_exceeded(format!(
             "the action used up its {} table elements: {} ({message})",
             limits.table_elements,
             raise("table-elements")
         )),
-        Some(Hit::OpenFiles) => Error::quota_exceeded(format!(
+        Some(LimitHit::OpenFiles) => Error::quota_exceeded(format!(
             "the action has its {} files open: close what is no longer needed, or raise `open-files` under [limits] in its \
              skill.toml ({message})",
             limits.open_files

@@ -13,13 +13,13 @@ use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
 
-use super::limiter::{Hit, Limiter, size};
-use super::{Engine, Prepared, ended, failure};
+use super::limiter::{LimitHit, Limiter, size};
+use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
 use crate::skills::Limits;
 
-/// What a store holds.
-pub(super) struct Store {
+/// The data of an invocation's Wasmtime store.
+pub(super) struct StoreData {
     wasi: WasiCtx,
     table: ResourceTable,
     context: Context,
@@ -27,20 +27,20 @@ pub(super) struct Store {
     limiter: Limiter,
 }
 
-impl Store {
+impl StoreData {
     /// The limit that was met, where the guest itself had to do with less.
-    fn hit(&self) -> Option<Hit> {
-        self.limiter.hit.or_else(|| self.files.refused().then_some(Hit::OpenFiles))
+    fn hit(&self) -> Option<LimitHit> {
+        self.limiter.hit.or_else(|| self.files.refused().then_some(LimitHit::OpenFiles))
     }
 }
 
-impl WasiView for Store {
+impl WasiView for StoreData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-impl CapabilitiesView for Store {
+impl CapabilitiesView for StoreData {
     fn capabilities(&mut self) -> View<'_> {
         View { context: &mut self.context, table: &mut self.table, files: &mut self.files }
     }
@@ -55,19 +55,19 @@ pub struct Preopen {
     pub write: bool,
 }
 
-/// A call.
+/// One call of one action.
 pub struct Invocation {
-    /// What runs.
-    pub prepared: Prepared,
+    /// The component that is called.
+    pub prepared: LinkedComponent,
     /// The exported interface that holds the function; `None` for a function of the world itself.
     pub interface: Option<String>,
-    /// The function.
+    /// The exported function that is called.
     pub function: String,
     /// Its arguments.
     pub args: Vec<Val>,
     /// Whether it returns a value.
     pub returns: bool,
-    /// What it may use.
+    /// The limits of the call.
     pub limits: Limits,
     /// The workspace, when granted.
     pub workspace: Option<Preopen>,
@@ -75,9 +75,9 @@ pub struct Invocation {
     pub context: Context,
 }
 
-/// A call that came to its end.
+/// The result of an invocation.
 #[derive(Debug)]
-pub struct Finished {
+pub struct InvocationResult {
     /// What the function returned: one value or none.
     pub results: Vec<Val>,
     /// Fuel that was used.
@@ -85,9 +85,9 @@ pub struct Finished {
 }
 
 /// Aborts the guest when its caller is gone.
-struct AbortOnDrop(tokio::task::AbortHandle);
+struct AbortGuestOnDrop(tokio::task::AbortHandle);
 
-impl Drop for AbortOnDrop {
+impl Drop for AbortGuestOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -100,7 +100,7 @@ impl Engine {
     /// begins where it is called, for one tick of the clock at most; if it has not returned by then, or waits for
     /// something, it goes on where guests run. How many begin here at once is bounded, so that a thread is always left
     /// for timers and sockets.
-    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<Finished> {
+    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<InvocationResult> {
         let guests = self.guests.as_ref().ok_or_else(ended)?;
         let engine = self.clone();
         let mut work = Box::pin(async move { engine.run(invocation).await });
@@ -110,7 +110,7 @@ impl Engine {
             return result;
         }
         let task = guests.spawn(work);
-        let _guard = AbortOnDrop(task.abort_handle());
+        let _guard = AbortGuestOnDrop(task.abort_handle());
         match task.await {
             Ok(result) => result,
             Err(error) if error.is_cancelled() => Err(Error::cancelled("the call was cancelled")),
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    async fn run(&self, invocation: Invocation) -> Result<Finished> {
+    async fn run(&self, invocation: Invocation) -> Result<InvocationResult> {
         let Invocation { prepared, interface, function, args, returns, limits, workspace, context } = invocation;
         let (deadline, log) = (context.deadline, context.log.clone());
         let overrun = || failure::deadline(&limits);
@@ -149,14 +149,19 @@ impl Engine {
             Ok(_) if Instant::now() >= deadline => Err(overrun()),
             Ok(Ok(results)) => {
                 let left = store.get_fuel().unwrap_or_default();
-                Ok(Finished { results, fuel_used: limits.fuel.saturating_sub(left) })
+                Ok(InvocationResult { results, fuel_used: limits.fuel.saturating_sub(left) })
             }
             Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().hit(), &log)),
             Err(_) => Err(overrun()),
         }
     }
 
-    fn store(&self, limits: &Limits, workspace: Option<Preopen>, context: Context) -> Result<wasmtime::Store<Store>> {
+    fn store(
+        &self,
+        limits: &Limits,
+        workspace: Option<Preopen>,
+        context: Context,
+    ) -> Result<wasmtime::Store<StoreData>> {
         let deadline: Instant = context.deadline;
         let mut wasi = WasiCtx::builder();
         wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
@@ -169,7 +174,7 @@ impl Engine {
         let mut table = ResourceTable::new();
         table.set_max_capacity(size(limits.resources));
         let files = OpenFiles::new(size(limits.open_files));
-        let data = Store { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
+        let data = StoreData { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
         let mut store = wasmtime::Store::new(&self.engine, data);
         store.limiter(|data| &mut data.limiter);
         store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;

@@ -21,9 +21,9 @@ use wasmtime::ResourceLimiter;
 
 use crate::skills::Limits;
 
-/// A limit that bit, by the name that it has in `skill.toml`.
+/// A limit that was reached, by its name in `skill.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hit {
+pub(crate) enum LimitHit {
     Memory,
     TableElements,
     OpenFiles,
@@ -38,7 +38,7 @@ pub(crate) struct Limiter {
     tables: usize,
     instances: usize,
     /// What was refused last.
-    pub(crate) hit: Option<Hit>,
+    pub(crate) hit: Option<LimitHit>,
 }
 
 impl Limiter {
@@ -77,7 +77,7 @@ impl ResourceLimiter for Limiter {
         }
         let allowed = take(&mut self.memory_left, current, desired);
         if !allowed {
-            self.hit = Some(Hit::Memory);
+            self.hit = Some(LimitHit::Memory);
         }
         Ok(allowed)
     }
@@ -88,7 +88,7 @@ impl ResourceLimiter for Limiter {
         }
         let allowed = take(&mut self.elements_left, current, desired);
         if !allowed {
-            self.hit = Some(Hit::TableElements);
+            self.hit = Some(LimitHit::TableElements);
         }
         Ok(allowed)
     }
@@ -118,7 +118,7 @@ mod tests {
         assert!(limiter.memory_growing(0, 2 * MIB, None).unwrap());
         assert!(limiter.memory_growing(0, MIB, None).unwrap());
         assert!(!limiter.memory_growing(MIB, MIB + 1, None).unwrap());
-        assert_eq!(limiter.hit, Some(Hit::Memory));
+        assert_eq!(limiter.hit, Some(LimitHit::Memory));
     }
 
     #[test]

@@ -25,14 +25,14 @@ use tokio::sync::{OnceCell, Semaphore};
 use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
-use crate::apart::Bounds;
 use crate::capabilities;
-use crate::private::Private;
+use crate::private_dir::PrivateDir;
 pub use crate::skills::Limits;
+use crate::subprocess::ProcessBounds;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
-pub use invocation::{Finished, Invocation, Preopen};
+pub use invocation::{Invocation, InvocationResult, Preopen};
 use ticker::Ticker;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
@@ -42,7 +42,7 @@ const MAX_READY: usize = 256;
 pub struct Engine {
     engine: wasmtime::Engine,
     allocation: Allocation,
-    linker: Linker<invocation::Store>,
+    linker: Linker<invocation::StoreData>,
     ticker: Ticker,
     cache: Arc<Cache>,
     ready: Mutex<Ready>,
@@ -54,9 +54,9 @@ pub struct Engine {
     beginning: Semaphore,
 }
 
-/// What the invocations under way hold. Slots are the pool's; without a pool they are not counted.
+/// Resources of the engine that are in use. Slots are the pool's; without a pool they are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Live {
+pub struct EngineUsage {
     /// Invocations.
     pub invocations: usize,
     /// Slots of core instances.
@@ -71,20 +71,20 @@ pub struct Live {
 
 #[derive(Default)]
 struct Ready {
-    components: HashMap<String, (u64, Arc<OnceCell<Prepared>>)>,
+    components: HashMap<String, (u64, Arc<OnceCell<LinkedComponent>>)>,
     clock: u64,
 }
 
 /// A component that is compiled and linked: all but its instance.
 #[derive(Clone)]
-pub struct Prepared {
-    pre: InstancePre<invocation::Store>,
+pub struct LinkedComponent {
+    pre: InstancePre<invocation::StoreData>,
 }
 
 impl Engine {
     /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
     /// held to `bounds`; without one, this process does, and nothing bounds it.
-    pub(crate) fn open(cache: Private, program: Option<PathBuf>, bounds: Bounds) -> anyhow::Result<Self> {
+    pub(crate) fn open(cache: PrivateDir, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
         let (engine, allocation) = config::engine()?;
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
@@ -119,7 +119,7 @@ impl Engine {
 
     /// The component with this digest, compiled and linked. `bytes` is asked only when it is not ready; what it gives must
     /// have that digest.
-    pub async fn prepare<B>(&self, digest: &str, bytes: B) -> Result<Prepared>
+    pub async fn prepare<B>(&self, digest: &str, bytes: B) -> Result<LinkedComponent>
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
@@ -137,10 +137,10 @@ impl Engine {
     }
 
     /// What invocations hold now.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> EngineUsage {
         let pool = self.engine.pooling_allocator_metrics();
         let slots = |count: fn(&PoolingAllocatorMetrics) -> usize| pool.as_ref().map_or(0, count);
-        Live {
+        EngineUsage {
             invocations: usize::try_from(config::MAX_LIVE).unwrap_or(usize::MAX) - self.live.available_permits(),
             instances: slots(|pool| usize::try_from(pool.core_instances()).unwrap_or(usize::MAX)),
             memories: slots(PoolingAllocatorMetrics::memories),
@@ -149,11 +149,11 @@ impl Engine {
         }
     }
 
-    fn link(&self, component: &Component) -> Result<Prepared> {
+    fn link(&self, component: &Component) -> Result<LinkedComponent> {
         let pre = self.linker.instantiate_pre(component).map_err(|error| {
             Error::invalid_argument(format!("the component imports what this host does not have: {error:#}"))
         })?;
-        Ok(Prepared { pre })
+        Ok(LinkedComponent { pre })
     }
 }
 
@@ -162,7 +162,7 @@ fn ended() -> Error {
 }
 
 impl Ready {
-    fn cell(&mut self, digest: &str) -> Arc<OnceCell<Prepared>> {
+    fn cell(&mut self, digest: &str) -> Arc<OnceCell<LinkedComponent>> {
         self.clock += 1;
         if let Some((used, cell)) = self.components.get_mut(digest) {
             *used = self.clock;
@@ -174,7 +174,7 @@ impl Ready {
         {
             self.components.remove(&oldest);
         }
-        let cell = Arc::<OnceCell<Prepared>>::default();
+        let cell = Arc::<OnceCell<LinkedComponent>>::default();
         self.components.insert(digest.to_owned(), (self.clock, cell.clone()));
         cell
     }

@@ -14,7 +14,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(5);
 const LINGER: u32 = 20;
 
 #[derive(Debug, Default)]
-struct Shared {
+struct TickerShared {
     running: AtomicUsize,
     /// Whether the thread sleeps until it is woken.
     asleep: AtomicBool,
@@ -24,13 +24,13 @@ struct Shared {
 /// Counts what runs; while that is not zero, the epoch goes up every [`TICK`].
 #[derive(Debug)]
 pub(crate) struct Ticker {
-    shared: Arc<Shared>,
+    shared: Arc<TickerShared>,
     thread: Thread,
 }
 
 impl Ticker {
     pub(crate) fn start(engine: &Engine) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(TickerShared::default());
         let (ours, engine) = (shared.clone(), engine.weak());
         let tick = move || {
             let mut idle = 0;
@@ -60,12 +60,12 @@ impl Ticker {
     }
 
     /// Keeps the clock going until the answer is dropped.
-    pub(crate) fn run(&self) -> Running {
+    pub(crate) fn run(&self) -> TickerGuard {
         self.shared.running.fetch_add(1, Ordering::SeqCst);
         if self.shared.asleep.swap(false, Ordering::SeqCst) {
             self.thread.unpark();
         }
-        Running { shared: self.shared.clone() }
+        TickerGuard { shared: self.shared.clone() }
     }
 }
 
@@ -76,13 +76,13 @@ impl Drop for Ticker {
     }
 }
 
-/// One thing that runs.
+/// Keeps the ticker running until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
-    shared: Arc<Shared>,
+pub(crate) struct TickerGuard {
+    shared: Arc<TickerShared>,
 }
 
-impl Drop for Running {
+impl Drop for TickerGuard {
     fn drop(&mut self) {
         self.shared.running.fetch_sub(1, Ordering::SeqCst);
     }

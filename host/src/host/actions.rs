@@ -12,46 +12,46 @@ use skillhost_api::types::{ActionEntry, ActionList, Authority, SkillState};
 use skillhost_api::units::hex;
 
 use super::blocking::blocking;
-use super::fit::{MAX_LISTING, fitting};
+use super::listing_budget::{MAX_LISTING, fitting};
 use super::skills::described;
 use super::{Host, switched_off};
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Catalog, Descriptor, Entry, Loaded, Places, Roots};
+use crate::skills::{Catalog, CatalogEntry, CatalogPaths, Descriptor, Loaded, Roots};
 
 /// The most bytes of JSON that the actions of one skill are listed with.
 const MAX_SKILL: usize = 4 << 20;
 
 /// The catalogue at one moment.
 #[derive(Default)]
-pub(super) struct Look {
+pub(super) struct CatalogSnapshot {
     /// The skills that can be described, by name.
-    found: Vec<Described>,
+    found: Vec<DescribedSkill>,
     pub(super) problems: Vec<String>,
     /// Equal for two looks only where all of their rest is.
     pub(super) revision: String,
     /// Where on disk it would show that this is not so any more.
-    pub(super) places: Places,
+    pub(super) places: CatalogPaths,
 }
 
-impl Look {
+impl CatalogSnapshot {
     /// The skills' directories, and what was read there.
     pub(super) fn skills(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Loaded>)> {
         self.found.iter().filter_map(|skill| Some((&skill.entry.dir, skill.entry.loaded.as_ref().ok()?)))
     }
 }
 
-struct Described {
-    entry: Entry,
+struct DescribedSkill {
+    entry: CatalogEntry,
     descriptor: Arc<Descriptor>,
     state: SkillState,
 }
 
 impl Host {
     /// Looks at the catalogue. Waits for the file system.
-    pub(super) fn look_at(&self, project: Option<&Path>, with_places: bool) -> Result<Look> {
+    pub(super) fn look_at(&self, project: Option<&Path>, with_places: bool) -> Result<CatalogSnapshot> {
         let roots = Roots::from_env(project);
-        let mut catalog = Catalog::discover(&roots, &self.shelf);
-        let places = if with_places { Places::of(&roots, &catalog) } else { Places::default() };
+        let mut catalog = Catalog::discover(&roots, &self.skill_cache);
+        let places = if with_places { CatalogPaths::of(&roots, &catalog) } else { CatalogPaths::default() };
         let mut problems = std::mem::take(&mut catalog.problems);
         problems.append(&mut catalog.collisions);
         // A face offers them to agents.
@@ -63,17 +63,17 @@ impl Host {
             match descriptor {
                 Ok(descriptor) => {
                     let state = trust.state(&entry, &descriptor).0;
-                    found.push(Described { entry, descriptor, state });
+                    found.push(DescribedSkill { entry, descriptor, state });
                 }
                 Err(error) => problems.push(error.message),
             }
         }
         let revision = revision(&found, &problems);
-        Ok(Look { found, problems, revision, places })
+        Ok(CatalogSnapshot { found, problems, revision, places })
     }
 
     /// The catalogue, and where a change of it would show.
-    pub(super) async fn look(self: &Arc<Self>, project: Option<PathBuf>) -> Result<Look> {
+    pub(super) async fn look(self: &Arc<Self>, project: Option<PathBuf>) -> Result<CatalogSnapshot> {
         let host = self.clone();
         blocking(move || host.look_at(project.as_deref(), true)).await
     }
@@ -107,7 +107,7 @@ impl Host {
 }
 
 /// A digest of all that the listing is made of. Of the skills' own files it holds the digests and not what is made of them.
-fn revision(found: &[Described], problems: &[String]) -> String {
+fn revision(found: &[DescribedSkill], problems: &[String]) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -115,7 +115,7 @@ fn revision(found: &[Described], problems: &[String]) -> String {
     };
     // Another version may say other things of the same files.
     part(env!("CARGO_PKG_VERSION").as_bytes());
-    for Described { entry, descriptor, state } in found {
+    for DescribedSkill { entry, descriptor, state } in found {
         part(entry.name.as_bytes());
         part(entry.dir.as_os_str().as_encoded_bytes());
         part(&[entry.source as u8, *state as u8]);
@@ -133,8 +133,8 @@ fn revision(found: &[Described], problems: &[String]) -> String {
 
 /// The listing, and the entries of its actions as they are streamed. Each skill's are written once, side by side, which also
 /// tells how long they are.
-fn list(look: &Look) -> (ActionList, Vec<u8>) {
-    let Look { found, problems, revision, .. } = look;
+fn list(look: &CatalogSnapshot) -> (ActionList, Vec<u8>) {
+    let CatalogSnapshot { found, problems, revision, .. } = look;
     let written: Vec<_> = found.par_iter().with_min_len(MIN_SHARE).map(write).collect();
     let length = |json: &Result<Vec<u8>>| json.as_ref().map_or(0, Vec::len);
     let lengths: Vec<_> = found.iter().zip(&written).map(|(skill, json)| (skill.entry.source, length(json))).collect();
@@ -174,8 +174,8 @@ fn list(look: &Look) -> (ActionList, Vec<u8>) {
 }
 
 /// The entries of a skill's actions as JSON, separated by commas.
-fn write(skill: &Described) -> Result<Vec<u8>> {
-    let Described { entry, descriptor, state } = skill;
+fn write(skill: &DescribedSkill) -> Result<Vec<u8>> {
+    let DescribedSkill { entry, descriptor, state } = skill;
     let mut json = Vec::new();
     let Ok(loaded) = &entry.loaded else { return Ok(json) };
     let capabilities = &loaded.manifest.capabilities;
@@ -209,10 +209,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::skills::{Action, ExportPath, Root, Shelf, Source};
+    use crate::skills::{Action, ExportPath, SkillCache, SkillRoot, SkillSource};
 
     /// Skills in files, with descriptions of their actions that are so long.
-    fn found(skills: &[(&str, usize)]) -> Vec<Described> {
+    fn found(skills: &[(&str, usize)]) -> Vec<DescribedSkill> {
         let temp = tempfile::tempdir().unwrap();
         for (name, _) in skills {
             let dir = temp.path().join(name);
@@ -221,9 +221,9 @@ mod tests {
             std::fs::write(dir.join("skill.toml"), manifest).unwrap();
             std::fs::write(dir.join("SKILL.md"), "---\ndescription: d\n---\n").unwrap();
         }
-        let roots = Roots(vec![Root { dir: temp.path().to_owned(), source: Source::User }]);
-        let catalog = Catalog::discover(&roots, &Shelf::default());
-        let described = |entry: Entry| {
+        let roots = Roots(vec![SkillRoot { dir: temp.path().to_owned(), source: SkillSource::User }]);
+        let catalog = Catalog::discover(&roots, &SkillCache::default());
+        let described = |entry: CatalogEntry| {
             let docs = skills.iter().find(|(name, _)| *name == entry.name).map_or(0, |(_, length)| *length);
             let action = Action {
                 name: "act".into(),
@@ -241,14 +241,18 @@ mod tests {
                 actions: vec![action],
                 unavailable: Default::default(),
             };
-            Described { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
+            DescribedSkill { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
         };
         catalog.skills.into_values().map(described).collect()
     }
 
     fn listed(skills: &[(&str, usize)]) -> (Vec<String>, Vec<String>) {
-        let look =
-            Look { found: found(skills), problems: Vec::new(), revision: String::new(), places: Places::default() };
+        let look = CatalogSnapshot {
+            found: found(skills),
+            problems: Vec::new(),
+            revision: String::new(),
+            places: CatalogPaths::default(),
+        };
         let (list, bytes) = list(&look);
         let entries: Vec<ActionEntry<'_>> = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(list.actions, Some(entries.len()));
@@ -275,7 +279,7 @@ mod tests {
 
     #[test]
     fn whatever_is_listed_is_in_the_revision() {
-        let of = |found: &[Described], problems: &[&str]| {
+        let of = |found: &[DescribedSkill], problems: &[&str]| {
             revision(found, &problems.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let plain = found(&[("a", 1)]);
@@ -286,7 +290,7 @@ mod tests {
         assert!(!seen.insert(of(&other, &[])), "and read again");
         other[0].state = SkillState::Untrusted;
         assert!(seen.insert(of(&other, &[])));
-        other[0].entry.source = Source::System;
+        other[0].entry.source = SkillSource::System;
         assert!(seen.insert(of(&other, &[])));
         other[0].entry.name = "b".into();
         assert!(seen.insert(of(&other, &[])));

@@ -5,13 +5,13 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::operation::{Needs, OwnersAlone};
 use skillhost_api::types::{Authority, Call};
 
-use super::handlers::Handled;
+use super::handlers::Handler;
 use super::{Host, grant};
 use crate::broker::Actor;
 
 impl Host {
     /// Who makes the call, with what they may do; refused at once where that is only for the owner.
-    pub(super) async fn actor<O: Handled>(&self, call: &Call<O>) -> Result<Actor> {
+    pub(super) async fn actor<O: Handler>(&self, call: &Call<O>) -> Result<Actor> {
         let caller = call.caller.clone();
         let actor = match call.authority {
             Authority::Person | Authority::Declined | Authority::Owner => Actor::owner(caller),

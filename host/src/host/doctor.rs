@@ -32,9 +32,9 @@ impl Host {
                 path.display()
             )),
         }));
-        let (config, roles, shelf) = (self.config.clone(), sandboxes.roles(), self.shelf.clone());
+        let (config, roles, skill_cache) = (self.config.clone(), sandboxes.roles(), self.skill_cache.clone());
         let looking = blocking(move || {
-            let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &shelf);
+            let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &skill_cache);
             Ok(names::missing(&config, &roles, &catalog))
         });
         checks.extend(looking.await.unwrap_or_default());
@@ -110,7 +110,7 @@ async fn state_check(dir: PathBuf, disk: Arc<Disk>) -> Check {
             let remedy = "make room on its file system: what sandboxes wrote is in `workspaces`, and what they no longer need \
                           there can be removed; until then nothing is launched or written, while reading, deleting and \
                           stopping go on";
-            let detail = format!("its file system is full: {space}; {}", held(&dir));
+            let detail = format!("its file system is full: {space}; {}", largest_entries(&dir));
             (false, detail, Some(remedy.to_owned()))
         }
     });
@@ -120,7 +120,7 @@ async fn state_check(dir: PathBuf, disk: Arc<Disk>) -> Check {
 }
 
 /// What takes up the room in a directory, the largest first.
-fn held(dir: &Path) -> String {
+fn largest_entries(dir: &Path) -> String {
     let mut seen = 0;
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<_> = entries.map(|entry| (size(&entry.path(), &mut seen), entry.file_name())).collect();

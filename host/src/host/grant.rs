@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use skillhost_api::types::Network;
 
-use crate::broker::{Limited, Place, Reach, SandboxGrant};
+use crate::broker::{EffectiveGrant, LimitedGrant, RootLocation, SandboxGrant};
 use crate::config::{Config, SkillPolicy};
 use crate::sandbox::images::Roles;
-use crate::skills::imports::Known;
-use crate::skills::manifest::{Capabilities, Files, Sandbox, Workspace};
+use crate::skills::imports::ImportKind;
+use crate::skills::manifest::{Capabilities, Files, Sandbox, WorkspaceAccess};
 
 /// The host root that is the directory its caller works in.
 pub(super) const PROJECT_ROOT: &str = "project";
@@ -53,12 +53,12 @@ impl<'a> Rules<'a> {
 }
 
 /// The grant of the skill `name`, asked for from `project`.
-pub(super) fn grant(config: &Config, name: &str, asked: &Capabilities, project: Option<&Path>) -> Limited {
+pub(super) fn grant(config: &Config, name: &str, asked: &Capabilities, project: Option<&Path>) -> LimitedGrant {
     let rules = Rules::of(config, name);
     let roots = roots(config, project);
     let files = asked.files.clone().unwrap_or_default();
     let board = asked.blackboard.clone().unwrap_or_default();
-    Limited {
+    LimitedGrant {
         sandbox: rules.sandbox(asked),
         copy_in: those(&roots, rules.copy_in(&files)),
         copy_out: those(&roots, rules.copy_out(&files)),
@@ -68,26 +68,26 @@ pub(super) fn grant(config: &Config, name: &str, asked: &Capabilities, project: 
 }
 
 /// How far the skill `name` reaches with it, whoever calls from wherever.
-pub(super) fn reach(config: &Config, name: &str, asked: &Capabilities) -> Reach {
+pub(super) fn reach(config: &Config, name: &str, asked: &Capabilities) -> EffectiveGrant {
     let rules = Rules::of(config, name);
     let files = asked.files.clone().unwrap_or_default();
     let board = asked.blackboard.clone().unwrap_or_default();
     let place = |name: &String| {
         let place = match config.roots.get(name) {
             // One that is not there is where it would be.
-            Some(root) => Place::At(std::fs::canonicalize(&root.path).unwrap_or_else(|_| root.path.clone())),
-            None if name == PROJECT_ROOT => Place::Project,
+            Some(root) => RootLocation::At(std::fs::canonicalize(&root.path).unwrap_or_else(|_| root.path.clone())),
+            None if name == PROJECT_ROOT => RootLocation::Project,
             None => return None,
         };
         Some((name.clone(), place))
     };
-    let mut reach = Reach {
+    let mut reach = EffectiveGrant {
         copy_in: rules.copy_in(&files).filter_map(place).collect(),
         copy_out: rules.copy_out(&files).filter_map(place).collect(),
         workspace: files.workspace,
         publish: board.publish.into_iter().collect(),
         read: board.read.into_iter().collect(),
-        ..Reach::default()
+        ..EffectiveGrant::default()
     };
     if let Some(sandbox) = rules.sandbox(asked) {
         reach.network = sandbox.network;
@@ -100,12 +100,12 @@ pub(super) fn reach(config: &Config, name: &str, asked: &Capabilities) -> Reach 
 }
 
 /// What an agent may do itself, that works in `project`.
-pub(super) fn agent(config: &Config, project: Option<&Path>) -> Limited {
+pub(super) fn agent(config: &Config, project: Option<&Path>) -> LimitedGrant {
     let (policy, agents) = (&config.policy, &config.policy.agents);
     let roots = roots(config, project);
     let networks = agents.network.as_ref().unwrap_or(&policy.network);
     let board = agents.blackboard.clone();
-    Limited {
+    LimitedGrant {
         sandbox: Some(SandboxGrant {
             roles: agents.roles.as_ref().or(policy.roles.as_ref()).cloned(),
             network: if networks.contains(&Network::Bridge) { Network::Bridge } else { Network::None },
@@ -134,11 +134,11 @@ fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
 pub(super) const NOTHING: &str = "nothing";
 
 /// The grant in words, by what it is about, with what of it was asked for in vain.
-pub(super) fn in_words(grant: &Limited, asked: &Capabilities, import: Known, roles: &Roles) -> String {
+pub(super) fn in_words(grant: &LimitedGrant, asked: &Capabilities, import: ImportKind, roles: &Roles) -> String {
     let empty = Files::default();
     let files = asked.files.as_ref().unwrap_or(&empty);
     match (import, &grant.sandbox, &asked.sandbox) {
-        (Known::Sandbox, Some(sandbox), Some(asked)) => {
+        (ImportKind::Sandbox, Some(sandbox), Some(asked)) => {
             let network = (asked.network != sandbox.network).then(|| asked.network.name().to_owned());
             format!(
                 "roles {}; network {}{}; up to {} cores{} and {} MiB{} each",
@@ -151,26 +151,26 @@ pub(super) fn in_words(grant: &Limited, asked: &Capabilities, import: Known, rol
                 in_vain((asked.memory_mib > sandbox.memory_mib).then(|| asked.memory_mib.to_string())),
             )
         }
-        (Known::Scripts, Some(sandbox), Some(asked)) => format!("of roles {}", role_names(sandbox, asked, roles)),
-        (Known::Sandbox | Known::Scripts, _, _) => NOTHING.into(),
-        (Known::Files, _, _) => format!(
+        (ImportKind::Scripts, Some(sandbox), Some(asked)) => format!("of roles {}", role_names(sandbox, asked, roles)),
+        (ImportKind::Sandbox | ImportKind::Scripts, _, _) => NOTHING.into(),
+        (ImportKind::Files, _, _) => format!(
             "copy in from {}; copy out to {}",
             names(grant.copy_in.keys(), &files.copy_in, String::clone),
             names(grant.copy_out.keys(), &files.copy_out, String::clone)
         ),
-        (Known::Blackboard, _, _) => format!(
+        (ImportKind::Blackboard, _, _) => format!(
             "publish {}; read {}",
             names(&grant.publish, &[], String::clone),
             names(&grant.read, &[], String::clone)
         ),
-        (Known::WasiFiles, _, _) => match files.workspace {
-            Workspace::None => NOTHING,
-            Workspace::ReadOnly => "read the session's workspace",
-            Workspace::ReadWrite => "read and write the session's workspace",
+        (ImportKind::WasiFiles, _, _) => match files.workspace {
+            WorkspaceAccess::None => NOTHING,
+            WorkspaceAccess::ReadOnly => "read the session's workspace",
+            WorkspaceAccess::ReadWrite => "read and write the session's workspace",
         }
         .into(),
-        (Known::WasiSockets, _, _) => NOTHING.into(),
-        (Known::Types | Known::Log | Known::Wasi, _, _) => "yes".into(),
+        (ImportKind::WasiSockets, _, _) => NOTHING.into(),
+        (ImportKind::Types | ImportKind::Log | ImportKind::Wasi, _, _) => "yes".into(),
     }
 }
 
@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {
         let asked = Capabilities::default();
-        let granted = |import: &str| in_words(&Limited::default(), &asked, known(import).unwrap().0, &Roles::default());
+        let granted =
+            |import: &str| in_words(&LimitedGrant::default(), &asked, known(import).unwrap().0, &Roles::default());
         for interface in ["sandbox", "scripts"] {
             assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), NOTHING, "{interface}");
         }
@@ -222,10 +223,14 @@ mod tests {
         assert_eq!(granted("wasi:filesystem/types@0.2.6"), NOTHING);
         assert_eq!(granted("wasi:sockets/tcp@0.2.6"), NOTHING);
         assert_eq!(granted("wasi:clocks/wall-clock@0.2.6"), "yes");
-        let files = Files { workspace: Workspace::ReadOnly, ..Files::default() };
+        let files = Files { workspace: WorkspaceAccess::ReadOnly, ..Files::default() };
         let asked = Capabilities { files: Some(files), ..Capabilities::default() };
-        let words =
-            in_words(&Limited::default(), &asked, known("wasi:filesystem/types@0.2.6").unwrap().0, &Roles::default());
+        let words = in_words(
+            &LimitedGrant::default(),
+            &asked,
+            known("wasi:filesystem/types@0.2.6").unwrap().0,
+            &Roles::default(),
+        );
         assert_eq!(words, "read the session's workspace");
     }
 }

@@ -12,26 +12,31 @@ use skillhost_api::types::operation::Operation;
 use skillhost_api::types::*;
 
 use super::Host;
-use crate::broker::{Actor, Broker, Record, note_revoked, note_trust};
-use crate::sandbox::link::Part;
+use crate::broker::{Actor, Broker, EffectRecord, note_revoked, note_trust};
+use crate::sandbox::link::ByteRange;
 
-/// Who asks for an operation, and from where.
-pub struct Asker {
+/// The context of an operation: who asks for it, and from where.
+pub struct OperationContext {
     pub(super) actor: Actor,
     pub(super) caller: Caller,
     pub(super) authority: Authority,
     pub(super) project: Option<PathBuf>,
 }
 
-/// An operation that a [`Host`] does.
-pub trait Handled: Operation {
+/// The handler of an operation: what a [`Host`] does for it.
+pub trait Handler: Operation {
     /// Does it. Dropping the future cancels it.
-    fn handle(self, host: &Arc<Host>, asker: Asker, io: CallIo) -> impl Future<Output = Result<Self::Answer>> + Send;
+    fn handle(
+        self,
+        host: &Arc<Host>,
+        asker: OperationContext,
+        io: CallIo,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send;
 
     /// Adds to the record of its refusal what was asked.
     #[doc(hidden)]
     #[allow(private_interfaces, reason = "only this crate handles operations")]
-    fn refused(&self, _broker: &Broker, _record: &mut Record) {}
+    fn refused(&self, _broker: &Broker, _record: &mut EffectRecord) {}
 }
 
 /// The handler of one request after the other, and of some what the record of a refusal tells.
@@ -40,16 +45,16 @@ macro_rules! handlers {
         $request:ty, $asked:pat => $body:expr $(, refused |$broker:ident, $record:ident| $refused:expr)?;
     )*) => {
         $(
-            impl Handled for $request {
+            impl Handler for $request {
                 #[allow(unused_variables, reason = "few handlers need all of them")]
-                async fn handle(self, $host: &Arc<Host>, $by: Asker, $io: CallIo) -> Result<Self::Answer> {
+                async fn handle(self, $host: &Arc<Host>, $by: OperationContext, $io: CallIo) -> Result<Self::Answer> {
                     let $asked = self;
                     $body
                 }
 
                 $(
                     #[allow(private_interfaces, unused_variables, reason = "as in the trait; few need both")]
-                    fn refused(&self, $broker: &Broker, $record: &mut Record) {
+                    fn refused(&self, $broker: &Broker, $record: &mut EffectRecord) {
                         let $asked = self;
                         $refused;
                     }
@@ -115,7 +120,7 @@ handlers! {
     };
 
     ReadFile, ReadFile { container_id, path, offset, max_bytes } => {
-        host.read_file(&by.actor, container_id, &path, Part { offset, max: max_bytes, more: true }, io).await
+        host.read_file(&by.actor, container_id, &path, ByteRange { offset, max: max_bytes, more: true }, io).await
     };
     WriteFile, WriteFile { container_id, path } => host.write_file(&by.actor, container_id, path, io).await;
     ListFiles, ListFiles { container_id, path } => host.broker.list_files(&by.actor, &container_id, &path).await;

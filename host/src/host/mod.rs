@@ -3,14 +3,14 @@
 mod actions;
 mod authority;
 mod blocking;
+mod catalog_cache;
 mod doctor;
-mod fit;
 mod grant;
-mod guarded;
+mod guarded_cache;
 mod handlers;
-mod held;
-mod kept;
+mod listing_budget;
 mod names;
+mod resource_counts;
 mod run;
 mod sandboxes;
 mod skill_files;
@@ -27,28 +27,28 @@ use std::time::Duration;
 
 use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{AuditList, BackendChoice, Call, Event, HostStatus, WatchRequest, Watched};
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
 
-use crate::apart::Bounds;
 use crate::broker::{Actor, Audit, Broker, Skills};
 use crate::config::{Config, Isolation};
 use crate::db::{self, Db};
 use crate::engine::{Engine, compile};
 use crate::paths;
-use crate::private::Private;
-use crate::sandbox::backend::local::LocalConfig;
+use crate::private_dir::PrivateDir;
+use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
-use crate::skills::{DirCache, FileDigests, Shelf};
-pub use handlers::{Asker, Handled};
-pub use held::Held;
-use kept::Kept;
+use crate::skills::{DirCache, FileDigests, SkillCache};
+use crate::subprocess::ProcessBounds;
+use catalog_cache::CatalogCache;
+pub use handlers::{Handler, OperationContext};
+pub use resource_counts::ResourceCounts;
 use texts::Texts;
-use trust::Trust;
-use watch_skills::Watches;
+use trust::TrustStore;
+use watch_skills::CatalogWatches;
 
 /// How long a background host process stays with nothing to do.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
@@ -67,10 +67,10 @@ pub struct HostOptions {
     /// How long a background host process stays with nothing to do, when that was said.
     pub idle_timeout: Option<Duration>,
     /// The `skillhost` that describes and compiles components in processes of their own; without one that is done in this
-    /// process, which a component that is made for it can then end or hold up (see [`crate::apart`]).
+    /// process, which a component that is made for it can then end or hold up (see [`crate::subprocess`]).
     pub describer: Option<PathBuf>,
     /// What compiling one component may use, where it is done in a process of its own; [`compile::BOUNDS`] when absent.
-    pub compile_bounds: Option<Bounds>,
+    pub compile_bounds: Option<ProcessBounds>,
 }
 
 /// The host: everything behind the faces.
@@ -80,21 +80,21 @@ pub struct Host {
     broker: Arc<Broker>,
     engine: Arc<Engine>,
     descriptors: Arc<DirCache>,
-    shelf: Arc<Shelf>,
+    skill_cache: Arc<SkillCache>,
     digests: Arc<FileDigests>,
-    kept: Kept,
-    watches: Watches,
-    trust: Trust,
+    kept: CatalogCache,
+    watches: CatalogWatches,
+    trust: TrustStore,
     db: Db,
     texts: Texts,
     calls: AtomicUsize,
     started_at_ms: u64,
 }
 
-/// One call under way.
-struct UnderWay<'a>(&'a AtomicUsize);
+/// Counts a call as under way until it is dropped.
+struct CallInFlight<'a>(&'a AtomicUsize);
 
-impl Drop for UnderWay<'_> {
+impl Drop for CallInFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -108,10 +108,10 @@ impl Host {
         let roles = Arc::new(config.registry()?);
         let state = &options.state_dir;
         for (name, root) in &config.roots {
-            let apart = paths::check_apart(&root.path, state);
+            let apart = paths::check_outside_state_dir(&root.path, state);
             apart.map_err(|error| error.context(format!("`[roots.{name}]` in skillhost.toml")))?;
         }
-        let private = Private::open(state)?;
+        let private = PrivateDir::open(state)?;
         private.close_files()?;
         let db = Db::open(&state.join(db::FILE), config.durability)?;
         let engine = Arc::new(Engine::open(
@@ -121,11 +121,11 @@ impl Host {
         )?);
         let descriptors =
             Arc::new(DirCache::new(private.cache("descriptors")?).describing_with(options.describer.clone()));
-        let sandboxes = Sandboxes::open(sandbox::Config {
+        let sandboxes = Sandboxes::open(sandbox::SandboxSettings {
             roles,
             backend,
             engine: config.engine,
-            local: LocalConfig {
+            local: LocalSettings {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
                 env: config.local.env.clone(),
@@ -133,7 +133,7 @@ impl Host {
             },
             lease: config.sandbox.lease.0,
             pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },
-            ..sandbox::Config::new(state)?
+            ..sandbox::SandboxSettings::new(state)?
         })
         .await?;
         let config = Arc::new(config);
@@ -151,11 +151,11 @@ impl Host {
             broker,
             engine,
             descriptors,
-            shelf: Arc::default(),
+            skill_cache: Arc::default(),
             digests: Arc::default(),
-            kept: Kept::default(),
-            watches: Watches::default(),
-            trust: Trust::open(db.clone()).await?,
+            kept: CatalogCache::default(),
+            watches: CatalogWatches::default(),
+            trust: TrustStore::open(db.clone()).await?,
             db,
             texts: Texts::default(),
             calls: AtomicUsize::new(0),
@@ -164,13 +164,13 @@ impl Host {
     }
 
     /// One call. Events and output go to `io`, input comes from it. Dropping the future cancels everything that the call started.
-    pub async fn call<O: Handled>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
+    pub async fn call<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
         call.caller.check()?;
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let _under_way = UnderWay(&self.calls);
+        let _under_way = CallInFlight(&self.calls);
         let actor = self.actor(&call).await?;
         let Call { caller, authority, project, request } = call;
-        request.handle(self, Asker { actor, caller, authority, project }, io).await
+        request.handle(self, OperationContext { actor, caller, authority, project }, io).await
     }
 
     /// The same for whoever does not know which operation it is.
@@ -179,7 +179,7 @@ impl Host {
         with_operation!(request, request => self.answer_to(Call { caller, authority, project, request }, io).await)
     }
 
-    async fn answer_to<O: Handled>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<Answer> {
+    async fn answer_to<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<Answer> {
         Ok(Answer::of::<O>(self.call(call, io).await?))
     }
 
@@ -194,16 +194,16 @@ impl Host {
         let mut last = 0;
         for record in listed.records {
             last = record.seq;
-            io.send(Output::Event(Event::Audit(record))).await?;
+            io.send(CallOutput::Event(Event::Audit(record))).await?;
         }
         loop {
             match live.recv().await {
                 Ok(record) if record.seq <= last => {}
-                Ok(record) => io.send(Output::Event(Event::Audit(record))).await?,
+                Ok(record) => io.send(CallOutput::Event(Event::Audit(record))).await?,
                 Err(RecvError::Lagged(missed)) => {
                     let message =
                         format!("{missed} records came faster than they were read; `skillhost audit tail` has them");
-                    io.send(Output::Event(Event::Log { level: "warn".into(), message })).await?;
+                    io.send(CallOutput::Event(Event::Log { level: "warn".into(), message })).await?;
                 }
                 Err(RecvError::Closed) => return Ok(AuditList::default()),
             }
@@ -212,10 +212,10 @@ impl Host {
 
     async fn watch(&self, actor: &Actor, request: &WatchRequest, io: &CallIo) -> Result<Watched> {
         let mut watching = self.broker.watch(actor, request).await?;
-        io.send(Output::Event(Event::Watching)).await?;
+        io.send(CallOutput::Event(Event::Watching)).await?;
         while request.count.is_none_or(|count| watching.seen().events < count) {
             let event = watching.next().await?;
-            io.send(Output::Event(Event::Blackboard(event))).await?;
+            io.send(CallOutput::Event(Event::Blackboard(event))).await?;
         }
         Ok(watching.seen())
     }

@@ -12,13 +12,13 @@ use crate::config::Config;
 use crate::sandbox::images::Roles;
 use crate::skills::Catalog;
 
-/// A place in the configuration, and the names that stand there.
-type Place<'a> = (String, Vec<&'a str>);
+/// A key of the configuration, and the names that stand there.
+type ConfigNames<'a> = (String, Vec<&'a str>);
 
 /// What the configuration names and is not there, a line each.
 pub(super) fn missing(config: &Config, roles: &Roles, catalog: &Catalog) -> Vec<Check> {
     let policy = &config.policy;
-    let (mut of_roles, mut of_roots): (Vec<Place<'_>>, Vec<Place<'_>>) = Default::default();
+    let (mut of_roles, mut of_roots): (Vec<ConfigNames<'_>>, Vec<ConfigNames<'_>>) = Default::default();
     of_roles.push(("[policy] roles".into(), listed(policy.roles.as_ref())));
     of_roles.push(("[policy.agents] roles".into(), listed(policy.agents.roles.as_ref())));
     of_roles.push(("[pool]".into(), config.pool.keys().map(String::as_str).collect()));
@@ -55,7 +55,7 @@ fn listed(names: Option<&Vec<String>>) -> Vec<&str> {
     names.into_iter().flatten().map(String::as_str).collect()
 }
 
-fn those(what: &str, places: &[Place<'_>], is_there: impl Fn(&str) -> bool) -> Vec<Check> {
+fn those(what: &str, places: &[ConfigNames<'_>], is_there: impl Fn(&str) -> bool) -> Vec<Check> {
     let named = places.iter().flat_map(|(place, names)| names.iter().map(move |name| (place, *name)));
     named.filter(|(_, name)| !is_there(name)).map(|(place, name)| check(place, what, &format!("`{name}`"))).collect()
 }

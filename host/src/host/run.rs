@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{Authority, RunAnswer, RunRequest};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -15,8 +15,8 @@ use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_RUN, SKILL_WATCHES, 
 use crate::capabilities::{Context, Log};
 use crate::engine::{Invocation, Preopen};
 use crate::ids;
-use crate::skills::manifest::Workspace;
-use crate::skills::{Component, Source, Target};
+use crate::skills::manifest::WorkspaceAccess;
+use crate::skills::{CallTarget, Component, SkillSource};
 
 impl Host {
     pub(super) async fn run(
@@ -28,7 +28,7 @@ impl Host {
         io: &CallIo,
     ) -> Result<RunAnswer> {
         let started = Instant::now();
-        let target: Target = request.skill.parse()?;
+        let target: CallTarget = request.skill.parse()?;
         let found = self.found(project.as_deref(), &target.skill).await?;
         let entry = &found.entry;
         let name = entry.name.clone();
@@ -36,7 +36,7 @@ impl Host {
         if let Some(why) = switched_off::for_those(&self.config, entry, asks) {
             return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
         }
-        let trusted = entry.source != Source::Project
+        let trusted = entry.source != SkillSource::Project
             || found.project.as_deref().is_some_and(|project| self.trust.has_real(project));
         let descriptor = self.describe(entry).await?;
         let loaded = entry.loaded.clone()?;
@@ -46,7 +46,7 @@ impl Host {
             dir: &entry.dir,
             component: &descriptor.digest,
             manifest: &loaded.manifest_digest,
-            project: project.as_deref().filter(|_| entry.source == Source::Project),
+            project: project.as_deref().filter(|_| entry.source == SkillSource::Project),
             trusted,
         };
         // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
@@ -85,11 +85,11 @@ impl Host {
         if let Some(shorter) = request.deadline_ms {
             limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
         }
-        let workspace = match asked.files.as_ref().map_or(Workspace::None, |files| files.workspace) {
-            Workspace::None => None,
+        let workspace = match asked.files.as_ref().map_or(WorkspaceAccess::None, |files| files.workspace) {
+            WorkspaceAccess::None => None,
             access => Some(Preopen {
                 path: self.broker.sandboxes().workspace(caller)?,
-                write: access == Workspace::ReadWrite,
+                write: access == WorkspaceAccess::ReadWrite,
             }),
         };
         // What is in flight is bounded by the log's own budget.
@@ -119,7 +119,7 @@ impl Host {
         };
         let forward = async {
             while let Some(event) = queue.recv().await {
-                if io.send(Output::Event(event)).await.is_err() {
+                if io.send(CallOutput::Event(event)).await.is_err() {
                     break;
                 }
             }
@@ -127,7 +127,7 @@ impl Host {
         let finished = with_background(self.engine.call(invocation), forward).await;
         log.finish();
         while let Ok(event) = queue.try_recv() {
-            io.send(Output::Event(event)).await?;
+            io.send(CallOutput::Event(event)).await?;
         }
         let finished = finished.map_err(|error| error.context(format!("{name}.{}", action.name)))?;
         let lifted = action.lift(&finished.results)?;

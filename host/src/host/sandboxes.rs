@@ -5,7 +5,7 @@ use std::task::{self, Poll};
 
 use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
     Delivery, Event, ExecAnswer, ExecRequest, ExecuteScriptRequest, FileAnswer, FileChange, FileReadAnswer,
     RunScriptRequest, ScriptAnswer,
@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::Host;
-use crate::broker::{Actor, Chunk, Kept, Running, with_background};
-use crate::sandbox::link::{Change, Changed, Part};
+use crate::broker::{Actor, Chunk, OutputCapture, Running, with_background};
+use crate::sandbox::link::{ByteRange, Change, Changed};
 
 impl Host {
     pub(super) async fn exec(&self, actor: &Actor, request: ExecRequest, io: CallIo) -> Result<ExecAnswer> {
@@ -51,14 +51,14 @@ impl Host {
         actor: &Actor,
         container_id: String,
         path: &str,
-        part: Part,
+        part: ByteRange,
         io: CallIo,
     ) -> Result<FileReadAnswer> {
         let mut file = self.broker.read_file(actor, &container_id, path, part).await?;
         let mut bytes = 0;
         while let Some(piece) = file.next().await? {
             bytes += piece.len() as u64;
-            io.send(Output::Stdout(piece)).await?;
+            io.send(CallOutput::Stdout(piece)).await?;
         }
         let done = file.done().ok_or_else(|| Error::other("the sandbox did not say what was read"))?;
         let size = done.stat.map_or(0, |stat| stat.size);
@@ -82,7 +82,7 @@ impl Host {
                 Change::Removed => "removed",
                 Change::Overflow => "overflow",
             };
-            io.send(Output::Event(Event::File(FileChange { change: change.into(), name }))).await?;
+            io.send(CallOutput::Event(Event::File(FileChange { change: change.into(), name }))).await?;
         }
         let message = "what was watched is gone".into();
         Ok(FileAnswer { container_id, path, ok: true, bytes: 0, message })
@@ -96,7 +96,7 @@ impl Host {
         io: CallIo,
     ) -> Result<FileAnswer> {
         let input = io.input.ok_or_else(|| Error::invalid_argument("writing a file needs its content as input"))?;
-        self.broker.write_file(actor, &container_id, &path, Input { input, rest: Bytes::new() }).await
+        self.broker.write_file(actor, &container_id, &path, CallInput { input, rest: Bytes::new() }).await
     }
 }
 
@@ -104,12 +104,12 @@ impl Host {
 /// the call brings.
 async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: Option<Bytes>) -> Result<ExecAnswer> {
     let &Delivery { max_output, stream, stream_to_blackboard: _ } = delivery;
-    let mut kept = if stream { Kept::of_stream(max_output) } else { Kept::new(max_output) };
+    let mut kept = if stream { OutputCapture::of_stream(max_output) } else { OutputCapture::new(max_output) };
     let CallIo { output, input } = io;
     let left = || Error::cancelled("the caller left");
     if stream {
         let started = Event::ExecStarted { exec_id: running.id().to_owned() };
-        output.send(Output::Event(started)).await.map_err(|_| left())?;
+        output.send(CallOutput::Event(started)).await.map_err(|_| left())?;
     }
     let stdin = running.stdin();
     let feed = async {
@@ -131,8 +131,8 @@ async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: O
             kept.push(&chunk);
             if stream {
                 let piece = match chunk {
-                    Chunk::Stdout(bytes) => Output::Stdout(bytes),
-                    Chunk::Stderr(bytes) => Output::Stderr(bytes),
+                    Chunk::Stdout(bytes) => CallOutput::Stdout(bytes),
+                    Chunk::Stderr(bytes) => CallOutput::Stderr(bytes),
                 };
                 output.send(piece).await.map_err(|_| left())?;
             }
@@ -145,13 +145,13 @@ async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: O
     }
 }
 
-/// A call's input, to be read.
-struct Input {
+/// Reader of a call's input.
+struct CallInput {
     input: mpsc::Receiver<Bytes>,
     rest: Bytes,
 }
 
-impl AsyncRead for Input {
+impl AsyncRead for CallInput {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut task::Context<'_>,

@@ -10,11 +10,11 @@ use skillhost_api::io::CallIo;
 use skillhost_api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
 
 use super::blocking::blocking;
-use super::fit::{MAX_LISTING, fitting};
+use super::listing_budget::{MAX_LISTING, fitting};
 use super::{Host, switched_off};
 use crate::json::length;
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Entry, FileDigests, Frontmatter, Roots, SkillName, files};
+use crate::skills::{CatalogEntry, FileDigests, Frontmatter, Roots, SkillName, files};
 
 /// The most characters of a path that an error repeats.
 const SHOWN: usize = 200;
@@ -26,7 +26,7 @@ impl Host {
         project: Option<PathBuf>,
         skill: Option<String>,
     ) -> Result<SkillFileList> {
-        let entries: Vec<Entry> = match skill {
+        let entries: Vec<CatalogEntry> = match skill {
             Some(skill) => {
                 let entry = self.find(project.as_deref(), &skill.parse()?).await?;
                 switched_off::check_shown(&self.config, &entry, asks)?;
@@ -40,12 +40,12 @@ impl Host {
         let host = self.clone();
         blocking(move || {
             let trust = host.trusts(entries.iter(), project.as_deref())?;
-            let state = |entry: &Entry| match switched_off::for_all(&host.config, entry) {
+            let state = |entry: &CatalogEntry| match switched_off::for_all(&host.config, entry) {
                 Some(_) => SkillState::Disabled,
                 None if trust.lets(entry) => SkillState::Ready,
                 None => SkillState::Untrusted,
             };
-            let list = |entry: &Entry| of(entry, state(entry), &host.digests);
+            let list = |entry: &CatalogEntry| of(entry, state(entry), &host.digests);
             let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
             Ok(SkillFileList { skills: cut(&entries, skills) })
         })
@@ -72,7 +72,7 @@ impl Host {
     /// Reads every skill anew from now on, and has those look who watch.
     pub(super) async fn forget_skills(&self) -> Result<()> {
         let _changing = self.changing();
-        self.shelf.forget();
+        self.skill_cache.forget();
         self.digests.forget();
         let descriptors = self.descriptors.clone();
         blocking(move || {
@@ -84,11 +84,11 @@ impl Host {
 }
 
 /// Which files of a skill a model is not given, and why.
-pub(super) fn left_out(entry: &Entry, digests: &FileDigests) -> Option<String> {
+pub(super) fn left_out(entry: &CatalogEntry, digests: &FileDigests) -> Option<String> {
     of(entry, SkillState::Ready, digests).problem
 }
 
-fn of(entry: &Entry, state: SkillState, digests: &FileDigests) -> SkillFiles {
+fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFiles {
     let name = entry.name.clone();
     let loaded = match &entry.loaded {
         Ok(loaded) => loaded,
@@ -120,7 +120,7 @@ fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> {
 }
 
 /// Takes from those that do not fit into the answer what makes them long.
-fn cut(entries: &[Entry], mut skills: Vec<SkillFiles>) -> Vec<SkillFiles> {
+fn cut(entries: &[CatalogEntry], mut skills: Vec<SkillFiles>) -> Vec<SkillFiles> {
     let lengths: Vec<_> = entries.iter().zip(&skills).map(|(entry, skill)| (entry.source, length(skill))).collect();
     for (skill, fits) in skills.iter_mut().zip(fitting(&lengths, MAX_LISTING)) {
         if !fits {
@@ -133,7 +133,7 @@ fn cut(entries: &[Entry], mut skills: Vec<SkillFiles>) -> Vec<SkillFiles> {
     skills
 }
 
-fn read(entry: &Entry, path: &str, digests: &FileDigests) -> Result<(SkillFile, Vec<u8>)> {
+fn read(entry: &CatalogEntry, path: &str, digests: &FileDigests) -> Result<(SkillFile, Vec<u8>)> {
     let shown: String = path.chars().take(SHOWN).collect();
     let no_such = |why: &str| Error::not_found(format!("the skill {} has no file {shown:?}: {why}", entry.name));
     let loaded = entry.loaded.as_ref().map_err(|error| no_such(&error.message))?;

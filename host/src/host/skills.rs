@@ -12,25 +12,25 @@ use super::{Host, grant, skill_files, switched_off};
 use crate::broker::{Broker, Candidate};
 use crate::config::Config;
 use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Catalog, Descriptor, DirCache, Entry, Roots, SkillName, Source, Target, imports};
+use crate::skills::{CallTarget, Catalog, CatalogEntry, Descriptor, DirCache, Roots, SkillName, SkillSource, imports};
 
 impl Host {
     pub(super) async fn catalog(&self, roots: Roots) -> Result<Catalog> {
-        let shelf = self.shelf.clone();
-        blocking(move || Ok(Catalog::discover(&roots, &shelf))).await
+        let skill_cache = self.skill_cache.clone();
+        blocking(move || Ok(Catalog::discover(&roots, &skill_cache))).await
     }
 
     /// The skill called `name`.
-    pub(super) async fn find(&self, project: Option<&Path>, name: &SkillName) -> Result<Entry> {
+    pub(super) async fn find(&self, project: Option<&Path>, name: &SkillName) -> Result<CatalogEntry> {
         let roots = Roots::from_env(project);
-        match Catalog::recall(&roots, name, &self.shelf) {
+        match Catalog::recall(&roots, name, &self.skill_cache) {
             Some(entry) => Ok(entry),
             None => Ok(self.catalog(roots).await?.get(name)?.clone()),
         }
     }
 
     /// The skill's descriptor.
-    pub(super) async fn describe(&self, entry: &Entry) -> Result<Arc<Descriptor>> {
+    pub(super) async fn describe(&self, entry: &CatalogEntry) -> Result<Arc<Descriptor>> {
         let described = match entry.is_known() {
             true => entry.describe(&*self.descriptors),
             false => {
@@ -44,15 +44,15 @@ impl Host {
     /// What the user has said of the project, which is asked for the sake of `entries`.
     pub(super) fn trusts<'a, 'b>(
         &'a self,
-        mut entries: impl Iterator<Item = &'b Entry>,
+        mut entries: impl Iterator<Item = &'b CatalogEntry>,
         project: Option<&'a Path>,
-    ) -> Result<Trusts<'a>> {
-        let matters = project.filter(|_| entries.any(|entry| entry.source == Source::Project));
+    ) -> Result<TrustView<'a>> {
+        let matters = project.filter(|_| entries.any(|entry| entry.source == SkillSource::Project));
         let untrusted = match matters {
             Some(project) if !self.trust.has(project)? => Some(project),
             _ => None,
         };
-        Ok(Trusts { untrusted, broker: &self.broker, config: &self.config })
+        Ok(TrustView { untrusted, broker: &self.broker, config: &self.config })
     }
 
     pub(super) async fn list_skills(
@@ -61,12 +61,13 @@ impl Host {
         project: Option<PathBuf>,
         query: Option<String>,
     ) -> Result<SkillList> {
-        let (roots, shelf, cache) = (Roots::from_env(project.as_deref()), self.shelf.clone(), self.descriptors.clone());
+        let (roots, skill_cache, cache) =
+            (Roots::from_env(project.as_deref()), self.skill_cache.clone(), self.descriptors.clone());
         let config = self.config.clone();
         let (catalog, found) = blocking(move || {
-            let mut catalog = Catalog::discover(&roots, &shelf);
+            let mut catalog = Catalog::discover(&roots, &skill_cache);
             catalog.skills.retain(|_, entry| switched_off::check_shown(&config, entry, asks).is_ok());
-            let found: Vec<Entry> = match &query {
+            let found: Vec<CatalogEntry> = match &query {
                 Some(query) => catalog.search(query)?.into_iter().cloned().collect(),
                 None => catalog.skills.values().cloned().collect(),
             };
@@ -89,7 +90,7 @@ impl Host {
         project: Option<PathBuf>,
         skill: &str,
     ) -> Result<SkillDetail> {
-        let target: Target = skill.parse()?;
+        let target: CallTarget = skill.parse()?;
         let entry = self.find(project.as_deref(), &target.skill).await?;
         switched_off::check_shown(&self.config, &entry, asks)?;
         let descriptor = self.describe(&entry).await;
@@ -131,9 +132,9 @@ impl Host {
     }
 }
 
-/// What the owner has said of skills.
+/// The owner's decisions about skills, for one listing.
 #[derive(Clone, Copy)]
-pub(super) struct Trusts<'a> {
+pub(super) struct TrustView<'a> {
     /// The project, when its skills are listed and must not run.
     untrusted: Option<&'a Path>,
     /// Has what was approved of single skills.
@@ -142,19 +143,19 @@ pub(super) struct Trusts<'a> {
     config: &'a Config,
 }
 
-impl Trusts<'_> {
+impl TrustView<'_> {
     /// Whether whoever put the skill there is trusted.
-    pub(super) fn lets(self, entry: &Entry) -> bool {
-        self.untrusted.is_none() || entry.source != Source::Project
+    pub(super) fn lets(self, entry: &CatalogEntry) -> bool {
+        self.untrusted.is_none() || entry.source != SkillSource::Project
     }
 
-    fn has_approved(self, entry: &Entry, descriptor: &Descriptor) -> bool {
+    fn has_approved(self, entry: &CatalogEntry, descriptor: &Descriptor) -> bool {
         let manifest = entry.loaded.as_ref().map_or("", |loaded| loaded.manifest_digest.as_str());
         self.broker.has_approved(&entry.dir, &descriptor.digest, manifest)
     }
 
     /// Whether the skill may run, and why not.
-    pub(super) fn state(self, entry: &Entry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
+    pub(super) fn state(self, entry: &CatalogEntry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
         if let Some(why) = switched_off::for_all(self.config, entry) {
             return (SkillState::Disabled, Some(why));
         }
@@ -172,7 +173,7 @@ impl Trusts<'_> {
     }
 
     /// The same, also of one that has come to reach further, which takes a look at where that leads.
-    fn state_and_reach(self, entry: &Entry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
+    fn state_and_reach(self, entry: &CatalogEntry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
         let state = self.state(entry, descriptor);
         let (SkillState::Ready, Ok(loaded)) = (state.0, &entry.loaded) else { return state };
         let candidate = Candidate {
@@ -197,19 +198,19 @@ impl Trusts<'_> {
 }
 
 /// Each with its descriptor.
-pub(super) fn described(entries: Vec<Entry>, cache: &DirCache) -> Vec<(Entry, Result<Arc<Descriptor>>)> {
-    let describe = |entry: Entry| {
+pub(super) fn described(entries: Vec<CatalogEntry>, cache: &DirCache) -> Vec<(CatalogEntry, Result<Arc<Descriptor>>)> {
+    let describe = |entry: CatalogEntry| {
         let described = entry.describe(cache).map_err(|error| error.context(&entry.name));
         (entry, described)
     };
-    if entries.iter().all(Entry::is_known) {
+    if entries.iter().all(CatalogEntry::is_known) {
         return entries.into_iter().map(describe).collect();
     }
     // Side by side: a first listing has each described in a process of its own.
     entries.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect()
 }
 
-fn summary(entry: &Entry, descriptor: &Result<Arc<Descriptor>>, trust: Trusts<'_>) -> SkillSummary {
+fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: TrustView<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
         Ok(descriptor) => trust.state_and_reach(entry, descriptor),

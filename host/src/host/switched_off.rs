@@ -4,10 +4,10 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Authority;
 
 use crate::config::Config;
-use crate::skills::Entry;
+use crate::skills::CatalogEntry;
 
 /// Why nobody may run the skill, when the operator has switched it off.
-pub(super) fn for_all(config: &Config, entry: &Entry) -> Option<String> {
+pub(super) fn for_all(config: &Config, entry: &CatalogEntry) -> Option<String> {
     let name = &entry.name;
     let off = config.policy.skills.get(name).is_some_and(|policy| policy.disabled);
     off.then(|| {
@@ -19,7 +19,7 @@ pub(super) fn for_all(config: &Config, entry: &Entry) -> Option<String> {
 }
 
 /// Why those who ask may not run it.
-pub(super) fn for_those(config: &Config, entry: &Entry, asks: Authority) -> Option<String> {
+pub(super) fn for_those(config: &Config, entry: &CatalogEntry, asks: Authority) -> Option<String> {
     let for_people = || entry.loaded.as_ref().is_ok_and(|loaded| loaded.frontmatter.is_for_people());
     for_all(config, entry).or_else(|| {
         (asks == Authority::Agent && for_people()).then(|| {
@@ -33,7 +33,7 @@ pub(super) fn for_those(config: &Config, entry: &Entry, asks: Authority) -> Opti
 }
 
 /// Refuses agents even a look at what they may not run; the owner sees everything.
-pub(super) fn check_shown(config: &Config, entry: &Entry, asks: Authority) -> Result<()> {
+pub(super) fn check_shown(config: &Config, entry: &CatalogEntry, asks: Authority) -> Result<()> {
     match for_those(config, entry, asks) {
         Some(why) if asks == Authority::Agent => Err(Error::denied(why)),
         _ => Ok(()),

@@ -24,10 +24,10 @@ const LONGEST_ID: usize = 64;
 #[derive(Default)]
 pub(super) struct Texts {
     /// The oldest first.
-    kept: Mutex<VecDeque<Kept>>,
+    kept: Mutex<VecDeque<StoredText>>,
 }
 
-struct Kept {
+struct StoredText {
     id: String,
     owner: Caller,
     text: String,
@@ -35,14 +35,14 @@ struct Kept {
 }
 
 impl Texts {
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<StoredText>> {
         let mut kept = self.kept.lock();
         kept.retain(|text| text.since.elapsed() < FOR);
         kept
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.kept().is_empty()
+        self.lock().is_empty()
     }
 
     /// Takes a text as it comes.
@@ -71,17 +71,17 @@ impl Texts {
             String::from_utf8(bytes).unwrap_or_default()
         });
         let answer = KeptText { output_id: id.clone(), bytes: text.len() as u64 };
-        let mut kept = self.kept();
+        let mut kept = self.lock();
         kept.retain(|other| other.id != id || other.owner != *caller);
         make_room(&mut kept, OF_ONE - text.len(), |other| other.owner == *caller);
         make_room(&mut kept, OF_ALL - text.len(), |_| true);
-        kept.push_back(Kept { id, owner: caller.clone(), text, since: Instant::now() });
+        kept.push_back(StoredText { id, owner: caller.clone(), text, since: Instant::now() });
         Ok(answer)
     }
 
-    /// Reads on in one.
+    /// Reads a piece of a text.
     pub(super) fn read(&self, caller: &Caller, request: &ReadTextRequest) -> Result<TextPiece> {
-        let kept = self.kept();
+        let kept = self.lock();
         let found = kept.iter().find(|text| text.id == request.output_id && text.owner == *caller);
         let text = &found
             .ok_or_else(|| {
@@ -108,7 +108,7 @@ impl Texts {
 }
 
 /// Lets go of the oldest of these until no more than `room` is used by them.
-fn make_room(kept: &mut VecDeque<Kept>, room: usize, counts: impl Fn(&Kept) -> bool) {
+fn make_room(kept: &mut VecDeque<StoredText>, room: usize, counts: impl Fn(&StoredText) -> bool) {
     let mut used: usize = kept.iter().filter(|text| counts(text)).map(|text| text.text.len()).sum();
     kept.retain(|text| {
         let goes = used > room && counts(text);
@@ -178,7 +178,7 @@ mod tests {
         for number in 0..9 {
             keep(&texts, &format!("agent{number}"), "out_0", &[&large, &large]).await;
         }
-        let used: usize = texts.kept().iter().map(|text| text.text.len()).sum();
+        let used: usize = texts.lock().iter().map(|text| text.text.len()).sum();
         assert!(used <= OF_ALL && !is_there("a", "out_2") && is_there("agent8", "out_0"), "{used}");
     }
 }

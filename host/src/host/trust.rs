@@ -43,8 +43,8 @@ impl Host {
     }
 }
 
-/// The user's word about projects.
-pub(super) struct Trust {
+/// The store of trusted projects.
+pub(super) struct TrustStore {
     db: Db,
     /// What the database has: this process is the only one that writes there.
     trusted: RwLock<HashSet<PathBuf>>,
@@ -52,7 +52,7 @@ pub(super) struct Trust {
     changes: tokio::sync::Mutex<()>,
 }
 
-impl Trust {
+impl TrustStore {
     pub(super) async fn open(db: Db) -> Result<Self> {
         let trusted = db
             .run(|transaction| {
@@ -148,13 +148,13 @@ mod tests {
         ];
         let state = temp.path().join("state.db");
         for spelled in odd {
-            let trust = Trust::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
+            let trust = TrustStore::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
             trust.set(&real(Path::new(&spelled)).unwrap(), true).await.unwrap();
             assert!(trust.has(&project).unwrap(), "{spelled}");
             trust.set(&project, false).await.unwrap();
             assert!(!trust.has(Path::new(&spelled)).unwrap(), "{spelled}");
             drop(trust);
-            let again = Trust::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
+            let again = TrustStore::open(Db::open(&state, Durability::Process).unwrap()).await.unwrap();
             assert!(!again.has(&project).unwrap(), "{spelled} is trusted again by the next host");
         }
     }

@@ -11,60 +11,60 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::Event;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::Host;
-use super::actions::Look;
-use crate::skills::Watcher;
+use super::actions::CatalogSnapshot;
+use crate::skills::CatalogWatcher;
 
 /// How often what there is may be found to have changed while it was being watched, before one waits for the next event.
 const ROUNDS: usize = 8;
 
-/// The watches, by project.
+/// Shared watches of catalogues, by project.
 #[derive(Default)]
-pub(super) struct Watches {
-    shared: Mutex<HashMap<Option<PathBuf>, Weak<Shared>>>,
+pub(super) struct CatalogWatches {
+    shared: Mutex<HashMap<Option<PathBuf>, Weak<SharedWatch>>>,
 }
 
-/// A watch, for as long as somebody holds it.
-struct Shared {
-    seen: watch::Receiver<Seen>,
+/// A watch of one project's catalogue, for as long as somebody holds it.
+struct SharedWatch {
+    seen: watch::Receiver<CatalogStatus>,
     woken: Arc<Notify>,
     task: AbortHandle,
 }
 
-/// What was seen of a catalogue.
+/// The state of a catalogue when it was last looked at.
 #[derive(Debug, Clone)]
-enum Seen {
-    /// Nothing yet.
+enum CatalogStatus {
+    /// It was not looked at yet.
     Nothing,
     Revision(String),
     /// It cannot be looked at.
     Failed(Error),
 }
 
-impl Drop for Shared {
+impl Drop for SharedWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Watches {
-    fn join(&self, host: &Arc<Host>, project: Option<PathBuf>) -> Arc<Shared> {
+impl CatalogWatches {
+    fn join(&self, host: &Arc<Host>, project: Option<PathBuf>) -> Arc<SharedWatch> {
         let mut all = self.shared.lock();
         if let Some(shared) = all.get(&project).and_then(Weak::upgrade) {
             return shared;
         }
         all.retain(|_, shared| shared.strong_count() > 0);
-        let (seen, receiver) = watch::channel(Seen::Nothing);
+        let (seen, receiver) = watch::channel(CatalogStatus::Nothing);
         let woken = Arc::<Notify>::default();
         // It holds no host: one that is closed must not live on for the sake of its watches.
         let watching = follow(Arc::downgrade(host), project.clone(), woken.clone(), seen);
         let task = tokio::spawn(watching).abort_handle();
-        let shared = Arc::new(Shared { seen: receiver, woken, task });
+        let shared = Arc::new(SharedWatch { seen: receiver, woken, task });
         all.insert(project, Arc::downgrade(&shared));
         shared
     }
@@ -85,31 +85,33 @@ impl Host {
         let mut seen = shared.seen.clone();
         // What there was before the watch is nothing that has changed.
         let mut known = next(&mut seen, None).await?;
-        io.send(Output::Event(Event::Watching)).await?;
+        io.send(CallOutput::Event(Event::Watching)).await?;
         loop {
             known = next(&mut seen, Some(&known)).await?;
-            io.send(Output::Event(Event::Skills { revision: known.clone() })).await?;
+            io.send(CallOutput::Event(Event::Skills { revision: known.clone() })).await?;
         }
     }
 }
 
 /// Waits for a revision other than the known one.
-async fn next(seen: &mut watch::Receiver<Seen>, known: Option<&str>) -> Result<String> {
-    let is_news = |seen: &Seen| match seen {
-        Seen::Nothing => false,
-        Seen::Revision(revision) => Some(revision.as_str()) != known,
-        Seen::Failed(_) => true,
+async fn next(seen: &mut watch::Receiver<CatalogStatus>, known: Option<&str>) -> Result<String> {
+    let is_news = |seen: &CatalogStatus| match seen {
+        CatalogStatus::Nothing => false,
+        CatalogStatus::Revision(revision) => Some(revision.as_str()) != known,
+        CatalogStatus::Failed(_) => true,
     };
     match seen.wait_for(is_news).await.as_deref() {
-        Ok(Seen::Revision(revision)) => Ok(revision.clone()),
-        Ok(Seen::Failed(error)) => Err(error.clone()),
-        Ok(Seen::Nothing) | Err(_) => Err(Error::unavailable("the watch of the skills has ended; watch again")),
+        Ok(CatalogStatus::Revision(revision)) => Ok(revision.clone()),
+        Ok(CatalogStatus::Failed(error)) => Err(error.clone()),
+        Ok(CatalogStatus::Nothing) | Err(_) => {
+            Err(Error::unavailable("the watch of the skills has ended; watch again"))
+        }
     }
 }
 
 /// Looks whenever something has happened, for as long as there is a host.
-async fn follow(host: Weak<Host>, project: Option<PathBuf>, woken: Arc<Notify>, seen: watch::Sender<Seen>) {
-    let mut watcher = Watcher::new(woken);
+async fn follow(host: Weak<Host>, project: Option<PathBuf>, woken: Arc<Notify>, seen: watch::Sender<CatalogStatus>) {
+    let mut watcher = CatalogWatcher::new(woken);
     loop {
         let Some(looking) = host.upgrade() else { return };
         let looked = look(&looking, watcher, project.clone()).await;
@@ -117,10 +119,10 @@ async fn follow(host: Weak<Host>, project: Option<PathBuf>, woken: Arc<Notify>, 
         match looked {
             Ok((revision, back)) => {
                 watcher = back;
-                seen.send_replace(Seen::Revision(revision));
+                seen.send_replace(CatalogStatus::Revision(revision));
             }
             Err(error) => {
-                seen.send_replace(Seen::Failed(error.context("the skills cannot be watched")));
+                seen.send_replace(CatalogStatus::Failed(error.context("the skills cannot be watched")));
                 return;
             }
         }
@@ -129,10 +131,14 @@ async fn follow(host: Weak<Host>, project: Option<PathBuf>, woken: Arc<Notify>, 
 }
 
 /// Looks until what was seen is what is watched. The watcher is lent, for it waits for the system.
-async fn look(host: &Arc<Host>, mut watcher: Watcher, project: Option<PathBuf>) -> Result<(String, Watcher)> {
+async fn look(
+    host: &Arc<Host>,
+    mut watcher: CatalogWatcher,
+    project: Option<PathBuf>,
+) -> Result<(String, CatalogWatcher)> {
     let mut rounds = 0;
     loop {
-        let Look { revision, places, .. } = host.look(project.clone()).await?;
+        let CatalogSnapshot { revision, places, .. } = host.look(project.clone()).await?;
         let (changed, back) = super::blocking::blocking(move || Ok((watcher.arm(places), watcher))).await?;
         watcher = back;
         rounds += 1;

@@ -17,9 +17,9 @@ const QUESTION: &str = "approval";
 /// The field of its form.
 const FIELD: &str = "approve";
 
-/// What a person said.
+/// A person's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum UserAnswer {
     Yes,
     No,
 }
@@ -44,7 +44,7 @@ pub(super) fn required(approval: &Approval) -> InputRequiredResult {
 }
 
 /// What the answer to the question `id` was, when this is one.
-pub(super) fn answered(id: &str, state: Option<&str>, responses: Option<&InputResponses>) -> Option<Said> {
+pub(super) fn answered(id: &str, state: Option<&str>, responses: Option<&InputResponses>) -> Option<UserAnswer> {
     if state != Some(id) {
         return None;
     }
@@ -53,11 +53,11 @@ pub(super) fn answered(id: &str, state: Option<&str>, responses: Option<&InputRe
 }
 
 /// What a person's answer means: yes is said twice, by sending the form and in it.
-pub(super) fn said(answer: &ElicitResult) -> Said {
+pub(super) fn said(answer: &ElicitResult) -> UserAnswer {
     let approves = answer.content.as_ref().and_then(|content| content.get(FIELD)).and_then(Value::as_bool);
     match (&answer.action, approves) {
-        (ElicitationAction::Accept, Some(true)) => Said::Yes,
-        _ => Said::No,
+        (ElicitationAction::Accept, Some(true)) => UserAnswer::Yes,
+        _ => UserAnswer::No,
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     fn only_a_plain_yes_to_just_this_question_is_one() {
         let responses = |answer: Value| InputResponses::from([(QUESTION.to_owned(), answer)]);
         let yes = responses(json!({"action": "accept", "content": {"approve": true}}));
-        assert_eq!(answered("ap_1", Some("ap_1"), Some(&yes)), Some(Said::Yes));
+        assert_eq!(answered("ap_1", Some("ap_1"), Some(&yes)), Some(UserAnswer::Yes));
         assert_eq!(answered("ap_1", Some("ap_2"), Some(&yes)), None);
         assert_eq!(answered("ap_1", None, Some(&yes)), None);
         for no in [
@@ -81,7 +81,7 @@ mod tests {
             json!({"action": "decline", "content": {"approve": true}}),
             json!({"action": "cancel"}),
         ] {
-            assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(no.clone()))), Some(Said::No), "{no}");
+            assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(no.clone()))), Some(UserAnswer::No), "{no}");
         }
         assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(json!("yes")))), None);
     }

@@ -17,25 +17,25 @@ const MAX_KEPT: usize = 8;
 /// The least room in which anything of a value is shown.
 const LEAST: usize = 64;
 
-/// A text that an answer was cut by.
-pub(super) struct Whole {
+/// A text that was cut from an answer, whole.
+pub(super) struct FullText {
     pub(super) id: String,
     pub(super) text: String,
 }
 
-/// How an answer was cut.
+/// The texts that were cut from an answer, and notes about them.
 #[derive(Default)]
-pub(super) struct Cuts {
+pub(super) struct Truncation {
     /// What is to be kept.
-    pub(super) wholes: Vec<Whole>,
+    pub(super) wholes: Vec<FullText>,
     /// What is to be said of it.
     pub(super) notes: Vec<String>,
 }
 
 /// Cuts an answer to the room.
-pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Cuts> {
-    let mut cuts = Cuts::default();
-    cuts.fit(answer, room, "", Text::Plain)?;
+pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Truncation> {
+    let mut cuts = Truncation::default();
+    cuts.fit(answer, room, "", StringKind::Plain)?;
     if cuts.notes.is_empty() {
         return Ok(cuts);
     }
@@ -53,22 +53,22 @@ pub(super) fn cut(answer: &mut Value, room: usize) -> Result<Cuts> {
 }
 
 /// Cuts a text that is no JSON.
-pub(super) fn cut_text(text: String) -> Result<(String, Vec<Whole>)> {
-    let mut cuts = Cuts::default();
+pub(super) fn cut_text(text: String) -> Result<(String, Vec<FullText>)> {
+    let mut cuts = Truncation::default();
     let mut value = Value::String(text);
-    cuts.fit(&mut value, ROOM, "", Text::Plain)?;
+    cuts.fit(&mut value, ROOM, "", StringKind::Plain)?;
     Ok((if let Value::String(text) = value { text } else { String::new() }, cuts.wholes))
 }
 
-/// What a string holds.
+/// The kind of content in a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Text {
+enum StringKind {
     Plain,
     Base64,
 }
 
-impl Cuts {
-    fn fit(&mut self, value: &mut Value, room: usize, place: &str, holds: Text) -> Result<()> {
+impl Truncation {
+    fn fit(&mut self, value: &mut Value, room: usize, place: &str, holds: StringKind) -> Result<()> {
         if !is_longer(value, room) {
             return Ok(());
         }
@@ -88,23 +88,23 @@ impl Cuts {
         }
         let id = ids::output()?;
         let how = format!("read_output gives all of it for the output_id {id}");
-        self.wholes.push(Whole { id, text });
+        self.wholes.push(FullText { id, text });
         Ok(how)
     }
 
-    fn text(&mut self, text: String, room: usize, place: &str, holds: Text) -> Result<String> {
+    fn text(&mut self, text: String, room: usize, place: &str, holds: StringKind) -> Result<String> {
         let all = text.len();
         // Escapes are longer than what they stand for.
         let mut shown = room.saturating_sub(2 * LEAST);
         let (mut head, mut tail);
         loop {
             (head, tail) = match holds {
-                Text::Plain => {
+                StringKind::Plain => {
                     let half = shown / 2;
                     (text.floor_char_boundary(half), text.ceil_char_boundary(all.saturating_sub(half)))
                 }
                 // What is decoded must not have a hole, and is whole groups of four.
-                Text::Base64 => (text.floor_char_boundary(shown) / 4 * 4, all),
+                StringKind::Base64 => (text.floor_char_boundary(shown) / 4 * 4, all),
             };
             let parts = [text.get(..head), text.get(tail..)].map(Option::unwrap_or_default);
             let escaped: usize = parts.iter().map(|part| length(&Value::from(*part))).sum();
@@ -116,8 +116,8 @@ impl Cuts {
         let left_out = tail.saturating_sub(head);
         let (beginning, end) = (text.get(..head).unwrap_or_default(), text.get(tail..).unwrap_or_default());
         let short = match holds {
-            Text::Plain => format!("{beginning}\n… {left_out} bytes are left out here …\n{end}"),
-            Text::Base64 => beginning.to_owned(),
+            StringKind::Plain => format!("{beginning}\n… {left_out} bytes are left out here …\n{end}"),
+            StringKind::Base64 => beginning.to_owned(),
         };
         let what = named(place);
         let how = self.keep(text)?;
@@ -138,7 +138,7 @@ impl Cuts {
         // Of a first item that is too long a part is better than nothing.
         if let (0, Some(first)) = (kept, items.first_mut()) {
             let mut parts = Self::default();
-            parts.fit(first, room.saturating_sub(2), place, Text::Plain)?;
+            parts.fit(first, room.saturating_sub(2), place, StringKind::Plain)?;
         }
         let what = named(place);
         let how = self.keep(whole)?;
@@ -166,7 +166,7 @@ impl Cuts {
         let encoded: Vec<_> =
             fields.keys().filter_map(|name| name.strip_suffix("_encoding").map(str::to_owned)).collect();
         for (name, value) in fields {
-            let holds = if encoded.contains(name) { Text::Base64 } else { Text::Plain };
+            let holds = if encoded.contains(name) { StringKind::Base64 } else { StringKind::Plain };
             let inner = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
             self.fit(value, share, &inner, holds)?;
         }

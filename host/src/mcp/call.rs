@@ -4,14 +4,14 @@ use bytes::Bytes;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use serde_json::{Value, json};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
 use skillhost_api::types::{Call, Event, FileContent};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::bounded::{self, Whole};
-use super::progress::Progress;
+use super::bounded::{self, FullText};
+use super::progress::ProgressReporter;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
 use crate::json::{LONG, aside, is_longer};
@@ -23,8 +23,8 @@ const ADVICE: [&str; 2] = ["message", "problem"];
 /// The longest piece of input.
 const PIECE: usize = 64 * 1024;
 
-/// What a call gave.
-pub(super) enum Given {
+/// The outcome of a tool call.
+pub(super) enum ToolOutcome {
     /// What the tool says that it gives.
     Answer(Value),
     /// A skill's own failure, in words.
@@ -38,8 +38,8 @@ pub(super) async fn call<S: Service>(
     input: Option<Bytes>,
     tell: Tell,
     gives: Option<&JsonObject>,
-    progress: Option<&mut Progress>,
-) -> Result<Given> {
+    progress: Option<&mut ProgressReporter>,
+) -> Result<ToolOutcome> {
     let (output, mut pieces) = mpsc::channel(QUEUE);
     let (feed, input) = match input {
         Some(bytes) => {
@@ -48,7 +48,7 @@ pub(super) async fn call<S: Service>(
         }
         None => (None, None),
     };
-    let mut heard = Heard { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
+    let mut heard = OutputCollector { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
             let (answer, ()) = tokio::join!(service.answer(call, CallIo { output, input }), feeding(feed));
@@ -111,16 +111,16 @@ pub(super) async fn feeding(feed: Option<(mpsc::Sender<Bytes>, Bytes)>) {
     }
 }
 
-/// What came before the answer.
-struct Heard<'a> {
+/// Collects the output and events that come before an answer.
+struct OutputCollector<'a> {
     tell: Tell,
     gives: Option<&'a JsonObject>,
-    progress: Option<&'a mut Progress>,
+    progress: Option<&'a mut ProgressReporter>,
     bytes: Vec<u8>,
     events: Vec<Value>,
 }
 
-impl Heard<'_> {
+impl OutputCollector<'_> {
     async fn tell(&mut self) {
         if let Some(progress) = &mut self.progress {
             progress.tell().await;
@@ -134,14 +134,14 @@ impl Heard<'_> {
     }
 
     /// Takes a piece; whether nothing more is wanted.
-    async fn enough(&mut self, piece: Output) -> bool {
+    async fn enough(&mut self, piece: CallOutput) -> bool {
         match (self.tell, piece) {
-            (Tell::File, Output::Stdout(bytes)) => self.bytes.extend_from_slice(&bytes),
-            (Tell::Events { max, .. }, Output::Event(Event::File(change))) if change.change != "watching" => {
+            (Tell::File, CallOutput::Stdout(bytes)) => self.bytes.extend_from_slice(&bytes),
+            (Tell::Events { max, .. }, CallOutput::Event(Event::File(change))) if change.change != "watching" => {
                 self.events.push(serde_json::to_value(change).unwrap_or_default());
                 return self.events.len() >= max;
             }
-            (Tell::Events { max, .. }, Output::Event(Event::Blackboard(event))) => {
+            (Tell::Events { max, .. }, CallOutput::Event(Event::Blackboard(event))) => {
                 self.events.push(serde_json::to_value(event).unwrap_or_default());
                 return self.events.len() >= max;
             }
@@ -154,7 +154,7 @@ impl Heard<'_> {
         false
     }
 
-    fn result(self, answer: Option<Value>) -> Result<Given> {
+    fn result(self, answer: Option<Value>) -> Result<ToolOutcome> {
         match self.tell {
             Tell::Answer => answer.map(|answer| fitting(answer, self.gives)).ok_or_else(no_answer),
             Tell::Action(shape) => answer.map(|answer| action(answer, shape, self.gives)).ok_or_else(no_answer),
@@ -176,12 +176,12 @@ fn no_answer() -> Error {
 }
 
 /// Of an answer what the tool says that it gives.
-fn fitting(mut answer: Value, gives: Option<&JsonObject>) -> Given {
+fn fitting(mut answer: Value, gives: Option<&JsonObject>) -> ToolOutcome {
     if let Some(schema) = gives {
         fitted(&mut answer, schema);
         advising(&mut answer);
     }
-    Given::Answer(answer)
+    ToolOutcome::Answer(answer)
 }
 
 /// What an answer of ours says in words, with tools for commands: of the whole, and of each item of its list.
@@ -203,22 +203,24 @@ fn advising(answer: &mut Value) {
 }
 
 /// A skill's own result or failure.
-fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> Given {
+fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> ToolOutcome {
     let failed = answer.get("failed").and_then(Value::as_bool).unwrap_or_default();
     if failed {
         let failure = answer.get_mut("failure").map(Value::take).unwrap_or_default();
-        return Given::Failure(if let Value::String(text) = failure { text } else { failure.to_string() });
+        return ToolOutcome::Failure(if let Value::String(text) = failure { text } else { failure.to_string() });
     }
     match shape {
         Shape::Whole => fitting(answer, gives),
-        Shape::Object => Given::Answer(answer.get_mut("result").map(Value::take).unwrap_or_default()),
-        Shape::Field => Given::Answer(json!({"result": answer.get_mut("result").map(Value::take).unwrap_or_default()})),
+        Shape::Object => ToolOutcome::Answer(answer.get_mut("result").map(Value::take).unwrap_or_default()),
+        Shape::Field => {
+            ToolOutcome::Answer(json!({"result": answer.get_mut("result").map(Value::take).unwrap_or_default()}))
+        }
     }
 }
 
-impl Given {
+impl ToolOutcome {
     /// [`Self::cut`], where it holds up nobody.
-    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
         let long = match &self {
             Self::Answer(answer) => is_longer(answer, LONG),
             Self::Failure(text) => text.len() > LONG,
@@ -230,7 +232,7 @@ impl Given {
     }
 
     /// As the client is given it, and the texts that it was cut by.
-    pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<Whole>)> {
+    pub(super) fn cut(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
         match self {
             Self::Failure(text) => {
                 let (text, wholes) = bounded::cut_text(text)?;

@@ -19,8 +19,8 @@ const MAX_DESCRIPTION: usize = 4_000;
 /// The deepest schema that is passed on.
 const MAX_DEPTH: usize = 64;
 
-/// All tools that one project's callers are offered.
-pub(super) struct Offer {
+/// The tools that one project's callers are offered.
+pub(super) struct ToolList {
     /// The catalogue that it was made of.
     pub(super) revision: String,
     /// In the order in which they are listed.
@@ -30,7 +30,7 @@ pub(super) struct Offer {
     spellings: Spellings,
 }
 
-impl Offer {
+impl ToolList {
     /// What is offered of these actions.
     fn new(config: &McpConfig, revision: String, entries: Vec<ActionEntry<'_>>) -> Self {
         let mut named: BTreeMap<String, ActionEntry<'_>> = BTreeMap::new();
@@ -194,18 +194,18 @@ fn depth(value: &Value, most: usize) -> Option<usize> {
     Some(deepest + 1)
 }
 
-/// The offers that were made, by project.
+/// Cache of tool lists, by project.
 #[derive(Default)]
-pub(super) struct Offers {
-    kept: Mutex<HashMap<Option<PathBuf>, Arc<Offer>>>,
+pub(super) struct ToolListCache {
+    kept: Mutex<HashMap<Option<PathBuf>, Arc<ToolList>>>,
 }
 
 /// The most projects whose offers are kept.
 const MAX_KEPT: usize = 64;
 
-impl Offers {
+impl ToolListCache {
     /// The last one that was made for a project.
-    pub(super) fn kept(&self, project: Option<&PathBuf>) -> Option<Arc<Offer>> {
+    pub(super) fn cached(&self, project: Option<&PathBuf>) -> Option<Arc<ToolList>> {
         self.kept.lock().get(&project.cloned()).cloned()
     }
 
@@ -216,17 +216,17 @@ impl Offers {
         project: Option<&PathBuf>,
         listed: ActionList,
         entries: &[u8],
-    ) -> Result<Arc<Offer>> {
+    ) -> Result<Arc<ToolList>> {
         if listed.actions.is_none() {
             return self
-                .kept(project)
+                .cached(project)
                 .ok_or_else(|| Error::other("the host says that nothing changed, and nothing is known"));
         }
         let entries = serde_json::from_slice(entries).map_err(super::unreadable)?;
         for problem in &listed.problems {
             tracing::warn!("{problem}");
         }
-        let offer = Arc::new(Offer::new(config, listed.revision, entries));
+        let offer = Arc::new(ToolList::new(config, listed.revision, entries));
         let mut kept = self.kept.lock();
         if kept.len() >= MAX_KEPT {
             kept.clear();
@@ -239,7 +239,7 @@ impl Offers {
 /// What a call of a tool asks, of those that are known; none when there is no such tool among them.
 pub(super) fn ask(
     config: &McpConfig,
-    offer: Option<&Offer>,
+    offer: Option<&ToolList>,
     name: &str,
     arguments: &JsonObject,
 ) -> Result<Option<Ask>> {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn names(config: &McpConfig, entries: &[ActionEntry<'_>]) -> Vec<String> {
-        let offer = Offer::new(config, "1".into(), entries.to_vec());
+        let offer = ToolList::new(config, "1".into(), entries.to_vec());
         offer.tools.iter().map(|tool| tool.name.to_string()).filter(|name| tools::named(name).is_none()).collect()
     }
 
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_tool_of_ours_that_is_not_offered_is_no_skill_either() {
         let config = McpConfig { tools: vec![Group::Actions], ..McpConfig::default() };
-        let offer = Offer::new(&config, "1".into(), vec![entry("launch-container", "run", true)]);
+        let offer = ToolList::new(&config, "1".into(), vec![entry("launch-container", "run", true)]);
         let ask = |name| ask(&config, Some(&offer), name, &JsonObject::new()).unwrap();
         assert!(ask("launch_container").is_none());
         assert!(

@@ -14,7 +14,7 @@ use rmcp::transport::Transport;
 use serde::Deserialize;
 use skillhost_api::service::Service;
 
-use super::{Identity, Server};
+use super::{ClientIdentity, Server};
 
 /// A call of a tool that asks for no progress.
 pub(crate) struct ToolCall {
@@ -62,7 +62,7 @@ impl<S: Service> Server<S> {
     pub(crate) async fn call_directly(
         &self,
         call: ToolCall,
-        identity: Option<Identity>,
+        identity: Option<ClientIdentity>,
         peer: Peer<RoleServer>,
     ) -> ServerJsonRpcMessage {
         let ToolCall { id, request, meta } = call;
@@ -129,7 +129,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mcp::Whose;
+    use crate::mcp::IdentitySource;
     use skillhost_api::caller::Caller;
     use skillhost_api::error::Result;
     use skillhost_api::io::CallIo;
@@ -149,8 +149,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_bug_is_an_answer_wherever_it_shows() {
-        let identity = Identity { caller: Caller::default(), project: None, may_approve: false };
-        let server = Server::new(Arc::new(Broken), Whose::Fixed(identity), Arc::default());
+        let identity = ClientIdentity { caller: Caller::default(), project: None, may_approve: false };
+        let server = Server::new(Arc::new(Broken), IdentitySource::Fixed(identity), Arc::default());
         let clients = Stateless::new(&server);
         // The first is found by asking for a listing, which is before there is a call.
         for tool in ["hello__greet", "list_skills"] {

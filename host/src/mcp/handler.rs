@@ -16,16 +16,16 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, Peer, RequestContext, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::{Service, bug};
 use skillhost_api::types::{Approval, Event, WatchSkills};
 use tokio::sync::mpsc;
 
-use super::approvals::{self, Said};
+use super::approvals::{self, UserAnswer};
 use super::incoming::misfit;
-use super::progress::Progress;
+use super::progress::ProgressReporter;
 use super::tools::Ask;
-use super::{Identity, Server, Shared, Whose, call, resources};
+use super::{ClientIdentity, IdentitySource, Server, ServerShared, call, resources};
 
 /// What a model is told of this server first.
 const INSTRUCTIONS: &str = "\
@@ -172,7 +172,7 @@ impl<S: Service> ServerHandler for Server<S> {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let identity = self.shared.identity(&context.request_context().extensions)?;
-        let listener = Listener::Subscription(context.sink().clone());
+        let listener = CatalogListener::Subscription(context.sink().clone());
         tokio::select! {
             () = self.shared.watching(&identity, &listener) => {}
             () = context.cancelled() => {}
@@ -182,12 +182,12 @@ impl<S: Service> ServerHandler for Server<S> {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         // Clients of before `subscriptions/listen` are told anyhow. Over HTTP they are not there between two requests.
-        let Whose::Fixed(identity) = &self.shared.whose else { return };
+        let IdentitySource::Fixed(identity) = &self.shared.whose else { return };
         // Once, however often a client says it: each would be a call that goes on for as long as the client.
         if self.shared.initialized.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (shared, identity, listener) = (self.shared.clone(), identity.clone(), Listener::Peer(context.peer));
+        let (shared, identity, listener) = (self.shared.clone(), identity.clone(), CatalogListener::Peer(context.peer));
         tokio::spawn(async move { shared.watching(&identity, &listener).await });
     }
 }
@@ -208,7 +208,7 @@ impl<S: Service> Server<S> {
             Err(error) => return Ok(call::failed(&error).into()),
         };
         let under_way = self.shared.under_way.begin(&identity.caller, &context.id);
-        let doing = Doing { shared: self.shared.clone(), identity, ask };
+        let doing = ToolInvocation { shared: self.shared.clone(), identity, ask };
         tokio::select! {
             response = doing.respond(request, context) => response,
             () = context.ct.cancelled() => Ok(cancelled()),
@@ -223,20 +223,20 @@ impl<S: Service> Server<S> {
     }
 }
 
-impl<S: Service> Shared<S> {
+impl<S: Service> ServerShared<S> {
     /// Tells of each change of the catalogue, until nobody listens.
-    async fn watching(&self, identity: &Identity, listener: &Listener) {
+    async fn watching(&self, identity: &ClientIdentity, listener: &CatalogListener) {
         let (output, mut pieces) = mpsc::channel(call::QUEUE);
         let call = self.service.answer(self.call(identity, WatchSkills), CallIo { output, input: None });
         let telling = async {
             while let Some(piece) = pieces.recv().await {
                 let matters = match piece {
-                    Output::Event(Event::Skills { .. }) => true,
+                    CallOutput::Event(Event::Skills { .. }) => true,
                     // What changed between its last listing and now nobody would tell it of.
-                    Output::Event(Event::Watching) => matches!(listener, Listener::Subscription(_)),
+                    CallOutput::Event(Event::Watching) => matches!(listener, CatalogListener::Subscription(_)),
                     _ => false,
                 };
-                if matters && !listener.told().await {
+                if matters && !listener.notify().await {
                     return;
                 }
             }
@@ -252,15 +252,15 @@ impl<S: Service> Shared<S> {
     }
 }
 
-/// Who wants to know when the catalogue changes.
-enum Listener {
+/// A client that is told when the catalogue changes.
+enum CatalogListener {
     Subscription(SubscriptionSink),
     Peer(Peer<RoleServer>),
 }
 
-impl Listener {
+impl CatalogListener {
     /// Tells it; false when it listens no more.
-    async fn told(&self) -> bool {
+    async fn notify(&self) -> bool {
         match self {
             Self::Subscription(sink) => {
                 let wants = sink.accepted();
@@ -279,21 +279,21 @@ fn cancelled() -> CallToolResponse {
     call::failed(&Error::cancelled("the client cancelled the call")).into()
 }
 
-/// One call of a tool.
-struct Doing<S> {
-    shared: Arc<Shared<S>>,
-    identity: Identity,
+/// A tool call that is under way.
+struct ToolInvocation<S> {
+    shared: Arc<ServerShared<S>>,
+    identity: ClientIdentity,
     ask: Ask,
 }
 
-impl<S: Service> Doing<S> {
+impl<S: Service> ToolInvocation<S> {
     async fn respond(
         &self,
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
-        let mut progress = token.map(|token| Progress::new(context.peer.clone(), token));
+        let mut progress = token.map(|token| ProgressReporter::new(context.peer.clone(), token));
         let mut asked = false;
         loop {
             let error = match self.attempt(context, &mut progress).await {
@@ -305,9 +305,9 @@ impl<S: Service> Doing<S> {
             };
             asked = true;
             let said = match self.put_to_user(approval, request, context, progress.as_mut()).await {
-                Asked::Answered(said) => said,
-                Asked::Later(required) => return Ok(required),
-                Asked::Nobody => return Ok(call::failed(&error).into()),
+                ElicitationOutcome::Answered(said) => said,
+                ElicitationOutcome::Later(required) => return Ok(required),
+                ElicitationOutcome::Nobody => return Ok(call::failed(&error).into()),
             };
             if let Err(error) = self.shared.answer(&self.identity, &approval.id, said).await {
                 return Ok(call::failed(&error).into());
@@ -321,24 +321,24 @@ impl<S: Service> Doing<S> {
         approval: &Approval,
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-        progress: Option<&mut Progress>,
-    ) -> Asked {
+        progress: Option<&mut ProgressReporter>,
+    ) -> ElicitationOutcome {
         // Before anything else: who shows no forms has no answer to give, either.
         let can = context.client_capabilities().as_ref().is_some_and(takes_forms);
         if !can {
-            return Asked::Nobody;
+            return ElicitationOutcome::Nobody;
         }
         if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
         {
             let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
             return match approvals::answered(&approval.id, state, responses) {
-                Some(said) => Asked::Answered(said),
-                None => Asked::Later(approvals::required(approval).into()),
+                Some(said) => ElicitationOutcome::Answered(said),
+                None => ElicitationOutcome::Later(approvals::required(approval).into()),
             };
         }
         // Over HTTP there is no way back to a client of before.
-        if matches!(self.shared.whose, Whose::OfRequest) {
-            return Asked::Nobody;
+        if matches!(self.shared.whose, IdentitySource::OfRequest) {
+            return ElicitationOutcome::Nobody;
         }
         let asking = context.peer.create_elicitation(approvals::question(approval));
         let answer = match progress {
@@ -346,10 +346,10 @@ impl<S: Service> Doing<S> {
             None => asking.await,
         };
         match answer {
-            Ok(answer) => Asked::Answered(approvals::said(&answer)),
+            Ok(answer) => ElicitationOutcome::Answered(approvals::said(&answer)),
             Err(error) => {
                 tracing::warn!("the client's user could not be asked: {error}");
-                Asked::Nobody
+                ElicitationOutcome::Nobody
             }
         }
     }
@@ -358,7 +358,7 @@ impl<S: Service> Doing<S> {
     async fn attempt(
         &self,
         context: &RequestContext<RoleServer>,
-        progress: &mut Option<Progress>,
+        progress: &mut Option<ProgressReporter>,
     ) -> Result<CallToolResponse> {
         let tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
         if !tasks {
@@ -384,9 +384,9 @@ impl<S: Service> Doing<S> {
     }
 }
 
-/// What became of a question.
-enum Asked {
-    Answered(Said),
+/// The outcome of a question to the client's user.
+enum ElicitationOutcome {
+    Answered(UserAnswer),
     Later(CallToolResponse),
     Nobody,
 }

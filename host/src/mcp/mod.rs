@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - Who calls is the transport's word ([`Whose`]). No argument of any tool names a caller, and what a client sends is never
+//! - Who calls is the transport's word ([`IdentitySource`]). No argument of any tool names a caller, and what a client sends is never
 //!   asked for one.
 //! - Every call is made with an agent's authority. The one exception is the answer of the client's user to a question of
 //!   [`approvals`], which only counts where the operator let this client's user answer.
@@ -17,6 +17,7 @@ mod catalog;
 mod fast_path;
 mod handler;
 mod id;
+mod in_flight;
 mod incoming;
 mod names;
 mod progress;
@@ -25,7 +26,6 @@ mod resources;
 mod stdio;
 mod tasks;
 mod tools;
-mod under_way;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,28 +35,28 @@ use rmcp::ErrorData;
 use rmcp::model::{Extensions, JsonObject};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
 use skillhost_api::types::{
     Approve, Authority, Call, KeepText, ListActions, ListSkillFiles, Operation, ReadSkillFile, Request, SkillFiles,
 };
 use tokio::sync::mpsc;
 
-use self::approvals::Said;
-use self::bounded::Whole;
-use self::catalog::{Offer, Offers};
+use self::approvals::UserAnswer;
+use self::bounded::FullText;
+use self::catalog::{ToolList, ToolListCache};
 pub(crate) use self::fast_path::{Stateless, ToolCall};
+use self::in_flight::InFlightCalls;
 pub(crate) use self::incoming::{Incoming, mended, read};
-use self::progress::Progress;
+use self::progress::ProgressReporter;
 pub(crate) use self::stdio::Stdio;
 use self::tasks::Tasks;
 use self::tools::Ask;
-use self::under_way::UnderWay;
 use crate::config::McpConfig;
 
-/// Who calls, as the transport knows it.
+/// A client's identity, as the transport knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     /// Tenant, session and agent.
     pub(crate) caller: Caller,
     /// The directory whose skills are found, and that is the root `project`.
@@ -65,18 +65,18 @@ pub(crate) struct Identity {
     pub(crate) may_approve: bool,
 }
 
-/// Where the identity of a request comes from.
+/// The source of a request's identity.
 #[derive(Debug, Clone)]
-pub(crate) enum Whose {
+pub(crate) enum IdentitySource {
     /// It is the same for all: the process at the other end of a pipe.
-    Fixed(Identity),
+    Fixed(ClientIdentity),
     /// It lies among the extensions of the HTTP request, where only the server puts it.
     OfRequest,
 }
 
 /// A server over one host.
 pub(crate) struct Server<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<ServerShared<S>>,
 }
 
 impl<S> Clone for Server<S> {
@@ -85,44 +85,44 @@ impl<S> Clone for Server<S> {
     }
 }
 
-struct Shared<S> {
+struct ServerShared<S> {
     service: Arc<S>,
-    whose: Whose,
+    whose: IdentitySource,
     config: Arc<McpConfig>,
-    offers: Offers,
+    offers: ToolListCache,
     tasks: Tasks,
-    under_way: UnderWay,
+    under_way: InFlightCalls,
     /// The client at the other end of a pipe is told of changes.
     initialized: AtomicBool,
 }
 
 impl<S: Service> Server<S> {
     /// A server; clones share what they know of the catalogue and of tasks.
-    pub(crate) fn new(service: Arc<S>, whose: Whose, config: Arc<McpConfig>) -> Self {
-        let shared = Shared {
+    pub(crate) fn new(service: Arc<S>, whose: IdentitySource, config: Arc<McpConfig>) -> Self {
+        let shared = ServerShared {
             service,
             whose,
             config,
-            offers: Offers::default(),
+            offers: ToolListCache::default(),
             tasks: Tasks::default(),
-            under_way: UnderWay::default(),
+            under_way: InFlightCalls::default(),
             initialized: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// Takes what a client says in a request of its own: that it gives up a call. Anything else is nothing.
-    pub(crate) fn notified(&self, identity: &Identity, message: &[u8]) {
+    pub(crate) fn notified(&self, identity: &ClientIdentity, message: &[u8]) {
         self.shared.under_way.notified(&identity.caller, message);
     }
 }
 
-impl<S: Service> Shared<S> {
-    fn identity(&self, extensions: &Extensions) -> Result<Identity, ErrorData> {
+impl<S: Service> ServerShared<S> {
+    fn identity(&self, extensions: &Extensions) -> Result<ClientIdentity, ErrorData> {
         match &self.whose {
-            Whose::Fixed(identity) => Ok(identity.clone()),
-            Whose::OfRequest => extensions
-                .get::<Identity>()
+            IdentitySource::Fixed(identity) => Ok(identity.clone()),
+            IdentitySource::OfRequest => extensions
+                .get::<ClientIdentity>()
                 .or_else(|| extensions.get::<http::request::Parts>()?.extensions.get())
                 .cloned()
                 // The server that let the request in has said nothing of it: a bug, and no reason to let it pass.
@@ -131,7 +131,7 @@ impl<S: Service> Shared<S> {
     }
 
     /// A call on an agent's behalf.
-    fn call(&self, identity: &Identity, request: impl Into<Request>) -> Call {
+    fn call(&self, identity: &ClientIdentity, request: impl Into<Request>) -> Call {
         Call {
             caller: identity.caller.clone(),
             project: identity.project.clone(),
@@ -141,13 +141,13 @@ impl<S: Service> Shared<S> {
     }
 
     /// The answer of a call, and the bytes that came before it.
-    async fn ask<O: Operation>(&self, identity: &Identity, request: O) -> Result<(O::Answer, Vec<u8>)> {
+    async fn ask<O: Operation>(&self, identity: &ClientIdentity, request: O) -> Result<(O::Answer, Vec<u8>)> {
         let (output, mut pieces) = mpsc::channel(call::QUEUE);
         let mut bytes = Vec::new();
         let call = self.service.answer(self.call(identity, request), CallIo { output, input: None });
         let (answer, ()) = tokio::join!(call, async {
             while let Some(piece) = pieces.recv().await {
-                if let Output::Stdout(piece) = piece {
+                if let CallOutput::Stdout(piece) = piece {
                     bytes.extend_from_slice(&piece);
                 }
             }
@@ -156,9 +156,9 @@ impl<S: Service> Shared<S> {
     }
 
     /// The tools as they are now.
-    async fn offer(&self, identity: &Identity) -> Result<Arc<Offer>> {
+    async fn offer(&self, identity: &ClientIdentity) -> Result<Arc<ToolList>> {
         let project = identity.project.as_ref();
-        let kept = self.offers.kept(project);
+        let kept = self.offers.cached(project);
         let unless = kept.as_ref().map(|offer| offer.revision.clone());
         let (listed, entries) = self.ask(identity, ListActions { unless }).await?;
         match (listed.actions, kept) {
@@ -168,8 +168,8 @@ impl<S: Service> Shared<S> {
     }
 
     /// What a call of a tool asks; none when there is no such tool.
-    async fn asked(&self, identity: &Identity, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
-        let kept = self.offers.kept(identity.project.as_ref());
+    async fn asked(&self, identity: &ClientIdentity, name: &str, arguments: &JsonObject) -> Result<Option<Ask>> {
+        let kept = self.offers.cached(identity.project.as_ref());
         if let Some(ask) = catalog::ask(&self.config, kept.as_deref(), name, arguments)? {
             return Ok(Some(ask));
         }
@@ -181,9 +181,9 @@ impl<S: Service> Shared<S> {
     /// Does what a tool asks.
     async fn perform(
         &self,
-        identity: &Identity,
+        identity: &ClientIdentity,
         ask: Ask,
-        progress: Option<&mut Progress>,
+        progress: Option<&mut ProgressReporter>,
     ) -> Result<rmcp::model::CallToolResult> {
         let ask = if progress.is_some() { call::streamed(ask) } else { ask };
         let request = self.call(identity, ask.request);
@@ -196,7 +196,7 @@ impl<S: Service> Shared<S> {
     }
 
     /// Has the host keep a text, so that it is there for whichever process the client's next call comes from.
-    async fn keep(&self, identity: &Identity, whole: Whole) {
+    async fn keep(&self, identity: &ClientIdentity, whole: FullText) {
         let (output, _unread) = mpsc::channel(1);
         let (to, from) = mpsc::channel(1);
         let call = self.call(identity, KeepText { output_id: whole.id });
@@ -208,10 +208,10 @@ impl<S: Service> Shared<S> {
     }
 
     /// Passes on what the client's user said; a no comes back as the refusal that it is.
-    async fn answer(&self, identity: &Identity, id: &str, said: Said) -> Result<()> {
+    async fn answer(&self, identity: &ClientIdentity, id: &str, said: UserAnswer) -> Result<()> {
         let authority = match said {
-            Said::Yes => Authority::Person,
-            Said::No => Authority::Declined,
+            UserAnswer::Yes => Authority::Person,
+            UserAnswer::No => Authority::Declined,
         };
         let call = Call { authority, ..self.call(identity, Approve { id: id.to_owned() }) };
         let (output, _unread) = mpsc::channel(1);
@@ -219,12 +219,12 @@ impl<S: Service> Shared<S> {
     }
 
     /// The files of all skills.
-    async fn skill_files(&self, identity: &Identity) -> Result<Vec<SkillFiles>> {
+    async fn skill_files(&self, identity: &ClientIdentity) -> Result<Vec<SkillFiles>> {
         Ok(resources::one_at_each_uri(self.ask(identity, ListSkillFiles { skill: None }).await?.0.skills))
     }
 
     /// The bytes of a skill's file.
-    async fn skill_file(&self, identity: &Identity, skill: &str, path: &str) -> Result<Vec<u8>> {
+    async fn skill_file(&self, identity: &ClientIdentity, skill: &str, path: &str) -> Result<Vec<u8>> {
         let request = ReadSkillFile { skill: skill.to_owned(), path: path.to_owned() };
         Ok(self.ask(identity, request).await?.1)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::Event;
 use tokio::time::sleep;
 
@@ -19,8 +19,8 @@ const STEP: f64 = 0.001;
 /// How much of a command's output one notification shows.
 const SHOWN: usize = 1_000;
 
-/// Who wants to know, and what was told.
-pub(super) struct Progress {
+/// Sends a call's progress to the client, no more often than is useful.
+pub(super) struct ProgressReporter {
     peer: Peer<RoleServer>,
     token: ProgressToken,
     since: Instant,
@@ -28,17 +28,17 @@ pub(super) struct Progress {
     told_at: Option<Instant>,
     output: f64,
     /// What came too soon after what was told last.
-    waits: Option<Told>,
+    waits: Option<ProgressNotice>,
 }
 
-/// One notification.
-struct Told {
+/// A progress notification.
+struct ProgressNotice {
     progress: f64,
     total: Option<f64>,
     message: String,
 }
 
-impl Progress {
+impl ProgressReporter {
     pub(super) fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
         Self { peer, token, since: Instant::now(), told: None, told_at: None, output: 0.0, waits: None }
     }
@@ -66,21 +66,22 @@ impl Progress {
     }
 
     /// Tells of an event, or of output.
-    pub(super) async fn heard(&mut self, piece: Output) {
+    pub(super) async fn heard(&mut self, piece: CallOutput) {
         match piece {
             #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
-            Output::Event(Event::Progress { done, total, message }) => {
-                self.waits = Some(Told { progress: done as f64, total: total.map(|total| total as f64), message });
+            CallOutput::Event(Event::Progress { done, total, message }) => {
+                self.waits =
+                    Some(ProgressNotice { progress: done as f64, total: total.map(|total| total as f64), message });
             }
-            Output::Stdout(bytes) | Output::Stderr(bytes) => {
+            CallOutput::Stdout(bytes) | CallOutput::Stderr(bytes) => {
                 #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
                 let more = bytes.len() as f64;
                 self.output += more;
                 let before = self.waits.take().map(|waits| waits.message).unwrap_or_default();
                 let message = last(before + &String::from_utf8_lossy(&bytes));
-                self.waits = Some(Told { progress: self.output, total: None, message });
+                self.waits = Some(ProgressNotice { progress: self.output, total: None, message });
             }
-            Output::Event(_) => return,
+            CallOutput::Event(_) => return,
         }
         if self.patience().is_zero() {
             self.tell().await;
@@ -91,7 +92,7 @@ impl Progress {
     pub(super) async fn overdue(&mut self) {
         if self.waits.is_none() {
             let message = format!("{} s so far", self.since.elapsed().as_secs());
-            self.waits = Some(Told { progress: self.next(), total: None, message });
+            self.waits = Some(ProgressNotice { progress: self.next(), total: None, message });
         }
         self.tell().await;
     }
@@ -101,9 +102,9 @@ impl Progress {
         self.told.map_or(0.0, |told| told + STEP)
     }
 
-    /// Tells what waits.
+    /// Sends the notification that waits.
     pub(super) async fn tell(&mut self) {
-        let Some(Told { progress, total, message }) = self.waits.take() else { return };
+        let Some(ProgressNotice { progress, total, message }) = self.waits.take() else { return };
         let progress = progress.max(self.next());
         (self.told, self.told_at) = (Some(progress), Some(Instant::now()));
         let mut param = ProgressNotificationParam::new(self.token.clone(), progress);

@@ -21,7 +21,7 @@ const TOOLS: [(&str, &str); 14] = [
     ("list", "`list_skills`"),
     ("inspect", "`get_skill`"),
 ];
-/// The same of flags.
+/// Flags, and the arguments of tools that stand for them.
 const ARGUMENTS: [(&str, &str); 1] = [("--shared", "`shared`")];
 
 /// The same message with tools for commands.

@@ -23,11 +23,11 @@ const MAX_BYTES: usize = 32 << 20;
 /// The tasks of all callers.
 #[derive(Default)]
 pub(super) struct Tasks {
-    all: Mutex<HashMap<String, Kept>>,
+    all: Mutex<HashMap<String, StoredTask>>,
 }
 
 /// A task, in a manager of its own: the SDK's has no way to let go of a single one.
-struct Kept {
+struct StoredTask {
     owner: Caller,
     since: Instant,
     manager: TaskManager,
@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Tasks {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, StoredTask>> {
         self.all.lock()
     }
 
@@ -70,7 +70,7 @@ impl Tasks {
         });
         let mut all = self.all();
         let_go(&mut all, caller);
-        all.insert(task.task_id.clone(), Kept { owner: caller.clone(), since: Instant::now(), manager, end });
+        all.insert(task.task_id.clone(), StoredTask { owner: caller.clone(), since: Instant::now(), manager, end });
         CreateTaskResult::new(task)
     }
 
@@ -106,7 +106,7 @@ impl Tasks {
 }
 
 /// Lets go of the caller's tasks that are old, and of those that have ended, when they are too many, the first to end.
-fn let_go(all: &mut HashMap<String, Kept>, caller: &Caller) {
+fn let_go(all: &mut HashMap<String, StoredTask>, caller: &Caller) {
     all.retain(|_, task| {
         let keep = task.owner != *caller || task.since.elapsed() < KEPT;
         if !keep {

@@ -57,7 +57,7 @@ pub(super) fn trace_to(state: Option<&Path>) -> Result<()> {
     // One that is set already is an embedder's or a test's, and stays.
     let _ = match state {
         Some(state) => builder.with_writer(Rotating::open(state)?).try_init(),
-        None => builder.with_writer(|| Plain(io::stderr())).try_init(),
+        None => builder.with_writer(|| OneLineWriter(io::stderr())).try_init(),
     };
     // Standard error is the file as it was at the start, which a rotation moves away.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
@@ -109,9 +109,9 @@ fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Writes each event as one line.
-struct Plain<W>(W);
+struct OneLineWriter<W>(W);
 
-impl<W: Write> Write for Plain<W> {
+impl<W: Write> Write for OneLineWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         self.0.write_all(&one_line(event))?;
         Ok(event.len())
@@ -128,7 +128,7 @@ impl Write for &Rotating {
         if file.metadata()?.len() >= ROTATE_AT {
             *file = open(&self.state).map_err(|error| io::Error::other(error.message))?;
         }
-        Plain(&mut *file).write(event)
+        OneLineWriter(&mut *file).write(event)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -14,7 +14,7 @@
 //! A host that leaves closes its socket first. A client that got into the socket's queue just before sees the connection
 //! close without a hello, and goes on as one that found nobody.
 
-mod door;
+mod listener;
 mod log;
 mod peer;
 mod recover;
@@ -27,10 +27,10 @@ mod service;
 mod start;
 mod state_dir;
 
-pub use door::Door;
+pub use listener::Listener;
 pub use log::LOG_FILE;
 pub use recover::recover;
-pub use remote::Remote;
+pub use remote::RemoteHost;
 pub use serve::{ServeMode, runtime, serve};
 #[cfg(feature = "http")]
 pub(crate) use server::PATIENCE;

@@ -13,14 +13,14 @@ use super::{HostProcess, connect_or_start};
 /// The most connections that wait for the next call.
 const IDLE: usize = 32;
 
-/// The host process of a state directory, started when there is none.
+/// Client of a state directory's host process, which is started when there is none.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteHost {
     wanted: HostProcess,
     idle: Mutex<Vec<Client>>,
 }
 
-impl Remote {
+impl RemoteHost {
     /// None is connected yet.
     pub fn new(wanted: HostProcess) -> Self {
         Self { wanted, idle: Mutex::default() }
@@ -39,7 +39,7 @@ impl Remote {
     }
 }
 
-impl Service for Remote {
+impl Service for RemoteHost {
     async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
         let mut client = self.client().await?;
         // Dropped with this future, which cancels the call at the other end.

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 
 use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
-use super::{Door, HostService, StateDir, log};
+use super::{HostService, Listener, StateDir, log};
 use crate::host::{Host, HostOptions};
-use crate::private;
+use crate::private_dir;
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
 const LEAVING: Duration = Duration::from_secs(30);
@@ -57,9 +57,9 @@ pub(super) enum Started {
 }
 
 /// Is the host process of `options.state_dir` until it is told to stop or has been idle. Clients come by the state
-/// directory's socket, and by `door` where there is one.
-pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<D>) -> Result<()> {
-    let up = come_up(options, mode, door).await;
+/// directory's socket, and by `extra_listener` where there is one.
+pub async fn serve<D: Listener>(options: HostOptions, mode: ServeMode, extra_listener: Option<D>) -> Result<()> {
+    let up = come_up(options, mode, extra_listener).await;
     if mode == ServeMode::Background {
         // The lock is the file's, not the descriptor's: this frees it here and for the starter, who waits for just the word
         // that follows.
@@ -77,8 +77,8 @@ pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<
             up.state.path().display(),
             std::process::id()
         );
-        if let Some(door) = &up.door {
-            said += &format!("{}\n", door.says());
+        if let Some(extra_listener) = &up.extra_listener {
+            said += &format!("{}\n", extra_listener.banner());
         }
         // Nobody may be there to read it.
         let _ = std::io::stderr().write_all(said.as_bytes());
@@ -86,20 +86,24 @@ pub async fn serve<D: Door>(options: HostOptions, mode: ServeMode, door: Option<
     up.run().await
 }
 
-/// A host that listens.
-struct Up<D> {
+/// A host that is open and listens.
+struct ListeningHost<D> {
     state: StateDir,
     // Held until the process has let go of everything else.
     _lock: Lock,
     host: Arc<Host>,
     listener: tokio::net::UnixListener,
-    door: Option<D>,
+    extra_listener: Option<D>,
     serve: ServeOptions,
     stop: watch::Sender<bool>,
 }
 
-async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Option<D>) -> Result<Up<D>> {
-    private::keep_others_from_writing();
+async fn come_up<D: Listener>(
+    options: HostOptions,
+    mode: ServeMode,
+    mut extra_listener: Option<D>,
+) -> Result<ListeningHost<D>> {
+    private_dir::keep_others_from_writing();
     let state = StateDir::create(&options.state_dir)?;
     // A background host's starter holds it on its behalf.
     let start_lock = match mode {
@@ -136,8 +140,8 @@ async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Optio
     stop_on_signals(&stop)?;
     raise_descriptors();
     // Before sandboxes of an earlier host are taken over: an address that is taken must not cost them their host.
-    if let Some(door) = &mut door {
-        door.bind().await?;
+    if let Some(extra_listener) = &mut extra_listener {
+        extra_listener.bind().await?;
     }
     let config = options.config.clone();
     let host = Host::open(options).await?;
@@ -145,12 +149,12 @@ async fn come_up<D: Door>(options: HostOptions, mode: ServeMode, mut door: Optio
     let listener = state.listen()?;
     drop(start_lock);
     let idle_timeout = (mode == ServeMode::Background).then(|| host.idle_timeout());
-    Ok(Up {
+    Ok(ListeningHost {
         state,
         _lock: lock,
         host,
         listener,
-        door,
+        extra_listener,
         serve: ServeOptions { hello, idle_timeout, stop: stopped },
         stop,
     })
@@ -166,11 +170,11 @@ fn raise_descriptors() {
     }
 }
 
-impl<D: Door> Up<D> {
+impl<D: Listener> ListeningHost<D> {
     async fn run(self) -> Result<()> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
         let stopped = self.serve.stop.clone();
-        let http = self.door.as_ref().and_then(Door::url);
+        let http = self.extra_listener.as_ref().and_then(Listener::url);
         let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop, http });
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
@@ -179,12 +183,12 @@ impl<D: Door> Up<D> {
             service.stop.send_replace(true);
             served
         };
-        let door = async {
-            if let Some(door) = self.door {
-                door.serve(Arc::clone(&service), stopped).await;
+        let extra_listener = async {
+            if let Some(extra_listener) = self.extra_listener {
+                extra_listener.serve(Arc::clone(&service), stopped).await;
             }
         };
-        let (served, ()) = tokio::join!(socket, door);
+        let (served, ()) = tokio::join!(socket, extra_listener);
         self.state.remove_socket()?;
         self.host.shutdown().await;
         tracing::info!("left");

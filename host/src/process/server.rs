@@ -18,10 +18,10 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use skillhost_api::answer::Answer;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::{Service, bug, stopped, told_to_stop};
 use skillhost_api::types::Call;
-use skillhost_api::wire::{Frame, FrameReader, FrameWriter, Hello, Kind};
+use skillhost_api::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -43,7 +43,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How soon a service that was busy is looked at again at the earliest, however short the idle timeout is.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How to serve.
+/// Options of serving the socket.
 #[derive(Debug)]
 pub struct ServeOptions {
     /// What is said to each client first.
@@ -108,12 +108,12 @@ async fn serve_connection<S: Service>(
 ) -> Result<()> {
     let known = peer::check(&stream);
     let (read, write) = stream.into_split();
-    let mut connection = Connection { reader: FrameReader::new(read), writer: FrameWriter::new(write) };
+    let mut connection = ClientConnection { reader: FrameReader::new(read), writer: FrameWriter::new(write) };
     if let Err(refused) = known {
         // It is told why, and nothing that it says is read.
         let told = async {
             connection.writer.hello(hello).await?;
-            connection.writer.send(Frame::json(Kind::Error, &refused)?).await
+            connection.writer.send(Frame::json(FrameKind::Error, &refused)?).await
         };
         let _ = timeout(PATIENCE, told).await;
         return Err(refused);
@@ -133,13 +133,13 @@ async fn serve_connection<S: Service>(
         match frame {
             None => return Ok(()),
             // Input of an earlier call that had crossed its answer.
-            Some(frame) if matches!(frame.kind, Kind::Stdin | Kind::StdinEnd) => {}
-            Some(frame) if frame.kind == Kind::Request => {
+            Some(frame) if matches!(frame.kind, FrameKind::Stdin | FrameKind::StdinEnd) => {}
+            Some(frame) if frame.kind == FrameKind::Request => {
                 let goes_on = match frame.parse::<Call>() {
                     Ok(call) => connection.call(service, call, &mut stop).await?,
                     Err(error) => {
                         let error = Error::invalid_argument(format!("the host cannot read the request: {error}"));
-                        connection.writer.send(Frame::json(Kind::Error, &error)?).await?;
+                        connection.writer.send(Frame::json(FrameKind::Error, &error)?).await?;
                         true
                     }
                 };
@@ -156,12 +156,12 @@ fn unexpected(frame: &Frame) -> Error {
     Error::invalid_argument(format!("the client sent a {:?} where none may stand", frame.kind))
 }
 
-struct Connection {
+struct ClientConnection {
     reader: FrameReader<OwnedReadHalf>,
     writer: FrameWriter<OwnedWriteHalf>,
 }
 
-impl Connection {
+impl ClientConnection {
     async fn hello(&mut self, ours: &Hello) -> Result<Option<Hello>> {
         self.writer.hello(ours).await?;
         self.reader.hello().await
@@ -201,13 +201,13 @@ impl Connection {
                 frame = self.reader.next() => match frame? {
                     // The client gave up: the call ends here, and the closing of the connection says that it has.
                     None => return Ok(false),
-                    Some(frame) if frame.kind == Kind::Stdin => match slots.pop_front() {
+                    Some(frame) if frame.kind == FrameKind::Stdin => match slots.pop_front() {
                         Some(slot) => drop(slot.send(frame.payload)),
                         // The call wants no more of it, or has ended.
                         None if input.is_none() => {}
                         None => return Err(Error::invalid_argument("the client sent input that it had no credit for")),
                     },
-                    Some(frame) if frame.kind == Kind::StdinEnd => {
+                    Some(frame) if frame.kind == FrameKind::StdinEnd => {
                         input = None;
                         slots.clear();
                     }
@@ -222,7 +222,7 @@ impl Connection {
                 slot = reserve(input.as_ref()), if input.is_some() && !self.writer.pending() => match slot {
                     Some(slot) => {
                         slots.push_back(slot);
-                        self.writer.begin(Frame::empty(Kind::Credit));
+                        self.writer.begin(Frame::empty(FrameKind::Credit));
                     }
                     None => {
                         input = None;
@@ -256,19 +256,19 @@ async fn reserve(input: Option<&mpsc::Sender<Bytes>>) -> Option<mpsc::OwnedPermi
     input?.clone().reserve_owned().await.ok()
 }
 
-fn output_frame(output: Output) -> Result<Frame> {
+fn output_frame(output: CallOutput) -> Result<Frame> {
     match output {
-        Output::Event(event) => Frame::json(Kind::Event, &event),
-        Output::Stdout(payload) => Ok(Frame { kind: Kind::Stdout, payload }),
-        Output::Stderr(payload) => Ok(Frame { kind: Kind::Stderr, payload }),
+        CallOutput::Event(event) => Frame::json(FrameKind::Event, &event),
+        CallOutput::Stdout(payload) => Ok(Frame { kind: FrameKind::Stdout, payload }),
+        CallOutput::Stderr(payload) => Ok(Frame { kind: FrameKind::Stderr, payload }),
     }
 }
 
 fn last_frame(result: Result<Answer>) -> Result<Frame> {
-    match result
-        .and_then(|answer| Frame::written(Kind::Answer, answer.json()?).map_err(|error| error.context("the answer")))
-    {
+    match result.and_then(|answer| {
+        Frame::written(FrameKind::Answer, answer.json()?).map_err(|error| error.context("the answer"))
+    }) {
         Ok(frame) => Ok(frame),
-        Err(error) => Frame::json(Kind::Error, &error),
+        Err(error) => Frame::json(FrameKind::Error, &error),
     }
 }

@@ -11,10 +11,10 @@ use skillhost_api::answer::Answer;
 use skillhost_api::caller::Caller;
 use skillhost_api::client::Client;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
 use skillhost_api::types::{Authority, Call, Doctor, Event, ExecRequest, ExecSpec, ListSkills, Request, WriteFile};
-use skillhost_api::wire::{API, Hello, Kind, MAX_JSON};
+use skillhost_api::wire::{API, FrameKind, Hello, MAX_JSON};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -125,9 +125,9 @@ async fn output_comes_in_order_and_before_the_answer() {
     let served = Served::with(|call, io| async move {
         assert_eq!(call.caller.agent, "default");
         for n in 0..100u8 {
-            io.output.send(Output::Stdout(Bytes::from(vec![n]))).await.unwrap();
+            io.output.send(CallOutput::Stdout(Bytes::from(vec![n]))).await.unwrap();
             let event = Event::Log { level: "info".into(), message: n.to_string() };
-            io.output.send(Output::Event(event)).await.unwrap();
+            io.output.send(CallOutput::Event(event)).await.unwrap();
         }
         Ok(json!({"done": true}))
     });
@@ -137,9 +137,9 @@ async fn output_comes_in_order_and_before_the_answer() {
         let answer = client.answer(&list(), CallIo { output, input: None }).await.unwrap().value().unwrap();
         assert_eq!(answer, json!({"done": true}));
         for n in 0..100u8 {
-            assert!(matches!(pieces.try_recv(), Ok(Output::Stdout(bytes)) if *bytes == [n]));
+            assert!(matches!(pieces.try_recv(), Ok(CallOutput::Stdout(bytes)) if *bytes == [n]));
             let event = pieces.try_recv();
-            assert!(matches!(event, Ok(Output::Event(Event::Log { message, .. })) if message == n.to_string()));
+            assert!(matches!(event, Ok(CallOutput::Event(Event::Log { message, .. })) if message == n.to_string()));
         }
         assert!(pieces.try_recv().is_err());
     }
@@ -158,7 +158,7 @@ async fn input_and_output_cross_whole_in_both_directions_at_once() {
         let mut count = 0;
         while let Some(piece) = io.input.as_mut().unwrap().recv().await {
             count += piece.len();
-            io.output.send(Output::Stdout(piece)).await.unwrap();
+            io.output.send(CallOutput::Stdout(piece)).await.unwrap();
         }
         Ok(json!(count))
     });
@@ -176,7 +176,7 @@ async fn input_and_output_cross_whole_in_both_directions_at_once() {
     });
     let received = tokio::spawn(async move {
         let mut received = Vec::new();
-        while let Some(Output::Stdout(piece)) = back.recv().await {
+        while let Some(CallOutput::Stdout(piece)) = back.recv().await {
             received.extend_from_slice(&piece);
         }
         received
@@ -240,7 +240,7 @@ async fn a_slow_reader_holds_the_call_and_loses_nothing() {
                 for _ in 0..100 {
                     tokio::task::yield_now().await;
                 }
-                let piece = Output::Stdout(Bytes::from(vec![n as u8; 100_000]));
+                let piece = CallOutput::Stdout(Bytes::from(vec![n as u8; 100_000]));
                 if io.output.capacity() == 0 {
                     full.notify_one();
                 }
@@ -259,7 +259,7 @@ async fn a_slow_reader_holds_the_call_and_loses_nothing() {
     for n in 0..PIECES {
         let mut bytes = 0;
         while bytes < 100_000 {
-            let Some(Output::Stdout(piece)) = pieces.recv().await else { panic!("the output ended early") };
+            let Some(CallOutput::Stdout(piece)) = pieces.recv().await else { panic!("the output ended early") };
             assert!(piece.iter().all(|byte| *byte == n as u8));
             bytes += piece.len();
         }
@@ -425,7 +425,7 @@ async fn a_request_that_cannot_be_read_is_an_error_with_its_place() {
     let mut reader = skillhost_api::wire::FrameReader::new(stream);
     reader.hello().await.unwrap();
     let frame = reader.next().await.unwrap().unwrap();
-    assert_eq!(frame.kind, Kind::Error);
+    assert_eq!(frame.kind, FrameKind::Error);
     let error: Error = frame.parse().unwrap();
     assert_eq!(error.kind, ErrorKind::InvalidArgument);
     assert!(error.message.contains("conquer"), "{error}");

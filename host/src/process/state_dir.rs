@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use skillhost_api::error::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::private;
+use crate::private_dir;
 
 const SOCKET: &str = "skillhost.sock";
 const HOST_LOCK: &str = "host.lock";
@@ -63,7 +63,7 @@ impl StateDir {
             Err(error) => return Err(Error::from(std::io::Error::from(error)).context(what())),
         };
         let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
-        private::check(path, &stat).map_err(|error| error.context("the state directory"))?;
+        private_dir::check(path, &stat).map_err(|error| error.context("the state directory"))?;
         Ok(Some(Self { path: path.to_path_buf(), fd }))
     }
 
@@ -73,13 +73,13 @@ impl StateDir {
     }
 
     /// A path to `name` in it that stays true when the directory is moved, and is short.
-    fn beneath(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
 
     /// Connects to its socket; `None` when nobody listens.
     pub async fn connect(&self) -> Result<Option<UnixStream>> {
-        match UnixStream::connect(self.beneath(SOCKET)).await {
+        match UnixStream::connect(self.path_of(SOCKET)).await {
             Ok(stream) => Ok(Some(stream)),
             Err(error)
                 if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) =>
@@ -96,7 +96,7 @@ impl StateDir {
     /// Listens on its socket. Only for who holds the host lock: what is left of an earlier one is removed.
     pub fn listen(&self) -> Result<UnixListener> {
         self.remove_socket()?;
-        let path = self.beneath(SOCKET);
+        let path = self.path_of(SOCKET);
         let listen = || {
             let listener = UnixListener::bind(&path)?;
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
@@ -109,7 +109,7 @@ impl StateDir {
 
     /// Takes the socket away, so that nobody connects any more.
     pub fn remove_socket(&self) -> Result<()> {
-        match std::fs::remove_file(self.beneath(SOCKET)) {
+        match std::fs::remove_file(self.path_of(SOCKET)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
@@ -128,7 +128,7 @@ impl StateDir {
     /// The process id that the holder of the host lock wrote into it, for messages.
     pub fn host_lock_holder(&self) -> Option<i32> {
         let mut text = String::new();
-        File::open(self.beneath(HOST_LOCK)).ok()?.take(32).read_to_string(&mut text).ok()?;
+        File::open(self.path_of(HOST_LOCK)).ok()?.take(32).read_to_string(&mut text).ok()?;
         text.trim().parse().ok()
     }
 

@@ -13,10 +13,10 @@ use futures_util::future::join_all;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 
-use super::backend::{Found, Transport};
-use super::life::{Engine, Inner, forget};
-use super::link::{Link, Listener};
-use super::place::Place;
+use super::backend::{FoundSandbox, Transport};
+use super::life::{Inner, SandboxBackend, forget};
+use super::link::{Link, SupervisorListener};
+use super::sandbox_dir::SandboxDir;
 use super::spec::SandboxInfo;
 
 /// For a supervisor to come back; it tries several times a second.
@@ -24,11 +24,11 @@ const COME_BACK: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Whether an earlier host left anything that this backend made, or that has no readable maker.
-    pub fn has_records(&self, engine: &Engine) -> Result<bool> {
+    pub fn has_records(&self, engine: &SandboxBackend) -> Result<bool> {
         Ok(!self.records(engine)?.is_empty())
     }
 
-    fn records(&self, engine: &Engine) -> Result<Vec<(Place, Result<SandboxInfo>)>> {
+    fn records(&self, engine: &SandboxBackend) -> Result<Vec<(SandboxDir, Result<SandboxInfo>)>> {
         let first = self.engines.first().is_some_and(|first| std::ptr::eq(first, engine));
         let made = |record: &Result<SandboxInfo>| match record {
             Ok(info) => info.backend == engine.backend.name(),
@@ -39,7 +39,7 @@ impl Inner {
 
     /// Adopts what can be adopted, and removes the rest. Done once; when the engine does not answer it is left for the
     /// next time.
-    pub async fn find_again(self: &Arc<Self>, engine: &Engine) -> Result<()> {
+    pub async fn find_again(self: &Arc<Self>, engine: &SandboxBackend) -> Result<()> {
         let find = || async {
             let found = engine.backend.list(&self.deployment).await?;
             let places = self.records(engine)?.into_iter();
@@ -58,7 +58,12 @@ impl Inner {
         engine.found_again.get_or_try_init(find).await.copied()
     }
 
-    async fn adopt(self: &Arc<Self>, engine: &Engine, found: Found, record: Option<(Place, Result<SandboxInfo>)>) {
+    async fn adopt(
+        self: &Arc<Self>,
+        engine: &SandboxBackend,
+        found: FoundSandbox,
+        record: Option<(SandboxDir, Result<SandboxInfo>)>,
+    ) {
         let (place, why) = match record {
             None => (None, Error::not_found("it has no record")),
             Some((place, Err(error))) => (Some(place), error),
@@ -78,7 +83,13 @@ impl Inner {
         place.iter().for_each(forget);
     }
 
-    async fn join(&self, engine: &Engine, place: &Place, found: &Found, info: &SandboxInfo) -> Result<Link> {
+    async fn join(
+        &self,
+        engine: &SandboxBackend,
+        place: &SandboxDir,
+        found: &FoundSandbox,
+        info: &SandboxInfo,
+    ) -> Result<Link> {
         let ended = || Error::sandbox_died("it has ended");
         if info.engine_id != found.engine_id || !found.running || info.expires_at_ms <= now_ms() {
             return Err(ended());
@@ -87,7 +98,7 @@ impl Inner {
             // The engine's id is what it is known by; how it is confined was seen when it was launched.
             return self.bridge(&*engine.backend, info, COME_BACK).await;
         }
-        let listener = Listener::bind(&place.control())?;
+        let listener = SupervisorListener::bind(&place.control())?;
         let init_pid = engine.backend.init_pid(&found.engine_id).await?.ok_or_else(ended)?;
         let link = self.connect(listener, init_pid, info, COME_BACK).await?;
         engine.backend.verify(init_pid)?;

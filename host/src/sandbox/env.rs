@@ -19,7 +19,7 @@ use skillhost_api::error::Result;
 
 use super::command::check_env;
 use super::link::{DEFAULT_HOME, User};
-use super::members::Slot;
+use super::members::MemberSlot;
 use super::spec::SandboxInfo;
 
 /// An agent's user in a sandbox, and what is that agent's own of its commands' environment.
@@ -48,7 +48,7 @@ impl SandboxInfo {
         if self.shared {
             env.extend(["HOME", "TMPDIR"].map(|name| (name.to_owned(), home.clone())));
         }
-        if slot == Slot::OWNER {
+        if slot == MemberSlot::OWNER {
             env.extend(self.env.clone());
         }
         Some(Account { user, home, env })

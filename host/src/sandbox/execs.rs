@@ -8,22 +8,22 @@ use super::link::ExecControl;
 
 /// The commands under way in one sandbox.
 #[derive(Debug, Default)]
-pub(super) struct Execs(Mutex<Table>);
+pub(super) struct Execs(Mutex<ExecTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct ExecTable {
     last: u64,
     running: BTreeMap<u64, (String, ExecControl)>,
 }
 
 impl Execs {
     /// Counts a command for as long as what this gives is there.
-    pub fn enter(self: &Arc<Self>, agent: &str, control: ExecControl) -> UnderWay {
+    pub fn enter(self: &Arc<Self>, agent: &str, control: ExecControl) -> ExecInFlight {
         let mut table = self.lock();
         table.last += 1;
         let number = table.last;
         table.running.insert(number, (agent.to_owned(), control));
-        UnderWay { execs: Arc::clone(self), number }
+        ExecInFlight { execs: Arc::clone(self), number }
     }
 
     pub fn count(&self) -> usize {
@@ -35,19 +35,19 @@ impl Execs {
         self.lock().running.values().filter(|(whose, _)| whose == agent).for_each(|(_, control)| control.kill());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ExecTable> {
         self.0.lock()
     }
 }
 
-/// A command under way.
+/// A command that runs, until this is dropped.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct ExecInFlight {
     execs: Arc<Execs>,
     number: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for ExecInFlight {
     fn drop(&mut self) {
         self.execs.lock().running.remove(&self.number);
     }

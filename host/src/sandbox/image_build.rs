@@ -24,8 +24,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// What is said while an image is on its way.
-pub type Progress<'a> = &'a mut (dyn FnMut(&str) + Send);
+/// Takes lines about the progress of providing an image.
+pub type ProgressSink<'a> = &'a mut (dyn FnMut(&str) + Send);
 
 /// How to build an image where no registry has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ pub async fn ensure(
     docker: &Docker,
     reference: &str,
     recipe: Option<&DebianRecipe>,
-    progress: Progress<'_>,
+    progress: ProgressSink<'_>,
 ) -> Result<Provided> {
     if is_present(docker, reference).await? {
         return Ok(Provided::Present);
@@ -116,7 +116,7 @@ pub async fn ensure(
 }
 
 /// Builds `recipe` and imports it into the engine as `reference`.
-pub async fn build(docker: &Docker, recipe: &DebianRecipe, reference: &str, progress: Progress<'_>) -> Result<()> {
+pub async fn build(docker: &Docker, recipe: &DebianRecipe, reference: &str, progress: ProgressSink<'_>) -> Result<()> {
     recipe.check()?;
     let mmdebstrap = find_mmdebstrap(progress).await?;
     let directory = tempfile::Builder::new().prefix("skillhost-image-").tempdir()?;
@@ -153,7 +153,7 @@ fn names_registry(reference: &str) -> bool {
 }
 
 /// Pulls `reference`; gives up when the registry falls silent.
-async fn pull(docker: &Docker, reference: &str, progress: Progress<'_>) -> Result<()> {
+async fn pull(docker: &Docker, reference: &str, progress: ProgressSink<'_>) -> Result<()> {
     progress("asking its registry");
     // Without a tag the engine would pull every tag there is.
     let tag = if has_tag(reference) { "" } else { "latest" };
@@ -305,7 +305,7 @@ fn reaching(dump: &str) -> Vec<String> {
 }
 
 /// Finds mmdebstrap, or installs it where that is ours to do.
-async fn find_mmdebstrap(progress: Progress<'_>) -> Result<PathBuf> {
+async fn find_mmdebstrap(progress: ProgressSink<'_>) -> Result<PathBuf> {
     if let Some(found) = on_path("mmdebstrap") {
         return Ok(found);
     }
@@ -347,7 +347,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
 const TAIL: usize = 12;
 
 /// Runs `command` to a good end within `deadline`; passes its announcements on, and says its last lines when it fails.
-async fn run(mut command: Command, deadline: Duration, progress: Progress<'_>) -> Result<()> {
+async fn run(mut command: Command, deadline: Duration, progress: ProgressSink<'_>) -> Result<()> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child =

@@ -16,14 +16,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use super::Held;
-use super::backend::{Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, Running, Transport, confined_inside};
+use super::ReservationGuard;
+use super::backend::{
+    Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, RunningSandbox, Transport, confined_inside,
+};
 use super::images::Role;
-use super::life::{Engine, Inner, Live, forget};
-use super::link::{HelloConfig, Link, Listener, Part};
-use super::members::Identity;
+use super::life::{Inner, LiveSandbox, SandboxBackend, forget};
+use super::link::{ByteRange, HelloConfig, Link, SupervisorListener};
 use super::members::Members;
-use super::place::Place;
+use super::members::SandboxUser;
+use super::sandbox_dir::SandboxDir;
 use super::spec::{LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
 use super::workspace::MODE;
 use crate::watched::watched;
@@ -34,12 +36,12 @@ const CONNECT: Duration = Duration::from_secs(15);
 const MAX_STATUS: u64 = 64 * 1024;
 
 /// A launch that is done and not yet taken: when its caller has left, the sandbox goes too.
-pub(super) struct Untaken {
+pub(super) struct PendingLaunch {
     inner: Arc<Inner>,
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveSandbox>>,
 }
 
-impl Drop for Untaken {
+impl Drop for PendingLaunch {
     fn drop(&mut self) {
         if let Some(live) = self.live.take() {
             drop(self.inner.stop(&live));
@@ -47,20 +49,20 @@ impl Drop for Untaken {
     }
 }
 
-/// The backend for a launch.
-pub(super) struct Chosen<'a> {
-    pub engine: &'a Engine,
+/// The backend that was selected for a launch.
+pub(super) struct SelectedBackend<'a> {
+    pub engine: &'a SandboxBackend,
     pub image: ImageId,
     pub route: Route,
     /// Which better ones it was not, and why.
     pub passed_over: Vec<String>,
 }
 
-/// Whoever asked for a launch, for as long as they wait.
-pub(super) type Caller = oneshot::Sender<Result<Untaken>>;
+/// Where the result of a launch is sent, for as long as somebody waits for it.
+pub(super) type LaunchReply = oneshot::Sender<Result<PendingLaunch>>;
 
-fn still_wanted(caller: Option<&Caller>) -> Result<()> {
-    if caller.is_some_and(Caller::is_closed) {
+fn still_wanted(caller: Option<&LaunchReply>) -> Result<()> {
+    if caller.is_some_and(LaunchReply::is_closed) {
         Err(Error::cancelled("the caller left during the launch"))
     } else {
         Ok(())
@@ -69,13 +71,13 @@ fn still_wanted(caller: Option<&Caller>) -> Result<()> {
 
 impl Inner {
     /// Launches a sandbox of `role` and keeps `held` for it.
-    pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: Held) -> Result<SandboxInfo> {
+    pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: ReservationGuard) -> Result<SandboxInfo> {
         let (give, take) = oneshot::channel();
         let inner = Arc::clone(self);
         self.runtime.spawn(async move {
             let outcome = inner.make(spec, &role, held, &give).await;
-            let outcome = outcome.map(|live| Untaken { inner, live: Some(live) });
-            // Not taken: `Untaken` sees to it.
+            let outcome = outcome.map(|live| PendingLaunch { inner, live: Some(live) });
+            // Not taken: `PendingLaunch` sees to it.
             let _ = give.send(outcome);
         });
         let mut launched =
@@ -86,8 +88,14 @@ impl Inner {
         }
     }
 
-    async fn make(self: &Arc<Self>, spec: LaunchSpec, role: &Role, held: Held, caller: &Caller) -> Result<Arc<Live>> {
-        let Chosen { engine, image, route, passed_over } = self.choose(role).await?;
+    async fn make(
+        self: &Arc<Self>,
+        spec: LaunchSpec,
+        role: &Role,
+        held: ReservationGuard,
+        caller: &LaunchReply,
+    ) -> Result<Arc<LiveSandbox>> {
+        let SelectedBackend { engine, image, route, passed_over } = self.choose(role).await?;
         match self.take_warm(&spec, role, engine.backend.name(), &image) {
             Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
             Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
@@ -113,7 +121,7 @@ impl Inner {
     }
 
     /// The first backend that has the role's image.
-    pub(super) async fn choose(self: &Arc<Self>, role: &Role) -> Result<Chosen<'_>> {
+    pub(super) async fn choose(self: &Arc<Self>, role: &Role) -> Result<SelectedBackend<'_>> {
         let mut passed_over: Vec<String> = Vec::new();
         for (index, engine) in self.engines.iter().enumerate() {
             let last = index + 1 == self.engines.len();
@@ -124,7 +132,7 @@ impl Inner {
                 Ok::<_, Error>((image, route))
             };
             match has.await {
-                Ok((image, route)) => return Ok(Chosen { engine, image, route, passed_over }),
+                Ok((image, route)) => return Ok(SelectedBackend { engine, image, route, passed_over }),
                 // The image is not the one that is pinned: another backend is no way round that.
                 Err(error) if error.kind == ErrorKind::Denied => return Err(error),
                 Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),
@@ -146,7 +154,7 @@ impl Inner {
         role: &Role,
         backend: &str,
         image: ImageId,
-        place: &Place,
+        place: &SandboxDir,
         workspace: Workspace,
         transport: Transport,
     ) -> SandboxInfo {
@@ -185,7 +193,7 @@ impl Inner {
     }
 
     /// What the engine is to build for a sandbox.
-    pub(super) fn build_from(&self, info: &SandboxInfo, place: &Place) -> SandboxSpec {
+    pub(super) fn build_from(&self, info: &SandboxInfo, place: &SandboxDir) -> SandboxSpec {
         SandboxSpec {
             id: info.id.clone(),
             name: info.name.clone(),
@@ -220,7 +228,7 @@ impl Inner {
     }
 
     /// Starts a sandbox whose container is gone, from what is known of it.
-    pub(super) async fn start_again(&self, info: SandboxInfo, place: &Place) -> Result<(SandboxInfo, Link)> {
+    pub(super) async fn start_again(&self, info: SandboxInfo, place: &SandboxDir) -> Result<(SandboxInfo, Link)> {
         let info = SandboxInfo { started_at_ms: now_ms(), ..info };
         self.start(self.maker(&info)?, &self.build_from(&info, place), info, place, None).await
     }
@@ -231,16 +239,17 @@ impl Inner {
         backend: &dyn Backend,
         built: &SandboxSpec,
         mut info: SandboxInfo,
-        place: &Place,
-        caller: Option<&Caller>,
+        place: &SandboxDir,
+        caller: Option<&LaunchReply>,
     ) -> Result<(SandboxInfo, Link)> {
         // Before the container is there, so that its supervisor finds somebody at once.
         let listener = match built.transport {
-            Transport::Socket => Some(Listener::bind(&built.control)?),
+            Transport::Socket => Some(SupervisorListener::bind(&built.control)?),
             Transport::Bridge => None,
         };
         still_wanted(caller)?;
-        let Running { engine_id, init_pid, own_kernel, isolation, bare, home, notes } = backend.launch(built).await?;
+        let RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare, home, notes } =
+            backend.launch(built).await?;
         let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
         info.notes.extend(news);
         info = SandboxInfo { engine_id, isolation, bare, home, ..info };
@@ -289,7 +298,7 @@ impl Inner {
     /// Waits for the supervisor to connect; gives up as soon as its process has ended.
     pub(super) async fn connect(
         &self,
-        listener: Listener,
+        listener: SupervisorListener,
         init_pid: i32,
         info: &SandboxInfo,
         patience: Duration,
@@ -344,13 +353,13 @@ impl Inner {
 /// Whether the workspace belongs to the commands' user: a volume that was just made does not.
 async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
     let workspace = link.stat(info.identity.user(), WORKSPACE).await?;
-    let Identity { uid, gid } = info.identity;
+    let SandboxUser { uid, gid } = info.identity;
     Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
 }
 
 /// Looks how a sandbox is confined that this machine's kernel does not know.
 async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
-    let mut file = link.read_file(info.identity.user(), "/proc/1/status", Part::whole(Some(MAX_STATUS))).await?;
+    let mut file = link.read_file(info.identity.user(), "/proc/1/status", ByteRange::whole(Some(MAX_STATUS))).await?;
     let mut status = Vec::new();
     while let Some(bytes) = file.next().await? {
         status.extend_from_slice(&bytes);

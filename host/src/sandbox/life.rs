@@ -18,13 +18,13 @@ use tokio::task::{AbortHandle, JoinHandle};
 use super::backend::Backend;
 use super::execs::Execs;
 use super::link::{ByeReason, CloseReason, Link};
-use super::members::Identity;
 use super::members::Members;
-use super::place::{Place, Places};
+use super::members::SandboxUser;
 use super::pool::Pool;
+use super::sandbox_dir::{SandboxDir, SandboxDirs};
 use super::spec::SandboxInfo;
 use super::workspace::Workspaces;
-use super::{Config, Ended, Held, State};
+use super::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState};
 
 /// For a container to go by itself once its supervisor has said goodbye.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -37,53 +37,53 @@ const REMEMBERED: usize = 256;
 
 /// What all clones of `Sandboxes` share.
 pub(super) struct Inner {
-    pub config: Config,
+    pub config: SandboxSettings,
     /// Best first.
-    pub engines: Vec<Engine>,
+    pub engines: Vec<SandboxBackend>,
     pub workspaces: Workspaces,
-    pub identity: Identity,
-    pub places: Places,
+    pub identity: SandboxUser,
+    pub places: SandboxDirs,
     pub pool: Pool,
     pub deployment: String,
-    table: Mutex<Table>,
+    table: Mutex<SandboxTable>,
     /// Where tasks run that outlive a call, whatever runtime that call came from (and while it is being dropped).
     pub runtime: Handle,
 }
 
 /// A backend, and whether its sandboxes of an earlier host were looked for.
-pub(super) struct Engine {
+pub(super) struct SandboxBackend {
     pub backend: Box<dyn Backend>,
     pub found_again: OnceCell<()>,
 }
 
 #[derive(Default)]
-struct Table {
-    live: BTreeMap<String, Arc<Live>>,
-    ended: VecDeque<Ended>,
-    watchers: Vec<mpsc::UnboundedSender<Ended>>,
+struct SandboxTable {
+    live: BTreeMap<String, Arc<LiveSandbox>>,
+    ended: VecDeque<EndedSandbox>,
+    watchers: Vec<mpsc::UnboundedSender<EndedSandbox>>,
 }
 
-/// A sandbox that runs.
-pub(super) struct Live {
+/// A sandbox that runs, with its link and what is held for it.
+pub(super) struct LiveSandbox {
     /// All of it but who is attached, which changes.
     info: SandboxInfo,
     members: Mutex<Members>,
     pub link: Link,
     /// What runs in it, and for which agent.
     pub execs: Arc<Execs>,
-    place: Place,
+    place: SandboxDir,
     /// Held by who stops it, starts it again or changes who is attached; it passes on to the one that takes its place.
     turn: Arc<tokio::sync::Mutex<()>>,
-    held: Mutex<Vec<Held>>,
-    ended: OnceCell<Ended>,
+    held: Mutex<Vec<ReservationGuard>>,
+    ended: OnceCell<EndedSandbox>,
     /// Set once, right after the making.
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<EndWatcher>>,
 }
 
 /// The task that waits for a sandbox's end; it goes when nobody knows the sandbox any more.
-struct Watch(AbortHandle);
+struct EndWatcher(AbortHandle);
 
-impl Drop for Watch {
+impl Drop for EndWatcher {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -91,12 +91,13 @@ impl Drop for Watch {
 
 impl Inner {
     /// Must be called on the runtime that the sandboxes are to live on.
-    pub fn new(config: Config, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
-        let identity = Identity::of_host();
-        let places = Places::open(&config.state_dir)?;
+    pub fn new(config: SandboxSettings, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
+        let identity = SandboxUser::of_host();
+        let places = SandboxDirs::open(&config.state_dir)?;
         let workspaces = Workspaces::open(&config.state_dir, identity)?;
         let deployment = places.deployment()?;
-        let engines = backends.into_iter().map(|backend| Engine { backend, found_again: OnceCell::new() }).collect();
+        let engines =
+            backends.into_iter().map(|backend| SandboxBackend { backend, found_again: OnceCell::new() }).collect();
         let (table, runtime) = (Mutex::default(), Handle::current());
         let pool = Pool::default();
         Ok(Self { config, engines, workspaces, identity, places, pool, deployment, table, runtime })
@@ -104,7 +105,7 @@ impl Inner {
 
     /// What made a sandbox.
     pub(super) fn maker(&self, info: &SandboxInfo) -> Result<&dyn Backend> {
-        let made = |engine: &&Engine| engine.backend.name() == info.backend;
+        let made = |engine: &&SandboxBackend| engine.backend.name() == info.backend;
         self.engines.iter().find(made).map(|engine| &*engine.backend).ok_or_else(|| {
             Error::unavailable(format!("the sandbox {} was made by the backend {}", info.id, info.backend))
         })
@@ -115,23 +116,23 @@ impl Inner {
         self.maker(info)?.remove(&info.engine_id, grace).await
     }
 
-    pub fn live(&self, id: &str) -> Option<Arc<Live>> {
+    pub fn live(&self, id: &str) -> Option<Arc<LiveSandbox>> {
         self.table.lock().live.get(id).cloned()
     }
 
-    pub fn all(&self) -> Vec<Arc<Live>> {
+    pub fn all(&self) -> Vec<Arc<LiveSandbox>> {
         self.table.lock().live.values().cloned().collect()
     }
 
-    pub fn state(&self, id: &str) -> Option<State> {
+    pub fn state(&self, id: &str) -> Option<SandboxState> {
         let table = self.table.lock();
         match table.live.get(id) {
-            Some(live) => Some(State::Running(live.info())),
-            None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(State::Ended),
+            Some(live) => Some(SandboxState::Running(live.info())),
+            None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(SandboxState::Ended),
         }
     }
 
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Ended> {
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<EndedSandbox> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.table.lock().watchers.push(sender);
         receiver
@@ -141,12 +142,12 @@ impl Inner {
     pub fn keep(
         self: &Arc<Self>,
         info: SandboxInfo,
-        place: Place,
+        place: SandboxDir,
         link: Link,
-        held: Vec<Held>,
+        held: Vec<ReservationGuard>,
         turn: Arc<tokio::sync::Mutex<()>>,
-    ) -> Arc<Live> {
-        let live = Arc::new(Live {
+    ) -> Arc<LiveSandbox> {
+        let live = Arc::new(LiveSandbox {
             members: Mutex::new(info.members.clone()),
             info,
             link,
@@ -170,12 +171,12 @@ impl Inner {
                 drop(inner.end(live, cause));
             }
         });
-        *live.watch.lock() = Some(Watch(watch.abort_handle()));
+        *live.watch.lock() = Some(EndWatcher(watch.abort_handle()));
         live
     }
 
     /// Asks the supervisor to end everything, and ends it for it when it does not answer.
-    pub fn stop(self: &Arc<Self>, live: &Arc<Live>) -> JoinHandle<Ended> {
+    pub fn stop(self: &Arc<Self>, live: &Arc<LiveSandbox>) -> JoinHandle<EndedSandbox> {
         let (inner, asked) = (Arc::clone(self), Arc::clone(live));
         self.runtime.spawn(async move {
             let _turn = asked.turn().await;
@@ -188,7 +189,7 @@ impl Inner {
 
     /// Ends what runs in it and starts it again under its id, with its quota, its workspace, its members and what is left
     /// of its wall time.
-    pub fn restart(self: &Arc<Self>, live: &Arc<Live>) -> JoinHandle<Result<()>> {
+    pub fn restart(self: &Arc<Self>, live: &Arc<LiveSandbox>) -> JoinHandle<Result<()>> {
         let (inner, asked) = (Arc::clone(self), Arc::clone(live));
         self.runtime.spawn(async move {
             let _turn = asked.turn().await;
@@ -198,7 +199,7 @@ impl Inner {
                 mine.store(true, Ordering::Relaxed);
                 let last_word = live.link.shutdown().await;
                 inner.take_away(&live.info, last_word.as_ref()).await;
-                Ended { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() }
+                EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() }
             };
             let ended = live.ended.get_or_init(end).await.clone();
             if !mine.load(Ordering::Relaxed) {
@@ -219,17 +220,17 @@ impl Inner {
         })
     }
 
-    fn end(self: &Arc<Self>, live: Arc<Live>, cause: CloseReason) -> JoinHandle<Ended> {
+    fn end(self: &Arc<Self>, live: Arc<LiveSandbox>, cause: CloseReason) -> JoinHandle<EndedSandbox> {
         let inner = Arc::clone(self);
         self.runtime.spawn(async move { inner.finish(&live, Some(cause)).await })
     }
 
     /// The one end. The first cause is kept; whoever comes later waits for it to be done. No last word is that of a
     /// supervisor that was told to stop and did not answer.
-    async fn finish(&self, live: &Arc<Live>, last_word: Option<CloseReason>) -> Ended {
+    async fn finish(&self, live: &Arc<LiveSandbox>, last_word: Option<CloseReason>) -> EndedSandbox {
         let end = || async {
             self.take_away(&live.info, last_word.as_ref()).await;
-            let ended = Ended { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() };
+            let ended = EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() };
             self.bury(live, ended.clone());
             ended
         };
@@ -251,7 +252,7 @@ impl Inner {
     }
 
     /// Lets go of all that there was of a sandbox whose container is gone.
-    fn bury(&self, live: &Live, ended: Ended) {
+    fn bury(&self, live: &LiveSandbox, ended: EndedSandbox) {
         forget(&live.place);
         // Out of the lock first: what is let go is somebody else's code.
         let held = std::mem::take(&mut *live.held.lock());
@@ -266,8 +267,8 @@ impl Inner {
     }
 }
 
-impl Live {
-    pub fn hold(&self, held: Held) {
+impl LiveSandbox {
+    pub fn hold(&self, held: ReservationGuard) {
         self.held.lock().push(held);
     }
 
@@ -293,7 +294,7 @@ impl Live {
     }
 }
 
-pub(super) fn forget(place: &Place) {
+pub(super) fn forget(place: &SandboxDir) {
     if let Err(error) = place.remove() {
         tracing::warn!("a sandbox's place is left behind: {error}");
     }

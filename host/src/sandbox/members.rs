@@ -18,21 +18,21 @@ const ALONE_UMASK: u32 = 0o022;
 
 /// The user that a sandbox's commands run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct SandboxUser {
     /// User id, never 0.
     pub uid: u32,
     /// Group id, never 0.
     pub gid: u32,
 }
 
-impl Identity {
+impl SandboxUser {
     /// The user that commands run as where they share the sandbox with nobody.
     pub(super) fn user(self) -> User {
         User { uid: self.uid, gid: self.gid, groups: Vec::new(), umask: ALONE_UMASK }
     }
 }
 
-impl Identity {
+impl SandboxUser {
     /// The identity that stands for root, which no command ever runs as.
     const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
 
@@ -65,9 +65,9 @@ struct Member {
     attached: bool,
 }
 
-/// One agent's place in a sandbox.
+/// The number of an agent among a sandbox's members, which decides its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot(usize);
+pub struct MemberSlot(usize);
 
 impl Members {
     /// Attaches an agent. Whether it was not attached yet.
@@ -91,9 +91,9 @@ impl Members {
     }
 
     /// The place of an agent that is attached.
-    pub fn slot(&self, agent: &str) -> Option<Slot> {
+    pub fn slot(&self, agent: &str) -> Option<MemberSlot> {
         let at = self.0.iter().position(|member| member.agent == agent && member.attached)?;
-        Some(Slot(at + 1))
+        Some(MemberSlot(at + 1))
     }
 
     /// Those that are attached.
@@ -102,17 +102,17 @@ impl Members {
     }
 }
 
-impl Slot {
-    /// The owner's.
+impl MemberSlot {
+    /// The slot of the sandbox's owner.
     pub const OWNER: Self = Self(0);
 
-    /// All that there are.
+    /// All slots.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..MAX_AGENTS).map(Self)
     }
 
     /// Its user, in a sandbox of this identity.
-    pub fn user(self, identity: Identity) -> User {
+    pub fn user(self, identity: SandboxUser) -> User {
         let own = FIRST + u32::try_from(self.0).unwrap_or_default();
         let uid = if self == Self::OWNER { identity.uid } else { own };
         // The workspace's group comes second, so that what is made elsewhere is not the workspace's.
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn users_and_groups_are_each_agents_own() {
-        let identity = Identity { uid: 1000, gid: 100 };
-        let users: Vec<_> = Slot::all().map(|slot| slot.user(identity)).collect();
+        let identity = SandboxUser { uid: 1000, gid: 100 };
+        let users: Vec<_> = MemberSlot::all().map(|slot| slot.user(identity)).collect();
         let uids: HashSet<_> = users.iter().map(|user| user.uid).collect();
         let gids: HashSet<_> = users.iter().map(|user| user.gid).collect();
         assert_eq!((uids.len(), gids.len()), (MAX_AGENTS, MAX_AGENTS));

@@ -25,8 +25,8 @@ mod launch;
 mod life;
 pub mod link;
 pub mod members;
-mod place;
 pub mod pool;
+mod sandbox_dir;
 pub mod spec;
 pub mod supervisor;
 pub mod workspace;
@@ -43,17 +43,18 @@ use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use backend::docker::{Docker, EngineConfig};
-use backend::local::{Local, LocalConfig};
+use backend::docker::{DockerBackend, EngineConfig};
+use backend::local::{LocalBackend, LocalSettings};
 use backend::{Backend, Probe};
 use command::check_command;
 use env::Account;
-use execs::UnderWay;
+use execs::ExecInFlight;
 use files::Copied;
 use images::{Registry, Role, Roles};
-use life::{Inner, Live};
+use life::{Inner, LiveSandbox};
 use link::{
-    ByeReason, CloseReason, Exec, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, Found, Part, Session,
+    ByeReason, ByteRange, CloseReason, Exec, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,
+    ShellSession,
 };
 use pool::PoolConfig;
 use skillhost_api::caller::Caller;
@@ -65,7 +66,7 @@ use spec::{LaunchSpec, SandboxInfo};
 
 /// How sandboxes are made and kept here.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct SandboxSettings {
     /// The state directory; its lock is held by who opens this.
     pub state_dir: PathBuf,
     /// The roles.
@@ -75,7 +76,7 @@ pub struct Config {
     /// The container engine.
     pub engine: EngineConfig,
     /// Local sandboxes.
-    pub local: LocalConfig,
+    pub local: LocalSettings,
     /// How long a sandbox outlives a host that has gone.
     pub lease: Duration,
     /// How long a sandbox lives with no exec; absent is for ever.
@@ -84,7 +85,7 @@ pub struct Config {
     pub pool: PoolConfig,
 }
 
-impl Config {
+impl SandboxSettings {
     /// The defaults for `state_dir`: the built-in roles, the first backend that works, a lease of 30 seconds.
     pub fn new(state_dir: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self {
@@ -92,7 +93,7 @@ impl Config {
             roles: Registry::shipped()?.into(),
             backend: BackendChoice::Auto,
             engine: EngineConfig::default(),
-            local: LocalConfig::default(),
+            local: LocalSettings::default(),
             lease: Duration::from_secs(30),
             idle: None,
             pool: PoolConfig::default(),
@@ -102,16 +103,16 @@ impl Config {
 
 /// What the host knows of an id.
 #[derive(Debug, Clone, PartialEq)]
-pub enum State {
+pub enum SandboxState {
     /// It runs.
     Running(SandboxInfo),
     /// It has ended.
-    Ended(Ended),
+    Ended(EndedSandbox),
 }
 
 /// A sandbox that has ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct EndedSandbox {
     /// What it was.
     pub info: SandboxInfo,
     /// Why it ended.
@@ -120,7 +121,7 @@ pub struct Ended {
     pub at_ms: u64,
 }
 
-impl Ended {
+impl EndedSandbox {
     /// Why it ended, in words that follow "the sandbox has ended:".
     pub fn reason(&self) -> String {
         match &self.cause {
@@ -143,7 +144,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    fn from(ended: &Ended, before: bool) -> Self {
+    fn from(ended: &EndedSandbox, before: bool) -> Self {
         if !before && ended.cause == CloseReason::Bye(ByeReason::Shutdown) {
             return Self { already_gone: false, message: String::new() };
         }
@@ -152,7 +153,7 @@ impl Stopped {
 }
 
 /// What stays reserved for as long as a sandbox is there; dropped when it is gone.
-pub type Held = Box<dyn Any + Send + Sync>;
+pub type ReservationGuard = Box<dyn Any + Send + Sync>;
 
 /// The sandboxes of one state directory. Cheap to clone; when the last clone is dropped, those that run are left to
 /// their lease.
@@ -164,7 +165,7 @@ pub struct Sandboxes {
 impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
-    pub async fn open(config: Config) -> Result<Self> {
+    pub async fn open(config: SandboxSettings) -> Result<Self> {
         if config.backend != BackendChoice::Docker
             && let Err(error) = config.local.shown(&config.state_dir)
             && error.kind == ErrorKind::Denied
@@ -172,8 +173,8 @@ impl Sandboxes {
             // What is not there yet is only for who launches.
             return Err(error);
         }
-        let docker = || Box::new(Docker::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
-        let local = || Box::new(Local::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
+        let docker = || Box::new(DockerBackend::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
+        let local = || Box::new(LocalBackend::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
         let backends = match config.backend {
             BackendChoice::Auto => vec![docker(), local()],
             BackendChoice::Docker => vec![docker()],
@@ -183,7 +184,7 @@ impl Sandboxes {
     }
 
     /// The same with backends of the caller's choice, best first, whatever the configuration says.
-    pub async fn open_with(config: Config, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
+    pub async fn open_with(config: SandboxSettings, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
         let inner = Arc::new(Inner::new(config, backends)?);
         for engine in &inner.engines {
             // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
@@ -275,20 +276,20 @@ impl Sandboxes {
 
     /// Launches one. `held` is kept until it is gone, and dropped at once when the launch fails. Dropping this future
     /// ends what it has begun.
-    pub async fn launch(&self, spec: LaunchSpec, held: Held) -> Result<SandboxInfo> {
+    pub async fn launch(&self, spec: LaunchSpec, held: ReservationGuard) -> Result<SandboxInfo> {
         spec.check()?;
         let role = self.roles().require(&spec.role)?.clone();
         self.inner.launch(spec, role, held).await
     }
 
     /// Keeps `held` until the sandbox is gone: for one that was found again when this was opened.
-    pub fn hold(&self, id: &str, held: Held) -> Result<()> {
+    pub fn hold(&self, id: &str, held: ReservationGuard) -> Result<()> {
         self.live(id)?.hold(held);
         Ok(())
     }
 
     /// What is known of it. `None`: no such id, or one that ended long ago.
-    pub fn state(&self, id: &str) -> Option<State> {
+    pub fn state(&self, id: &str) -> Option<SandboxState> {
         self.inner.state(id)
     }
 
@@ -343,7 +344,7 @@ impl Sandboxes {
 
     /// Starts a command for an agent. What the command cannot do (a missing program) comes as an event.
     pub fn exec(&self, id: &str, agent: &str, spec: ExecSpec) -> Result<SandboxExec> {
-        let Desk { live, info, account } = self.desk(id, agent)?;
+        let AgentView { live, info, account } = self.agent_view(id, agent)?;
         let cwd = Some(info.working_directory(spec.cwd.as_deref()));
         let env = account.env_with(spec.env)?;
         check_command(&spec.command, &env)?;
@@ -352,24 +353,24 @@ impl Sandboxes {
         let exec = live.link.exec(ExecStart { home, ..spec.by(user) })?;
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
-        self.desk(id, agent)?;
+        self.agent_view(id, agent)?;
         Ok(SandboxExec { exec, _under_way: under_way })
     }
 
     /// Starts a persistent shell for an agent.
     pub fn session(&self, id: &str, agent: &str) -> Result<SandboxSession> {
-        let Desk { live, info, account: Account { user, home, env } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, home, env } } = self.agent_view(id, agent)?;
         let spec = ExecSpec { cwd: Some(info.working_directory(None)), env, ..ExecSpec::default() };
         let session = live.link.session(ExecStart { home, ..spec.by(user) })?;
         let under_way = live.execs.enter(agent, session.control());
         // Detached meanwhile: then it was not seen among what had to end.
-        self.desk(id, agent)?;
+        self.agent_view(id, agent)?;
         Ok(SandboxSession { session, _under_way: under_way })
     }
 
     /// Reads a part of a file, or all of it, as the agent's user.
-    pub async fn read_file(&self, id: &str, agent: &str, path: &str, part: Part) -> Result<FileRead> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+    pub async fn read_file(&self, id: &str, agent: &str, path: &str, part: ByteRange) -> Result<FileRead> {
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.read_file(user, &info.path_inside(path), part).await
     }
 
@@ -381,43 +382,43 @@ impl Sandboxes {
         path: &str,
         content: impl AsyncRead + Unpin,
     ) -> Result<FileDone> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.write_file(user, &info.path_inside(path), info.new_file_mode(), content).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
     pub async fn copy_out(&self, id: &str, agent: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         files::copy_out(&live.link, user, &info.path_inside(from), host, to).await
     }
 
     /// Says what is at a path, as the agent's user sees it.
     pub async fn stat(&self, id: &str, agent: &str, path: &str) -> Result<FileStat> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.stat(user, &info.path_inside(path)).await
     }
 
     /// What is in a directory, as the agent's user sees it: at most `max` entries; the other answer's `files` counts all.
-    pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<Found>, FileDone)> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+    pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<ListedFile>, FileDone)> {
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.list(user, &info.path_inside(path), max).await
     }
 
     /// Removes a file as the agent's user; a directory that is not empty only with `recursive`.
     pub async fn remove_file(&self, id: &str, agent: &str, path: &str, recursive: bool) -> Result<FileDone> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.remove(user, &info.path_inside(path), recursive).await
     }
 
     /// Watches a file, or what is in a directory, as the agent's user may.
     pub async fn watch_files(&self, id: &str, agent: &str, path: &str) -> Result<FileWatch> {
-        let Desk { live, info, account: Account { user, .. } } = self.desk(id, agent)?;
+        let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         live.link.watch(user, &info.path_inside(path)).await
     }
 
@@ -435,7 +436,7 @@ impl Sandboxes {
     /// already is fine, an unknown id is `not-found`. Goes on when this future is dropped.
     pub async fn stop(&self, id: &str) -> Result<Stopped> {
         let live = match self.state(id) {
-            Some(State::Ended(ended)) => return Ok(Stopped::from(&ended, true)),
+            Some(SandboxState::Ended(ended)) => return Ok(Stopped::from(&ended, true)),
             _ => self.live(id)?,
         };
         let ended = self.inner.stop(&live).await.map_err(|error| Error::other(format!("stopping {id}: {error}")))?;
@@ -443,7 +444,7 @@ impl Sandboxes {
     }
 
     /// Tells of every sandbox that ends from now on, whatever the cause.
-    pub fn ended(&self) -> UnboundedReceiver<Ended> {
+    pub fn ended(&self) -> UnboundedReceiver<EndedSandbox> {
         self.inner.subscribe()
     }
 
@@ -458,7 +459,7 @@ impl Sandboxes {
         join_all(self.inner.all().iter().map(|live| self.inner.stop(live))).await;
     }
 
-    fn desk(&self, id: &str, agent: &str) -> Result<Desk> {
+    fn agent_view(&self, id: &str, agent: &str) -> Result<AgentView> {
         let live = self.live(id)?;
         let info = live.info();
         let account = info.account(agent).ok_or_else(|| {
@@ -467,15 +468,15 @@ impl Sandboxes {
                 info.owner.agent
             ))
         })?;
-        Ok(Desk { live, info, account })
+        Ok(AgentView { live, info, account })
     }
 
-    fn live(&self, id: &str) -> Result<Arc<Live>> {
+    fn live(&self, id: &str) -> Result<Arc<LiveSandbox>> {
         if let Some(live) = self.inner.live(id) {
             return Ok(live);
         }
         match self.state(id) {
-            Some(State::Ended(ended)) => {
+            Some(SandboxState::Ended(ended)) => {
                 Err(Error::sandbox_died(format!("the sandbox {id} has ended: {}", ended.reason())))
             }
             _ => Err(Error::not_found(format!(
@@ -487,8 +488,8 @@ impl Sandboxes {
 }
 
 /// An agent's place in a sandbox.
-struct Desk {
-    live: Arc<Live>,
+struct AgentView {
+    live: Arc<LiveSandbox>,
     info: SandboxInfo,
     account: Account,
 }
@@ -496,7 +497,7 @@ struct Desk {
 /// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
 pub struct SandboxExec {
     exec: Exec,
-    _under_way: UnderWay,
+    _under_way: ExecInFlight,
 }
 
 impl Deref for SandboxExec {
@@ -513,22 +514,22 @@ impl DerefMut for SandboxExec {
     }
 }
 
-/// A persistent shell; dropping it ends it with all of its processes. Dereferences to [`Session`].
+/// A persistent shell; dropping it ends it with all of its processes. Dereferences to [`ShellSession`].
 pub struct SandboxSession {
-    session: Session,
-    _under_way: UnderWay,
+    session: ShellSession,
+    _under_way: ExecInFlight,
 }
 
 impl Deref for SandboxSession {
-    type Target = Session;
+    type Target = ShellSession;
 
-    fn deref(&self) -> &Session {
+    fn deref(&self) -> &ShellSession {
         &self.session
     }
 }
 
 impl DerefMut for SandboxSession {
-    fn deref_mut(&mut self) -> &mut Session {
+    fn deref_mut(&mut self) -> &mut ShellSession {
         &mut self.session
     }
 }

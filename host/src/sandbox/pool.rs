@@ -23,10 +23,10 @@ use tokio::time::timeout;
 
 use super::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
 use super::images::Role;
-use super::launch::Chosen;
+use super::launch::SelectedBackend;
 use super::life::{Inner, forget};
 use super::link::Link;
-use super::place::Place;
+use super::sandbox_dir::SandboxDir;
 use super::spec::{LaunchSpec, SandboxInfo, Workspace};
 
 /// Between attempts to make one where that has failed.
@@ -42,7 +42,7 @@ const LABEL: &str = "skillhost.pool";
 /// How many are kept ready.
 #[derive(Debug, Clone, Default)]
 pub struct PoolConfig {
-    /// By role.
+    /// The number of sandboxes kept ready, by role.
     pub sizes: BTreeMap<String, usize>,
     /// Processes of each; a launch that asks for another number is an ordinary one.
     pub pids: u32,
@@ -51,21 +51,21 @@ pub struct PoolConfig {
 /// Those that are ready.
 #[derive(Default)]
 pub(super) struct Pool {
-    ready: Mutex<HashMap<String, VecDeque<Warm>>>,
+    ready: Mutex<HashMap<String, VecDeque<PooledSandbox>>>,
     taken: Arc<Notify>,
     ending: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One that is ready.
-pub(super) struct Warm {
+/// A sandbox that was launched in advance.
+pub(super) struct PooledSandbox {
     info: SandboxInfo,
-    place: Place,
+    place: SandboxDir,
     link: Link,
 }
 
 impl Pool {
-    fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Warm>>> {
+    fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<PooledSandbox>>> {
         self.ready.lock()
     }
 
@@ -100,11 +100,11 @@ impl Inner {
             }
         };
         futures_util::future::join_all(tasks.into_iter().map(ended)).await;
-        let all: Vec<Warm> = std::mem::take(&mut *self.pool.ready()).into_values().flatten().collect();
+        let all: Vec<PooledSandbox> = std::mem::take(&mut *self.pool.ready()).into_values().flatten().collect();
         futures_util::future::join_all(all.into_iter().map(|warm| self.discard(warm))).await;
     }
 
-    async fn discard(&self, Warm { info, place, link }: Warm) {
+    async fn discard(&self, PooledSandbox { info, place, link }: PooledSandbox) {
         link.shutdown().await;
         if let Err(error) = self.remove(&info, Duration::from_secs(1)).await {
             tracing::warn!("the container of {} is left until its lease is over: {error}", info.id);
@@ -115,10 +115,10 @@ impl Inner {
         forget(&place);
     }
 
-    /// Makes one.
-    async fn prepare(self: &Arc<Self>, role: &str) -> Result<Warm> {
+    /// Launches a sandbox for the pool.
+    async fn prepare(self: &Arc<Self>, role: &str) -> Result<PooledSandbox> {
         let role = self.config.roles.roles().require(role)?.clone();
-        let Chosen { engine, image, route, passed_over } = self.choose(&role).await?;
+        let SelectedBackend { engine, image, route, passed_over } = self.choose(&role).await?;
         if !route.shares_files {
             return Err(Error::unavailable(
                 "the engine does not see this machine's files, so a workspace cannot be given to a container that runs",
@@ -139,7 +139,7 @@ impl Inner {
             started.inspect_err(|_| self.workspaces.discard_spare(&workspace))
         };
         match made.await {
-            Ok((info, link)) => Ok(Warm { info, place, link }),
+            Ok((info, link)) => Ok(PooledSandbox { info, place, link }),
             Err(error) => {
                 forget(&place);
                 Err(error)
@@ -154,7 +154,7 @@ impl Inner {
         role: &Role,
         backend: &str,
         image: &ImageId,
-    ) -> Option<Result<(SandboxInfo, Place, Link)>> {
+    ) -> Option<Result<(SandboxInfo, SandboxDir, Link)>> {
         let fits = |info: &SandboxInfo| {
             (info.backend.as_str(), info.image.as_str(), info.runtime.as_deref())
                 == (backend, image.0.as_str(), role.runtime.as_deref())
@@ -184,7 +184,11 @@ impl Inner {
     }
 
     /// Makes a warm one the session's. `Ok(None)` when the session got a workspace meanwhile.
-    fn give(self: &Arc<Self>, warm: Warm, spec: &LaunchSpec) -> Result<Option<(SandboxInfo, Place, Link)>> {
+    fn give(
+        self: &Arc<Self>,
+        warm: PooledSandbox,
+        spec: &LaunchSpec,
+    ) -> Result<Option<(SandboxInfo, SandboxDir, Link)>> {
         let adopted = match warm.info.workspace.directory() {
             Some(spare) => self.workspaces.adopt(spare, &spec.owner),
             None => Ok(None),
@@ -211,7 +215,7 @@ impl Inner {
         let given = warm.place.write(&info).and_then(|()| warm.link.configure(self.hello(&info)));
         if let Err(error) = given {
             let (inner, place, link) = (Arc::clone(self), warm.place, warm.link);
-            self.runtime.spawn(async move { inner.discard(Warm { info, place, link }).await });
+            self.runtime.spawn(async move { inner.discard(PooledSandbox { info, place, link }).await });
             return Err(error);
         }
         Ok(Some((info, warm.place, warm.link)))

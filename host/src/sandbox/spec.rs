@@ -15,7 +15,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Network, SandboxSummary};
 
 use super::command::check_env;
-use super::members::{Identity, Members, Slot};
+use super::members::{MemberSlot, Members, SandboxUser};
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
 const MAX_CPUS: f64 = 1024.0;
@@ -31,11 +31,11 @@ const MAX_WALL_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What a sandbox is asked to be. Grants and quotas have been checked by who asks.
 #[derive(Debug, Clone)]
 pub struct LaunchSpec {
-    /// Whose it will be.
+    /// The caller that will own it.
     pub owner: Caller,
     /// The role that it is made from.
     pub role: String,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
     /// Memory; no swap is added to it.
     pub memory_mib: u64,
@@ -171,7 +171,7 @@ pub struct SandboxSpec {
     pub image: ImageId,
     /// The engine's runtime; absent is the engine's default.
     pub runtime: Option<String>,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
     /// Memory; no swap is added to it.
     pub memory_mib: u64,
@@ -182,7 +182,7 @@ pub struct SandboxSpec {
     /// Whether other agents are to use it too, each as a user of their own.
     pub shared: bool,
     /// Whom the owner's commands run as, and whose group the workspace has.
-    pub identity: Identity,
+    pub identity: SandboxUser,
     /// Labels, `skillhost.…`.
     pub labels: BTreeMap<String, String>,
     /// The session's workspace: `/workspace` inside.
@@ -216,16 +216,16 @@ pub struct SandboxInfo {
     /// What a person should know of it: a limit that the engine cannot enforce here; empty when all is well.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Whose it is.
+    /// The caller that launched it.
     pub owner: Caller,
     /// Whether other agents of the session may attach.
     pub shared: bool,
-    /// Those that have.
+    /// The agents that have attached.
     #[serde(default)]
     pub members: Members,
-    /// Cores.
+    /// The limit of processors, in cores.
     pub cpus: f64,
-    /// Memory.
+    /// The limit of its memory, in MiB.
     pub memory_mib: u64,
     /// Processes and threads of the workload.
     pub pids: u32,
@@ -237,7 +237,7 @@ pub struct SandboxInfo {
     #[serde(default)]
     pub invocation: Option<String>,
     /// Whom the owner's commands run as.
-    pub identity: Identity,
+    pub identity: SandboxUser,
     /// The session's workspace.
     pub workspace: Workspace,
     /// How its supervisor is reached.
@@ -296,8 +296,8 @@ impl SandboxInfo {
     }
 
     /// The place in it of an agent of its session: the owner's, or one that is attached.
-    pub(super) fn slot(&self, agent: &str) -> Option<Slot> {
-        if agent == self.owner.agent { Some(Slot::OWNER) } else { self.members.slot(agent) }
+    pub(super) fn slot(&self, agent: &str) -> Option<MemberSlot> {
+        if agent == self.owner.agent { Some(MemberSlot::OWNER) } else { self.members.slot(agent) }
     }
 
     /// Whether the caller may use it: its owner, or an agent of the session that is attached.
@@ -360,7 +360,7 @@ impl SandboxInfo {
             network: spec.network,
             env: spec.env,
             invocation: None,
-            identity: Identity { uid: 1000, gid: 1000 },
+            identity: SandboxUser { uid: 1000, gid: 1000 },
             workspace: Workspace::Directory("/w".into()),
             transport: Transport::default(),
             warm: false,

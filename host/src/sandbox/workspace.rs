@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
-use super::members::Identity;
+use super::members::SandboxUser;
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// Closed to all but the host's user.
 pub(super) const PRIVATE: u32 = 0o700;
@@ -41,14 +41,14 @@ struct Note<'a> {
 #[derive(Debug, Clone)]
 pub struct Workspaces {
     root: PathBuf,
-    identity: Identity,
+    identity: SandboxUser,
 }
 
 impl Workspaces {
     /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours.
-    pub fn open(state_dir: &Path, identity: Identity) -> Result<Self> {
+    pub fn open(state_dir: &Path, identity: SandboxUser) -> Result<Self> {
         let root = state_dir.join("workspaces");
-        private::directory(&root)?;
+        private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let workspaces = Self { root, identity };
         workspaces.forget_spares();
@@ -120,7 +120,7 @@ impl Workspaces {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::open(path, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&dir)?;
-        let Identity { uid, gid } = self.identity;
+        let SandboxUser { uid, gid } = self.identity;
         if (stat.st_uid, stat.st_gid) != (uid, gid) {
             rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_workspace_is_its_users_alone_and_is_made_good_when_it_is_not() {
         let state = tempfile::tempdir().unwrap();
-        let identity = Identity::of_host();
+        let identity = SandboxUser::of_host();
         let workspaces = Workspaces::open(state.path(), identity).unwrap();
         let path = workspaces.ensure(&Caller::default()).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn sessions_never_meet_whatever_they_are_called() {
         let state = tempfile::tempdir().unwrap();
-        let workspaces = Workspaces::open(state.path(), Identity::of_host()).unwrap();
+        let workspaces = Workspaces::open(state.path(), SandboxUser::of_host()).unwrap();
         let names = [("a", "b"), ("a/b", ""), ("", "a/b"), ("a/", "b"), ("a", "../a"), ("..", ".."), ("A", "b")];
         let mut paths: Vec<_> = names.iter().map(|(t, s)| workspaces.path(&caller(t, s))).collect();
         paths.iter().for_each(|path| assert_eq!(path.parent(), Some(workspaces.root.as_path())));
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_link_in_a_workspaces_place_is_refused() {
         let (state, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let workspaces = Workspaces::open(state.path(), Identity::of_host()).unwrap();
+        let workspaces = Workspaces::open(state.path(), SandboxUser::of_host()).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), workspaces.path(&Caller::default())).unwrap();
         assert!(workspaces.ensure(&Caller::default()).is_err());
     }

@@ -15,12 +15,12 @@ use sha2::{Digest, Sha256};
 use skillhost_api::error::Result;
 use skillhost_api::units::hex;
 
-use super::apart;
 use super::component::{Component, FileKey, check_pin, file_key};
+use super::describe_process;
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
-use crate::private::Private;
-use crate::stamp::Stamp;
+use crate::private_dir::PrivateDir;
+use crate::stamp::FileStamp;
 
 /// Changes with the layout of [`Descriptor`] and with what its schemas are made to say, so that none of another layout is read.
 const LAYOUT: &str = "2";
@@ -37,7 +37,7 @@ pub trait DescriptorCache: Send + Sync {
     fn descriptor(&self, digest: &str) -> Option<Descriptor>;
     /// Keeps a descriptor, and which file's component it describes.
     fn keep(&self, file: Option<&FileKey>, descriptor: &Descriptor);
-    /// Describes a component that is not known yet. See [`super::apart`] for what that can cost the one who does it.
+    /// Describes a component that is not known yet. See [`super::describe_process`] for what that can cost the one who does it.
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         describe(component)
     }
@@ -48,7 +48,7 @@ pub trait DescriptorCache: Send + Sync {
 pub fn descriptor_of(
     dir: &Path,
     manifest: &Manifest,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     cache: &dyn DescriptorCache,
 ) -> Result<Descriptor> {
     let known = stamp.map(|stamp| FileKey { path: dir.join(&manifest.skill.component), stamp });
@@ -72,7 +72,7 @@ pub fn descriptor_of(
 /// A directory of descriptors.
 #[derive(Debug, Clone)]
 pub struct DirCache {
-    dir: Arc<Private>,
+    dir: Arc<PrivateDir>,
     /// The program that describes components in a process of its own.
     program: Option<PathBuf>,
 }
@@ -80,10 +80,10 @@ pub struct DirCache {
 impl DirCache {
     /// Opens `dir`, and makes it when it is not there. It must be this user's alone.
     pub fn open(dir: &Path) -> Result<Self> {
-        Private::open(dir).map(Self::new)
+        PrivateDir::open(dir).map(Self::new)
     }
 
-    pub(crate) fn new(dir: Private) -> Self {
+    pub(crate) fn new(dir: PrivateDir) -> Self {
         Self { dir: Arc::new(dir), program: None }
     }
 
@@ -96,7 +96,7 @@ impl DirCache {
     /// Forgets what is known of files: each component is read anew when it is next asked for. What is known of a digest
     /// stays, for that cannot change.
     pub fn forget_files(&self) {
-        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.path_of("")) else { return };
         for entry in entries.flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(FILE_ENTRY.as_bytes()) {
                 let _ = fs::remove_file(entry.path());
@@ -124,28 +124,28 @@ impl DirCache {
 
     fn read(&self, name: &str) -> Option<Descriptor> {
         let mut text = Vec::new();
-        self.dir.read(name).ok()??.take(apart::MAX_ANSWER).read_to_end(&mut text).ok()?;
+        self.dir.read(name).ok()??.take(describe_process::MAX_ANSWER).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     /// A failure only costs the time to describe the component again.
     fn write(&self, name: &str, descriptor: &Descriptor) -> io::Result<()> {
-        let mut temp = tempfile::NamedTempFile::new_in(self.dir.beneath(""))?;
+        let mut temp = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;
         temp.write_all(&serde_json::to_vec(descriptor)?)?;
-        temp.persist(self.dir.beneath(name))?;
+        temp.persist(self.dir.path_of(name))?;
         Ok(())
     }
 
     fn link(&self, name: &str, file: &str) -> io::Result<()> {
-        let file = self.dir.beneath(file);
+        let file = self.dir.path_of(file);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => fs::hard_link(self.dir.beneath(name), file),
+            _ => fs::hard_link(self.dir.path_of(name), file),
         }
     }
 
     fn prune(&self) {
-        let Ok(entries) = fs::read_dir(self.dir.beneath("")) else { return };
+        let Ok(entries) = fs::read_dir(self.dir.path_of("")) else { return };
         let entries: Vec<_> = entries.flatten().collect();
         if entries.len() <= MAX_FILES {
             return;
@@ -185,7 +185,7 @@ impl DescriptorCache for DirCache {
 
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         match &self.program {
-            Some(program) => apart::describe(program, component),
+            Some(program) => describe_process::describe(program, component),
             None => describe(component),
         }
     }
@@ -205,7 +205,7 @@ mod tests {
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
         };
-        let stamp = Stamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
+        let stamp = FileStamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
         (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)
     }
 
@@ -222,7 +222,7 @@ mod tests {
     fn what_is_damaged_is_as_if_it_were_not_there_and_is_replaced() {
         let (_temp, cache, file, descriptor) = example();
         cache.keep(Some(&file), &descriptor);
-        fs::write(cache.dir.beneath(DirCache::file_entry(&file)), "{").unwrap();
+        fs::write(cache.dir.path_of(DirCache::file_entry(&file)), "{").unwrap();
         assert_eq!((cache.of_file(&file), cache.descriptor(&descriptor.digest)), (None, None));
         cache.keep(Some(&file), &descriptor);
         assert_eq!(cache.of_file(&file).as_ref(), Some(&descriptor));

@@ -1,7 +1,7 @@
 //! A component's bytes.
 //!
 //! Read once: what is hashed, pinned, described, compiled and run are the same bytes. Read beneath the skill's
-//! directory (see [`crate::beneath`]).
+//! directory (see [`crate::rooted`]).
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,13 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::units::hex;
 
 use super::manifest::Manifest;
-use crate::beneath::{open_beneath, open_dir, read_beneath};
-use crate::stamp::Stamp;
+use crate::rooted::{open_beneath, open_dir, read_beneath};
+use crate::stamp::FileStamp;
 
 /// The most bytes of a component.
 pub const MAX_COMPONENT: u64 = 128 * 1024 * 1024;
 
-/// A component, read.
+/// A component that was read.
 #[derive(Debug, Clone)]
 pub struct Component {
     /// Its bytes.
@@ -28,10 +28,10 @@ pub struct Component {
 /// A file, and what tells whether it has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// Where it is.
+    /// The path of the component's file.
     pub path: PathBuf,
     /// What tells whether it has changed.
-    pub stamp: Stamp,
+    pub stamp: FileStamp,
 }
 
 impl Component {
@@ -63,7 +63,7 @@ pub fn check_pin(manifest: &Manifest, digest: &str) -> Result<()> {
 pub fn file_key(dir: &Path, manifest: &Manifest) -> Result<Option<FileKey>> {
     let relative = &manifest.skill.component;
     let file = open_beneath(&open_dir(dir)?, relative).map_err(|error| missing(dir, relative, error))?;
-    let stamp = Stamp::of(file)?;
+    let stamp = FileStamp::of(file)?;
     Ok(stamp.is_settled().then(|| FileKey { path: dir.join(relative), stamp }))
 }
 

@@ -21,8 +21,8 @@ use super::docs::{Docs, Owners, clean, split_params};
 use super::features;
 use super::manifest::Actions;
 use super::schema;
-use super::ty::{MAX_NODES, Param, Ty};
-use super::wit::Reader;
+use super::ty::{ActionParam, MAX_NODES, Ty};
+use super::wit::TypeReader;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;
@@ -51,7 +51,7 @@ pub struct Action {
     /// Where the component exports it.
     pub export: ExportPath,
     /// Its parameters, in order.
-    pub params: Vec<Param>,
+    pub params: Vec<ActionParam>,
     /// What it returns. A `result` at the top is told apart when it is lifted: its `ok` is the result, its `err` the
     /// skill's own failure.
     pub result: Option<Ty>,
@@ -106,7 +106,7 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     let mut budget = MAX_NODES;
     for (export, name) in exports.iter().zip(names(&exports)) {
         let given = budget.min(MAX_ACTION_NODES);
-        let mut reader = Reader { resolve: &resolve, owners: &owners, docs: &docs, budget: given };
+        let mut reader = TypeReader { resolve: &resolve, owners: &owners, docs: &docs, budget: given };
         match action(&mut reader, export, &name) {
             Ok(action) => {
                 budget -= given - reader.budget;
@@ -249,7 +249,7 @@ fn names(exports: &[Export<'_>]) -> Vec<String> {
     exports.iter().zip(&all).map(|(export, forms)| pick(export, forms)).collect()
 }
 
-fn action(reader: &mut Reader<'_>, export: &Export<'_>, name: &str) -> std::result::Result<Action, String> {
+fn action(reader: &mut TypeReader<'_>, export: &Export<'_>, name: &str) -> std::result::Result<Action, String> {
     let function = export.function;
     reader.check_kind(function)?;
     let comment = reader.docs.get(export.owner, &format!("func:{}", function.name)).map(str::to_owned);
@@ -259,7 +259,7 @@ fn action(reader: &mut Reader<'_>, export: &Export<'_>, name: &str) -> std::resu
     let mut params = Vec::new();
     for param in &function.params {
         let docs = described.remove(&param.name).unwrap_or_default();
-        params.push(Param { name: param.name.clone(), docs, ty: reader.ty(&param.ty, 0)? });
+        params.push(ActionParam { name: param.name.clone(), docs, ty: reader.ty(&param.ty, 0)? });
     }
     let result = function.result.as_ref().map(|ty| reader.ty(ty, 0)).transpose()?;
     Ok(Action {
@@ -274,7 +274,7 @@ fn action(reader: &mut Reader<'_>, export: &Export<'_>, name: &str) -> std::resu
     })
 }
 
-fn signature(name: &str, params: &[Param], result: Option<&Ty>) -> String {
+fn signature(name: &str, params: &[ActionParam], result: Option<&Ty>) -> String {
     let params: Vec<_> = params.iter().map(|param| format!("{}: {}", param.name, param.ty)).collect();
     let result = result.map(|ty| format!(" -> {ty}")).unwrap_or_default();
     format!("{name}: func({}){result}", params.join(", "))

@@ -22,10 +22,10 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::cache::DescriptorCache;
 use super::descriptor::Descriptor;
-use super::loaded::{Known, Loaded, Shelf};
+use super::loaded::{CachedSkill, Loaded, SkillCache};
 use super::manifest;
 use super::name::{SkillName, check_part};
-use crate::beneath::open_dir;
+use crate::rooted::open_dir;
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
 /// cannot use up what the user's own skills need.
@@ -34,9 +34,9 @@ pub const MAX_DIRS: usize = 2_000;
 /// Skills that one thread looks at before another is asked to help.
 pub const MIN_SHARE: usize = 16;
 
-/// Where a skill comes from.
+/// The kind of root that a skill was found in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub enum SkillSource {
     /// The project that the caller works in. Its skills run only when the user trusts the project.
     Project,
     /// The user's own.
@@ -45,7 +45,7 @@ pub enum Source {
     System,
 }
 
-impl Source {
+impl SkillSource {
     /// Its name: `project`, `user` or `system`.
     pub fn name(self) -> &'static str {
         match self {
@@ -58,37 +58,37 @@ impl Source {
 
 /// A directory of skills. Plugins stand in the directory `plugins` beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root {
+pub struct SkillRoot {
     /// The directory.
     pub dir: PathBuf,
-    /// Whose it is.
-    pub source: Source,
+    /// Whether it is the project's, the user's or the system's.
+    pub source: SkillSource,
 }
 
 /// The directories of skills, highest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Roots(pub Vec<Root>);
+pub struct Roots(pub Vec<SkillRoot>);
 
 impl Roots {
     /// The project's roots, the user's, and the system's. `home` and `data_home` are `$HOME` and `$XDG_DATA_HOME` of the
     /// user.
     pub fn standard(project: Option<&Path>, home: Option<&Path>, data_home: Option<&Path>) -> Self {
         let mut roots = Vec::new();
-        let mut push = |dir: PathBuf, source| roots.push(Root { dir, source });
+        let mut push = |dir: PathBuf, source| roots.push(SkillRoot { dir, source });
         if let Some(project) = project {
             for dir in ["skills", ".skillhost/skills", ".agents/skills"] {
-                push(project.join(dir), Source::Project);
+                push(project.join(dir), SkillSource::Project);
             }
         }
         let data_home = data_home.filter(|dir| dir.is_absolute()).map(Path::to_owned);
         if let Some(data) = data_home.or_else(|| home.map(|home| home.join(".local/share"))) {
-            push(data.join("skillhost/skills"), Source::User);
+            push(data.join("skillhost/skills"), SkillSource::User);
         }
         if let Some(home) = home {
-            push(home.join(".agents/skills"), Source::User);
+            push(home.join(".agents/skills"), SkillSource::User);
         }
         for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills"] {
-            push(dir.into(), Source::System);
+            push(dir.into(), SkillSource::System);
         }
         Self(roots)
     }
@@ -100,11 +100,11 @@ impl Roots {
     }
 }
 
-/// What was found.
+/// The skills that were found.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
     /// By name, `plugin/skill` for a plugin's.
-    pub skills: BTreeMap<String, Entry>,
+    pub skills: BTreeMap<String, CatalogEntry>,
     /// Names that two roots claim, and what lost.
     pub collisions: Vec<String>,
     /// What else is wrong: a root that cannot be read, a scan that was cut short.
@@ -113,11 +113,11 @@ pub struct Catalog {
 
 /// A skill that was found, whether it can be used or not.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// Its name, `plugin/skill` for a plugin's.
     pub name: String,
     /// Where it comes from. Whether that is trusted is the caller's to say.
-    pub source: Source,
+    pub source: SkillSource,
     /// Its directory.
     pub dir: PathBuf,
     /// What its files say, or why they cannot be used.
@@ -126,7 +126,7 @@ pub struct Entry {
     known: Option<Result<Arc<Descriptor>>>,
 }
 
-impl Entry {
+impl CatalogEntry {
     /// The descriptor: only what the manifest exposes, and only when it asks for all that the component imports.
     pub fn describe(&self, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
         let loaded = self.loaded.as_ref().map_err(Clone::clone)?;
@@ -148,26 +148,31 @@ impl Entry {
 }
 
 impl Catalog {
-    /// Looks through the roots. What `shelf` holds of a skill is used when its files have not changed, and what is read is
+    /// Looks through the roots. What `skill_cache` holds of a skill is used when its files have not changed, and what is read is
     /// put there.
-    pub fn discover(roots: &Roots, shelf: &Shelf) -> Self {
-        let mut scan =
-            Scan { shelf, catalog: Self::default(), seen: BTreeSet::new(), plugins: BTreeMap::new(), looked_at: 0 };
+    pub fn discover(roots: &Roots, skill_cache: &SkillCache) -> Self {
+        let mut scan = Scan {
+            skill_cache,
+            catalog: Self::default(),
+            seen: BTreeSet::new(),
+            plugins: BTreeMap::new(),
+            looked_at: 0,
+        };
         for root in &roots.0 {
             scan.root(root);
         }
         scan.catalog
     }
 
-    /// The skill called `name`, when its owner is on the shelf and described, and nothing of it has changed: some questions to
+    /// The skill called `name`, when its owner is in the cache and described, and nothing of it has changed: some questions to
     /// the file system, and nothing is read. None tells nothing.
-    pub fn recall(roots: &Roots, name: &SkillName, shelf: &Shelf) -> Option<Entry> {
+    pub fn recall(roots: &Roots, name: &SkillName, skill_cache: &SkillCache) -> Option<CatalogEntry> {
         if name.plugin.is_some() {
             return None;
         }
         for root in &roots.0 {
             let dir = root.dir.join(&name.skill);
-            let Some(Known { loaded, described }) = shelf.get(&dir, CWD, &dir) else {
+            let Some(CachedSkill { loaded, described }) = skill_cache.get(&dir, CWD, &dir) else {
                 let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
                 match is_there.err()?.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => continue,
@@ -175,14 +180,14 @@ impl Catalog {
                 }
             };
             let usable = loaded.is_ok() && matches!(described, Some(Ok(_)));
-            let entry = Entry { name: name.skill.clone(), source: root.source, dir, loaded, known: described };
+            let entry = CatalogEntry { name: name.skill.clone(), source: root.source, dir, loaded, known: described };
             return usable.then_some(entry);
         }
         None
     }
 
     /// The skill called `name`.
-    pub fn get(&self, name: &SkillName) -> Result<&Entry> {
+    pub fn get(&self, name: &SkillName) -> Result<&CatalogEntry> {
         let name = name.to_string();
         if let Some(entry) = self.skills.get(&name) {
             return Ok(entry);
@@ -198,7 +203,7 @@ impl Catalog {
     }
 
     /// The skills in whose name or description all words of `query` occur, those first whose name has one.
-    pub fn search(&self, query: &str) -> Result<Vec<&Entry>> {
+    pub fn search(&self, query: &str) -> Result<Vec<&CatalogEntry>> {
         let words: Vec<_> = query.split_whitespace().map(str::to_lowercase).collect();
         if words.is_empty() {
             return Err(Error::invalid_argument("an empty query finds nothing: write words to look for"));
@@ -218,7 +223,7 @@ impl Catalog {
 }
 
 struct Scan<'a> {
-    shelf: &'a Shelf,
+    skill_cache: &'a SkillCache,
     catalog: Catalog,
     /// Roots by their real path: two ways to one directory are one root.
     seen: BTreeSet<PathBuf>,
@@ -229,7 +234,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn root(&mut self, root: &Root) {
+    fn root(&mut self, root: &SkillRoot) {
         self.looked_at = 0;
         self.skills_dir(&root.dir, root.source, None);
         let plugins = root.dir.with_file_name("plugins");
@@ -265,18 +270,18 @@ impl Scan<'_> {
         self.entries(&inner, skills).iter().any(|name| inner.exists(Path::new(name).join(manifest::FILE)))
     }
 
-    fn skills_dir(&mut self, path: &Path, source: Source, plugin: Option<&str>) {
+    fn skills_dir(&mut self, path: &Path, source: SkillSource, plugin: Option<&str>) {
         let Some(dir) = self.open_root(path) else { return };
         let names = self.entries(&dir, path);
         let look = |name: &OsString| {
             let at = path.join(name);
-            let Known { loaded, described: known } = match self.shelf.get(&at, &dir, Path::new(name)) {
+            let CachedSkill { loaded, described: known } = match self.skill_cache.get(&at, &dir, Path::new(name)) {
                 Some(known) => known,
-                None => Known { loaded: self.shelf.read(&dir, name, &at)?, described: None },
+                None => CachedSkill { loaded: self.skill_cache.read(&dir, name, &at)?, described: None },
             };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));
-            Some(Entry { name, source, dir: at, loaded, known })
+            Some(CatalogEntry { name, source, dir: at, loaded, known })
         };
         let found: Vec<_> = names.par_iter().with_min_len(MIN_SHARE).filter_map(look).collect();
         for entry in found {

@@ -19,8 +19,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::SkillFile;
 use skillhost_api::units::hex;
 
-use crate::beneath::{open_dir, open_dir_itself, open_itself};
-use crate::stamp::Stamp;
+use crate::rooted::{open_dir, open_dir_itself, open_itself};
+use crate::stamp::FileStamp;
 
 /// The most files of one skill.
 pub const MAX_FILES: usize = 512;
@@ -38,7 +38,7 @@ const MAX_KEPT: usize = 100_000;
 /// Digests of files, by what the file system says of them without opening them.
 #[derive(Debug, Default)]
 pub struct FileDigests {
-    kept: Mutex<HashMap<Stamp, [u8; 32]>>,
+    kept: Mutex<HashMap<FileStamp, [u8; 32]>>,
 }
 
 impl FileDigests {
@@ -47,11 +47,11 @@ impl FileDigests {
         self.lock().clear();
     }
 
-    fn get(&self, stamp: &Stamp) -> Option<[u8; 32]> {
+    fn get(&self, stamp: &FileStamp) -> Option<[u8; 32]> {
         self.lock().get(stamp).copied()
     }
 
-    fn keep(&self, stamp: Stamp, digest: [u8; 32]) {
+    fn keep(&self, stamp: FileStamp, digest: [u8; 32]) {
         let mut kept = self.lock();
         if kept.len() >= MAX_KEPT {
             kept.clear();
@@ -59,7 +59,7 @@ impl FileDigests {
         kept.insert(stamp, digest);
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<Stamp, [u8; 32]>> {
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<FileStamp, [u8; 32]>> {
         self.kept.lock()
     }
 }
@@ -67,7 +67,7 @@ impl FileDigests {
 /// The files of a skill.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// By path.
+    /// The files, sorted by path.
     pub files: Vec<SkillFile>,
     /// What is left out and why, in words.
     pub left_out: Option<String>,
@@ -173,8 +173,8 @@ impl Walk<'_> {
             )));
         }
         // Taken before the file is read.
-        let stamp = Stamp::of(&file)?;
-        let (stamp, size) = (Some(stamp).filter(Stamp::is_settled), stamp.len());
+        let stamp = FileStamp::of(&file)?;
+        let (stamp, size) = (Some(stamp).filter(FileStamp::is_settled), stamp.len());
         let room = MAX_BYTES - self.bytes;
         let (digest, size) = match stamp.and_then(|stamp| self.digests.get(&stamp)) {
             Some(digest) => (digest, size),

@@ -27,7 +27,7 @@ const FOR_PEOPLE: &str = "disable-model-invocation";
 /// The fields of the specification.
 const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 
-/// `SKILL.md`, read.
+/// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frontmatter {
     /// The name that it gives itself; the skill's name is its directory's.

@@ -1,6 +1,6 @@
 //! Tells that nothing has happened to files, without a look at them.
 //!
-//! The kernel queues the event of a change before the call that makes it returns. So as long as no event of a [`Guard`]'s
+//! The kernel queues the event of a change before the call that makes it returns. So as long as no event of a [`ChangeGuard`]'s
 //! paths has come out of the [`ChangeQueue`], all is as it was when the guard was made, and asking costs one system call,
 //! however many files there are. All guards of a host share one queue, for a user has 128 of them as a rule.
 //!
@@ -34,7 +34,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{AtFlags, CWD, FileType, StatxAttributes, StatxFlags, lstat, readlink, statfs, statx};
 use rustix::io::Errno;
 
-use super::places::{Entries, Places};
+use super::catalog_paths::{CatalogPaths, RelevantEntries};
 
 /// What can put another file or directory at a path.
 const STEPS: WatchFlags = WatchFlags::CREATE
@@ -62,20 +62,20 @@ const LOCAL: [u32; 8] = [
 ];
 
 /// Device and inode: what tells a file from another that comes to be in its place. None where there is none.
-type Identity = Option<(u64, u64)>;
+type FileId = Option<(u64, u64)>;
 
 /// What a guard is to watch: directories by their real path, and what of each matters.
 #[derive(Debug, Default)]
 pub struct WatchSet {
-    dirs: BTreeMap<PathBuf, (Entries, WatchFlags)>,
-    seen: BTreeMap<PathBuf, Identity>,
+    dirs: BTreeMap<PathBuf, (RelevantEntries, WatchFlags)>,
+    seen: BTreeMap<PathBuf, FileId>,
     /// Something could change there unnoticed.
     blind: bool,
 }
 
 impl WatchSet {
     /// Adds places: what is in each directory, and the way to it.
-    pub fn places(&mut self, places: &Places) {
+    pub fn places(&mut self, places: &CatalogPaths) {
         for dir in places.directories() {
             self.way(dir);
             if let Some(entries) = places.entries(dir) {
@@ -89,7 +89,7 @@ impl WatchSet {
         match self.way(path) {
             Some(real) if is_alone(&real) => {
                 if let (Some(dir), Some(name)) = (real.parent(), real.file_name()) {
-                    self.dir(dir, Entries::Only(BTreeSet::from([name.to_owned()])), CONTENT);
+                    self.dir(dir, RelevantEntries::Only(BTreeSet::from([name.to_owned()])), CONTENT);
                 }
             }
             _ => self.blind = true,
@@ -112,7 +112,7 @@ impl WatchSet {
                 continue;
             }
             let at = dir.join(&step);
-            self.dir(&dir, Entries::Only(BTreeSet::from([step])), STEPS);
+            self.dir(&dir, RelevantEntries::Only(BTreeSet::from([step])), STEPS);
             let Ok(stat) = lstat(&at) else {
                 self.seen.insert(at, None);
                 return None;
@@ -136,7 +136,7 @@ impl WatchSet {
         Some(dir)
     }
 
-    fn dir(&mut self, dir: &Path, entries: Entries, flags: WatchFlags) {
+    fn dir(&mut self, dir: &Path, entries: RelevantEntries, flags: WatchFlags) {
         match self.dirs.get_mut(dir) {
             Some((known, how)) => {
                 *how |= flags;
@@ -163,20 +163,20 @@ pub struct ChangeQueue {
     queue: OwnedFd,
     /// `/proc/self/mountinfo`: ready with an exceptional condition when mounts have changed.
     mounts: File,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// How often mounts have changed.
     mounted: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    watched: HashMap<i32, Vec<Watched>>,
+struct QueueState {
+    watched: HashMap<i32, Vec<WatchedDir>>,
 }
 
 /// A directory that a guard watches.
 #[derive(Debug)]
-struct Watched {
-    entries: Entries,
+struct WatchedDir {
+    entries: RelevantEntries,
     broken: Arc<AtomicBool>,
 }
 
@@ -189,7 +189,7 @@ impl ChangeQueue {
     }
 
     /// Guards these from now on. None where something could happen to them unnoticed.
-    pub fn guard(self: &Arc<Self>, set: WatchSet) -> Option<Guard> {
+    pub fn guard(self: &Arc<Self>, set: WatchSet) -> Option<ChangeGuard> {
         let WatchSet { dirs, seen, blind } = set;
         if blind {
             return None;
@@ -197,7 +197,7 @@ impl ChangeQueue {
         // What happened before is nothing that happens to these.
         self.drain();
         let mounted = AtomicU64::new(self.mounted.load(Ordering::SeqCst));
-        let mut guard = Guard {
+        let mut guard = ChangeGuard {
             queue: self.clone(),
             broken: Arc::default(),
             numbers: Vec::with_capacity(dirs.len()),
@@ -208,7 +208,7 @@ impl ChangeQueue {
             // Together, so that a number is not given back by another guard in between.
             let mut state = self.lock();
             let number = inotify::add_watch(&self.queue, &dir, flags | HOW).ok()?;
-            state.watched.entry(number).or_default().push(Watched { entries, broken: guard.broken.clone() });
+            state.watched.entry(number).or_default().push(WatchedDir { entries, broken: guard.broken.clone() });
             guard.numbers.push(number);
         }
         guard.stands_as_seen().then_some(guard)
@@ -243,19 +243,19 @@ impl ChangeQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock()
     }
 }
 
-impl State {
+impl QueueState {
     fn happened(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>) {
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.break_all();
         }
         for watched in self.watched.get(&number).into_iter().flatten() {
             let matters = match (&watched.entries, name) {
-                (Entries::Only(names), Some(name)) => names.contains(name),
+                (RelevantEntries::Only(names), Some(name)) => names.contains(name),
                 // One of a directory of which all matters; or what became of the directory itself.
                 _ => true,
             };
@@ -272,18 +272,18 @@ impl State {
     }
 }
 
-/// Says whether something has happened to the paths of a [`WatchSet`].
+/// Tells whether something has happened to the paths of a [`WatchSet`].
 #[derive(Debug)]
-pub struct Guard {
+pub struct ChangeGuard {
     queue: Arc<ChangeQueue>,
     broken: Arc<AtomicBool>,
     numbers: Vec<i32>,
-    seen: BTreeMap<PathBuf, Identity>,
+    seen: BTreeMap<PathBuf, FileId>,
     /// How often mounts had changed when what stands at the paths was last compared.
     mounted: AtomicU64,
 }
 
-impl Guard {
+impl ChangeGuard {
     /// Whether nothing has happened since it was made. Once something has, it has for good.
     pub fn holds(&self) -> bool {
         self.queue.drain();
@@ -303,7 +303,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for ChangeGuard {
     fn drop(&mut self) {
         for number in &self.numbers {
             let mut state = self.queue.lock();
@@ -341,8 +341,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-    use super::super::discovery::{Catalog, Root, Roots, Source};
-    use super::super::loaded::Shelf;
+    use super::super::discovery::{Catalog, Roots, SkillRoot, SkillSource};
+    use super::super::loaded::SkillCache;
     use super::super::{frontmatter, manifest};
     use super::*;
 
@@ -363,7 +363,8 @@ mod tests {
             fs::write(skill.join("target/one.wasm"), "").unwrap();
             fs::write(skill.join(manifest::FILE), manifest).unwrap();
             fs::write(skill.join(frontmatter::FILE), "---\ndescription: d\n---\n").unwrap();
-            let roots = ["way/link/skills", "none/skills"].map(|dir| Root { dir: home.at(dir), source: Source::User });
+            let roots = ["way/link/skills", "none/skills"]
+                .map(|dir| SkillRoot { dir: home.at(dir), source: SkillSource::User });
             Self { roots: Roots(roots.into()), ..home }
         }
 
@@ -371,11 +372,11 @@ mod tests {
             self.temp.path().join(path)
         }
 
-        fn guard(&self) -> Option<Guard> {
-            let catalog = Catalog::discover(&self.roots, &Shelf::default());
+        fn guard(&self) -> Option<ChangeGuard> {
+            let catalog = Catalog::discover(&self.roots, &SkillCache::default());
             assert!(catalog.skills["one"].loaded.is_ok());
             let mut set = WatchSet::default();
-            set.places(&Places::of(&self.roots, &catalog));
+            set.places(&CatalogPaths::of(&self.roots, &catalog));
             for root in &self.roots.0 {
                 set.way(&root.dir);
             }
@@ -446,7 +447,7 @@ mod tests {
         for file in ["skill.toml", "SKILL.md", "target/one.wasm"] {
             fs::read(home.at("way/to/skills/one").join(file)).unwrap();
         }
-        Catalog::discover(&home.roots, &Shelf::default());
+        Catalog::discover(&home.roots, &SkillCache::default());
         assert!(guard.holds());
     }
 
@@ -467,9 +468,9 @@ mod tests {
         let guard = home.guard().unwrap();
         fs::remove_file(&component).unwrap();
         assert!(!guard.holds());
-        let proc = Roots(vec![Root { dir: "/proc/self/skills".into(), source: Source::User }]);
+        let proc = Roots(vec![SkillRoot { dir: "/proc/self/skills".into(), source: SkillSource::User }]);
         let mut set = WatchSet::default();
-        set.places(&Places::of(&proc, &Catalog::default()));
+        set.places(&CatalogPaths::of(&proc, &Catalog::default()));
         assert!(ChangeQueue::open().unwrap().guard(set).is_none(), "no file system of files");
     }
 

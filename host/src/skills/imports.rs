@@ -15,7 +15,7 @@ pub const VERSION: &str = "0.1.0";
 
 /// What an import is of. Whoever says something of each says it of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum ImportKind {
     /// Of ours: types alone.
     Types,
     /// The invocation's log and progress.
@@ -36,49 +36,63 @@ pub enum Known {
     WasiSockets,
 }
 
-/// What an import of ours needs in the manifest.
-struct Own {
+/// An interface of the host, and what its import needs in the manifest.
+struct KnownInterface {
     interface: &'static str,
-    known: Known,
+    known: ImportKind,
     /// What it lets the skill do.
     lets: &'static str,
     /// None: it needs nothing.
-    needs: Option<Need>,
+    needs: Option<RequiredCapability>,
 }
 
 /// A capability that an import needs.
-struct Need {
+struct RequiredCapability {
     is_asked: fn(&Capabilities) -> bool,
     /// The line that asks for it.
     line: &'static str,
 }
 
-const OWN: &[Own] = &[
-    Own { interface: "types", known: Known::Types, lets: "do nothing: it only has types", needs: None },
-    Own { interface: "log", known: Known::Log, lets: "write to the invocation's log and report progress", needs: None },
-    Own {
+const OWN: &[KnownInterface] = &[
+    KnownInterface { interface: "types", known: ImportKind::Types, lets: "do nothing: it only has types", needs: None },
+    KnownInterface {
+        interface: "log",
+        known: ImportKind::Log,
+        lets: "write to the invocation's log and report progress",
+        needs: None,
+    },
+    KnownInterface {
         interface: "sandbox",
-        known: Known::Sandbox,
+        known: ImportKind::Sandbox,
         lets: "launch sandboxes and run commands in them",
-        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.sandbox.is_some(),
+            line: "sandbox = { roles = [\"default\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "files",
-        known: Known::Files,
+        known: ImportKind::Files,
         lets: "copy files between host roots and its sandboxes",
-        needs: Some(Need { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.files.is_some(),
+            line: "files = { copy-in = [\"project\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "scripts",
-        known: Known::Scripts,
+        known: ImportKind::Scripts,
         lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
-        needs: Some(Need { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" }),
+        needs: Some(RequiredCapability {
+            is_asked: |asked| asked.sandbox.is_some(),
+            line: "sandbox = { roles = [\"default\"] }",
+        }),
     },
-    Own {
+    KnownInterface {
         interface: "blackboard",
-        known: Known::Blackboard,
+        known: ImportKind::Blackboard,
         lets: "read and publish values that the agents of the session share",
-        needs: Some(Need {
+        needs: Some(RequiredCapability {
             is_asked: |asked| asked.blackboard.is_some(),
             line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
         }),
@@ -86,30 +100,34 @@ const OWN: &[Own] = &[
 ];
 
 /// The parts of WASI 0.2 that are linked, and hold nothing but what the grant puts there.
-const WASI: &[(&str, Known, &str)] = &[
+const WASI: &[(&str, ImportKind, &str)] = &[
     (
         "cli",
-        Known::Wasi,
+        ImportKind::Wasi,
         "write standard output and error to its own log; there are no arguments, environment or input",
     ),
-    ("clocks", Known::Wasi, "read the time"),
-    ("filesystem", Known::WasiFiles, "use the files of the workspace when the manifest asks for it, otherwise none"),
-    ("io", Known::Wasi, "wait for its own input and output"),
-    ("random", Known::Wasi, "get random numbers"),
-    ("sockets", Known::WasiSockets, "do nothing: no address can be reached"),
+    ("clocks", ImportKind::Wasi, "read the time"),
+    (
+        "filesystem",
+        ImportKind::WasiFiles,
+        "use the files of the workspace when the manifest asks for it, otherwise none",
+    ),
+    ("io", ImportKind::Wasi, "wait for its own input and output"),
+    ("random", ImportKind::Wasi, "get random numbers"),
+    ("sockets", ImportKind::WasiSockets, "do nothing: no address can be reached"),
 ];
 
 /// An import's name, taken apart.
-struct Name<'a> {
+struct ImportName<'a> {
     package: &'a str,
     interface: &'a str,
     version: &'a str,
 }
 
-fn take_apart(import: &str) -> Option<Name<'_>> {
+fn take_apart(import: &str) -> Option<ImportName<'_>> {
     let (package, rest) = import.split_once('/')?;
     let (interface, version) = rest.split_once('@').unwrap_or((rest, ""));
-    Some(Name { package, interface, version })
+    Some(ImportName { package, interface, version })
 }
 
 /// Refuses a component that imports what its manifest does not ask for, or what this host does not have.
@@ -138,7 +156,7 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
             ));
         }
         return match &own.needs {
-            Some(Need { is_asked, line }) if !is_asked(asked) => {
+            Some(RequiredCapability { is_asked, line }) if !is_asked(asked) => {
                 refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
             }
             _ => Ok(()),
@@ -166,7 +184,7 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
 }
 
 /// What an import is of, and what it lets a skill do, in words.
-pub fn known(import: &str) -> Option<(Known, &'static str)> {
+pub fn known(import: &str) -> Option<(ImportKind, &'static str)> {
     let name = take_apart(import)?;
     if name.package == PACKAGE {
         return OWN.iter().find(|own| own.interface == name.interface).map(|own| (own.known, own.lets));
@@ -198,7 +216,7 @@ mod tests {
             let import = format!("{PACKAGE}/{}@{VERSION}", own.interface);
             check(&import, &all).unwrap();
             let bare = check(&import, &Capabilities::default());
-            let Some(Need { line, .. }) = own.needs else {
+            let Some(RequiredCapability { line, .. }) = own.needs else {
                 bare.unwrap();
                 continue;
             };

@@ -1,7 +1,7 @@
 //! A skill's files, read, and kept for as long as they stay as they are.
 //!
 //! A host is asked for the same skills again and again, and what the file system says of a file without opening it is
-//! enough to know that its content is still the one that was read (see [`Stamp`]). So each use costs two such questions for
+//! enough to know that its content is still the one that was read (see [`FileStamp`]). So each use costs two such questions for
 //! each skill and one more for its component, and a change on disk is seen by the next use, with nothing to reload. Errors that
 //! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
 
@@ -23,8 +23,8 @@ use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
-use crate::beneath::{open_beneath, read_whole};
-use crate::stamp::Stamp;
+use crate::rooted::{open_beneath, read_whole};
+use crate::stamp::FileStamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
 const MAX_KEPT: usize = 10_000;
@@ -41,7 +41,7 @@ pub struct Loaded {
     /// SHA-256 of the texts of both.
     texts: [u8; 32],
     /// What the component was found to be, and of which file that was said.
-    described: Mutex<Option<(Stamp, Result<Arc<Descriptor>>)>>,
+    described: Mutex<Option<(FileStamp, Result<Arc<Descriptor>>)>>,
 }
 
 impl Loaded {
@@ -61,14 +61,14 @@ impl Loaded {
         descriptor.expose(&self.manifest.actions)
     }
 
-    fn known(&self, stamp: Stamp) -> Option<Result<Arc<Descriptor>>> {
+    fn known(&self, stamp: FileStamp) -> Option<Result<Arc<Descriptor>>> {
         let described = self.described.lock();
         described.as_ref().filter(|(of, _)| *of == stamp).map(|(_, descriptor)| descriptor.clone())
     }
 
     /// The checked descriptor of the component in `dir`.
     pub(super) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
-        let stamp = Stamp::settled(&dir.join(&self.manifest.skill.component));
+        let stamp = FileStamp::settled(&dir.join(&self.manifest.skill.component));
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
         }
@@ -86,21 +86,21 @@ fn lasts<T>(result: &Result<T>) -> bool {
     result.as_ref().err().is_none_or(|error| matches!(error.kind, ErrorKind::InvalidArgument | ErrorKind::TooLarge))
 }
 
-/// Skills that were read, by their directory.
+/// Cache of skills that were read, by their directory.
 #[derive(Debug, Default)]
-pub struct Shelf {
+pub struct SkillCache {
     /// By the directory as it is written: to take it apart, as a path is when it is compared, costs more than all the rest.
-    kept: Mutex<HashMap<OsString, Kept>>,
+    kept: Mutex<HashMap<OsString, CacheSlot>>,
 }
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct CacheSlot {
     stamps: Stamps,
     loaded: Result<Arc<Loaded>>,
 }
 
-/// A skill of the shelf whose files are still those that were read.
-pub(super) struct Known {
+/// A cached skill whose files are still those that were read.
+pub(super) struct CachedSkill {
     pub(super) loaded: Result<Arc<Loaded>>,
     /// What its component is, where that is known and the component has not changed either.
     pub(super) described: Option<Result<Arc<Descriptor>>>,
@@ -109,38 +109,37 @@ pub(super) struct Known {
 /// What tells whether a skill's files are those that were read, whatever the way to them has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
-    manifest: Stamp,
-    frontmatter: Stamp,
+    manifest: FileStamp,
+    frontmatter: FileStamp,
 }
 
 impl Stamps {
     /// Of the skill at `skill` as seen from `dir`.
     fn of(dir: impl AsFd, skill: &Path) -> Option<Self> {
         Some(Self {
-            manifest: Stamp::settled_in(&dir, &skill.join(manifest::FILE))?,
-            frontmatter: Stamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
+            manifest: FileStamp::settled_in(&dir, &skill.join(manifest::FILE))?,
+            frontmatter: FileStamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
         })
     }
 }
 
-impl Shelf {
+impl SkillCache {
     /// Forgets all of it: each skill is read anew when it is next asked for.
     pub fn forget(&self) {
         self.lock().clear();
     }
 
     /// The skill in the directory `at`, which is `skill` as seen from `dir`, when it is here and has not changed.
-    pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<Known> {
-        let Kept { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
+    pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<CachedSkill> {
+        let CacheSlot { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
         // Not under the lock: the file system may take its time.
         if Stamps::of(&dir, skill)? != stamps {
             return None;
         }
-        let described = loaded
-            .as_ref()
-            .ok()
-            .and_then(|loaded| loaded.known(Stamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?));
-        Some(Known { loaded, described })
+        let described = loaded.as_ref().ok().and_then(|loaded| {
+            loaded.known(FileStamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?)
+        });
+        Some(CachedSkill { loaded, described })
     }
 
     /// Reads the skill in the directory `name` of `root`, which is `at`, and keeps it. None when there is no skill.
@@ -164,13 +163,13 @@ impl Shelf {
             kept.clear();
         }
         match stamps.filter(|_| lasts(&loaded)) {
-            Some(stamps) => kept.insert(at.into(), Kept { stamps, loaded: loaded.clone() }),
+            Some(stamps) => kept.insert(at.into(), CacheSlot { stamps, loaded: loaded.clone() }),
             None => kept.remove(at.as_os_str()),
         };
         Some(loaded)
     }
 
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, Kept>> {
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, CacheSlot>> {
         self.kept.lock()
     }
 }
@@ -182,18 +181,18 @@ fn has_manifest(skill: &Dir) -> bool {
 
 /// What the skill's texts say, and what tells whether they are still those.
 fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
-    let manifest = match Text::read(skill, manifest::FILE, manifest::MAX_BYTES) {
+    let manifest = match SkillText::read(skill, manifest::FILE, manifest::MAX_BYTES) {
         Ok(manifest) => manifest,
         // Other programs' skills have none: nothing more of them is read.
         Err(error) => return (Err(error), None),
     };
-    let frontmatter = Text::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
+    let frontmatter = SkillText::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
     let stamps = manifest.stamp.zip(frontmatter.as_ref().ok().and_then(|text| text.stamp));
     let stamps = stamps.map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
     (parse(directory, manifest, frontmatter), stamps)
 }
 
-fn parse(directory: &str, manifest: Text, frontmatter: Result<Text>) -> Result<Loaded> {
+fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -> Result<Loaded> {
     check_part("skill", directory)?;
     let text = manifest.text?;
     let manifest_digest = digest(text.as_bytes());
@@ -220,18 +219,18 @@ fn parse(directory: &str, manifest: Text, frontmatter: Result<Text>) -> Result<L
     })
 }
 
-/// A file of a skill, read.
-struct Text {
+/// The text of a skill's file.
+struct SkillText {
     text: Result<String>,
     /// Of the file before it was read, where that tells already.
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
 }
 
-impl Text {
+impl SkillText {
     fn read(skill: &Dir, file: &str, max: u64) -> Result<Self> {
         let named = |error: Error| error.context(file);
         let open = open_beneath(skill, Path::new(file)).map_err(named)?;
-        let stamp = Some(Stamp::of(&open)?).filter(Stamp::is_settled);
+        let stamp = Some(FileStamp::of(&open)?).filter(FileStamp::is_settled);
         let text = String::from_utf8(read_whole(open, max).map_err(named)?).map_err(|error| {
             Error::invalid_argument(format!("{file}: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
         });
@@ -303,16 +302,16 @@ mod tests {
         for (file, content) in [(manifest::FILE, content), (frontmatter::FILE, "---\ndescription: b\n---\n")] {
             std::fs::write(at.join(file), content).unwrap();
         }
-        let shelf = Shelf::default();
-        let loaded = shelf.read(&crate::beneath::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
+        let skill_cache = SkillCache::default();
+        let loaded = skill_cache.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
-        shelf.lock().insert(at.clone().into(), Kept { stamps, loaded });
-        shelf.forget();
-        assert!(shelf.get(&at, CWD, &at).is_none() && shelf.lock().is_empty());
+        skill_cache.lock().insert(at.clone().into(), CacheSlot { stamps, loaded });
+        skill_cache.forget();
+        assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.lock().is_empty());
     }
 
-    fn stamp(at: &Path, file: &str) -> Stamp {
-        Stamp::of(std::fs::File::open(at.join(file)).unwrap()).unwrap()
+    fn stamp(at: &Path, file: &str) -> FileStamp {
+        FileStamp::of(std::fs::File::open(at.join(file)).unwrap()).unwrap()
     }
 }

@@ -13,7 +13,7 @@ use wasmtime::component::Val;
 
 use super::descriptor::Action;
 use super::schema::{F32_BOUND, NOT_NUMBERS};
-use super::ty::{Int, Labels, MAX_BYTES, MAX_VALUES, Param, Record, ResultTy, Ty, Variant};
+use super::ty::{ActionParam, Int, Labels, MAX_BYTES, MAX_VALUES, RecordTy, ResultTy, Ty, Variant};
 use crate::json::{cut, shown};
 
 impl Action {
@@ -21,7 +21,7 @@ impl Action {
     pub fn lower(&self, args: &Map<String, Value>) -> Result<Vec<Val>> {
         let mut lowering = Lowering { path: "args".into(), values: MAX_VALUES, bytes: MAX_BYTES };
         lowering.known(args, self.params.iter().map(|param| param.name.as_str()))?;
-        self.params.iter().map(|Param { name, ty, .. }| lowering.field(args, name, ty)).collect()
+        self.params.iter().map(|ActionParam { name, ty, .. }| lowering.field(args, name, ty)).collect()
     }
 }
 
@@ -126,7 +126,7 @@ impl Lowering {
         Ok(Val::List(bytes.into_iter().map(Val::U8).collect()))
     }
 
-    fn record(&mut self, map: &Map<String, Value>, record: &Record) -> Result<Val> {
+    fn record(&mut self, map: &Map<String, Value>, record: &RecordTy) -> Result<Val> {
         self.known(map, record.fields.iter().map(|field| field.name.as_str()))?;
         let fields = record.fields.iter();
         let fields = fields.map(|field| Ok((field.name.clone(), self.field(map, &field.name, &field.ty)?)));

@@ -49,7 +49,7 @@ pub struct Skill {
     #[serde(deserialize_with = "version")]
     pub version: String,
     /// The component, relative to the skill's directory and beneath it.
-    #[serde(deserialize_with = "beneath")]
+    #[serde(deserialize_with = "relative_path")]
     pub component: PathBuf,
     /// The SHA-256 that the component must have: 64 hexadecimal digits.
     #[serde(default, deserialize_with = "sha256")]
@@ -87,7 +87,7 @@ impl Capabilities {
     /// Whether nothing is asked for that could change anything. To copy counts as well: both ways something is written.
     pub fn read_only(&self) -> bool {
         let files = self.files.as_ref().is_none_or(|files| {
-            files.workspace != Workspace::ReadWrite && files.copy_in.is_empty() && files.copy_out.is_empty()
+            files.workspace != WorkspaceAccess::ReadWrite && files.copy_in.is_empty() && files.copy_out.is_empty()
         });
         let publishes = self.blackboard.as_ref().is_some_and(|blackboard| !blackboard.publish.is_empty());
         self.sandbox.is_none() && files && !publishes && !self.calls_out()
@@ -139,7 +139,7 @@ impl Default for Sandbox {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Files {
     /// How the skill's own code sees the session's workspace.
-    pub workspace: Workspace,
+    pub workspace: WorkspaceAccess,
     /// The host roots, as the operator named them, from which it may copy into a sandbox.
     #[serde(deserialize_with = "parts")]
     pub copy_in: Vec<String>,
@@ -151,8 +151,8 @@ pub struct Files {
 /// How a skill's own code sees the session's workspace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Workspace {
-    /// Not at all.
+pub enum WorkspaceAccess {
+    /// The code does not see it.
     #[default]
     None,
     /// It can be read.
@@ -269,7 +269,7 @@ pub fn is_beneath(path: &Path) -> bool {
         && path.components().any(|part| matches!(part, PathPart::Normal(_)))
 }
 
-fn beneath<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+fn relative_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
     let path = PathBuf::from(&text);
     if text.len() <= 1024 && !text.contains('\0') && is_beneath(&path) {
@@ -351,7 +351,7 @@ fuel = 10_000_000_000
         let sandbox = manifest.capabilities.sandbox.unwrap();
         assert_eq!((sandbox.cpus, sandbox.memory_mib, sandbox.network), (1.0, 512, Network::None));
         let files = manifest.capabilities.files.unwrap();
-        assert_eq!((files.workspace, files.copy_in), (Workspace::ReadWrite, vec!["project".to_owned()]));
+        assert_eq!((files.workspace, files.copy_in), (WorkspaceAccess::ReadWrite, vec!["project".to_owned()]));
         assert_eq!(manifest.limits.deadline, Duration::from_secs(120));
         assert_eq!(manifest.limits.log_bytes, Limits::default().log_bytes);
     }

@@ -6,11 +6,11 @@
 //! - [`discovery`]: which skills there are, and which of two with one name counts.
 //! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
 //! - [`files`]: what else is in a skill's directory, for a model that reads it.
-//! - [`places`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`guard`], who says that there
+//! - [`catalog_paths`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`guard`], who says that there
 //!   was none.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
-//! - [`apart`]: the same, in a process of its own.
+//! - [`describe_process`]: the same, in a process of its own.
 //! - `features`: what of WebAssembly a component may use.
 //! - [`cache`]: descriptors, kept by the component's digest.
 //! - [`imports`]: what a component imports, compared with what its manifest asks for.
@@ -21,9 +21,10 @@
 //! Everything here is written by a stranger: files, manifests, components and arguments are bounded before they are
 //! read, and nothing in one skill can make another disappear.
 
-pub mod apart;
 pub mod cache;
+pub mod catalog_paths;
 pub mod component;
+pub mod describe_process;
 pub mod descriptor;
 pub mod discovery;
 pub mod docs;
@@ -38,7 +39,6 @@ pub mod loaded;
 pub mod lower;
 pub mod manifest;
 pub mod name;
-pub mod places;
 pub mod schema;
 pub mod text_args;
 pub mod toml_file;
@@ -47,18 +47,18 @@ pub mod watcher;
 mod wit;
 
 pub use cache::{DescriptorCache, DirCache};
+pub use catalog_paths::CatalogPaths;
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, describe};
-pub use discovery::{Catalog, Entry, Root, Roots, Source};
+pub use discovery::{Catalog, CatalogEntry, Roots, SkillRoot, SkillSource};
 pub use features::FEATURES;
 pub use files::FileDigests;
 pub use frontmatter::Frontmatter;
-pub use guard::{ChangeQueue, Guard, WatchSet};
+pub use guard::{ChangeGuard, ChangeQueue, WatchSet};
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use limits::Limits;
-pub use loaded::{Loaded, Shelf};
+pub use loaded::{Loaded, SkillCache};
 pub use manifest::Manifest;
-pub use name::{SkillName, Target};
-pub use places::Places;
-pub use watcher::Watcher;
+pub use name::{CallTarget, SkillName};
+pub use watcher::CatalogWatcher;

@@ -68,16 +68,16 @@ impl FromStr for SkillName {
     }
 }
 
-/// What a call names: a skill, and one of its actions.
+/// The target of a call: a skill, and one of its actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct CallTarget {
     /// The skill.
     pub skill: SkillName,
     /// The action. Without one the skill must have just one.
     pub action: Option<String>,
 }
 
-impl FromStr for Target {
+impl FromStr for CallTarget {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -106,7 +106,7 @@ mod tests {
             ("tools/hello", Some("tools"), "hello", None),
             ("tools/hello.api.greet", Some("tools"), "hello", Some("api.greet")),
         ] {
-            let target: Target = text.parse().unwrap();
+            let target: CallTarget = text.parse().unwrap();
             assert_eq!(target.skill.plugin.as_deref(), plugin);
             assert_eq!(target.skill.skill, skill);
             assert_eq!(target.action.as_deref(), action);
@@ -117,10 +117,10 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused() {
         for text in ["", "Hello", "a/b/c", "a/", "/a", "..", "../a", "a b", "hello.", "über", &"a".repeat(65)] {
-            assert!(text.parse::<Target>().is_err(), "{text:?} was taken for a name");
+            assert!(text.parse::<CallTarget>().is_err(), "{text:?} was taken for a name");
         }
         for text in ["", "../a", "a/../b", "a/", "/a"] {
-            let message = text.parse::<Target>().unwrap_err().message;
+            let message = text.parse::<CallTarget>().unwrap_err().message;
             assert!(message.starts_with(&format!("{text:?} cannot name a ")), "{message}");
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::ty::{Case, Int, Labels, Param, ResultTy, Ty};
+use super::ty::{ActionParam, Case, Int, Labels, ResultTy, Ty};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// The greatest number up to which every reader of JSON tells all whole numbers apart: 2^53 − 1.
@@ -23,17 +23,17 @@ pub(super) const F32_BOUND: f64 = 3.402_823_567_797_336_6e38;
 pub(super) const NOT_NUMBERS: [(&str, f64); 3] =
     [("NaN", f64::NAN), ("Infinity", f64::INFINITY), ("-Infinity", f64::NEG_INFINITY)];
 
-/// Which way values go.
+/// The direction of values: into a call, or out of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ValueDirection {
     In,
     Out,
 }
 
 /// The schema of an action's arguments: an object.
-pub fn input(params: &[Param]) -> Value {
+pub fn input(params: &[ActionParam]) -> Value {
     let fields = params.iter().map(|param| (param.name.as_str(), param.docs.as_str(), &param.ty));
-    document(object(fields, Way::In))
+    document(object(fields, ValueDirection::In))
 }
 
 /// The schema of an action's result; of its `ok`, when it is a `result`.
@@ -42,7 +42,7 @@ pub fn output(result: Option<&Ty>) -> Option<Value> {
         Ty::Result(ResultTy { ok, .. }) => ok.as_deref()?,
         ty => ty,
     };
-    Some(document(of(ty, Way::Out)))
+    Some(document(of(ty, ValueDirection::Out)))
 }
 
 fn document(schema: Value) -> Value {
@@ -53,14 +53,14 @@ fn document(schema: Value) -> Value {
     whole.into()
 }
 
-fn of(ty: &Ty, way: Way) -> Value {
+fn of(ty: &Ty, way: ValueDirection) -> Value {
     match ty {
         Ty::Bool => json!({"type": "boolean"}),
         // Beyond what is safe it is written as a decimal string.
-        Ty::Int(int) if int.is_wide() && way == Way::Out => json!({"type": ["integer", "string"]}),
+        Ty::Int(int) if int.is_wide() && way == ValueDirection::Out => json!({"type": ["integer", "string"]}),
         Ty::Int(int) => integer(*int),
         // What is no number is written as its name.
-        Ty::F32 | Ty::F64 if way == Way::Out => json!({"type": ["number", "string"]}),
+        Ty::F32 | Ty::F64 if way == ValueDirection::Out => json!({"type": ["number", "string"]}),
         Ty::F32 => json!({"type": "number", "exclusiveMinimum": -F32_BOUND, "exclusiveMaximum": F32_BOUND}),
         Ty::F64 => json!({"type": "number"}),
         Ty::Char => json!({"type": "string", "description": CHAR}),
@@ -105,7 +105,7 @@ fn of(ty: &Ty, way: Way) -> Value {
 }
 
 /// What an option holds when it holds something.
-fn some(inner: &Ty, way: Way) -> Value {
+fn some(inner: &Ty, way: ValueDirection) -> Value {
     match inner {
         Ty::Option(_) => closed(Map::from_iter([("some".to_owned(), of(inner, way))]), &["some"]),
         inner => of(inner, way),
@@ -113,7 +113,7 @@ fn some(inner: &Ty, way: Way) -> Value {
 }
 
 /// A variant as one object: its tag, and what any of its cases carries.
-fn tagged(cases: &[Case], way: Way) -> Value {
+fn tagged(cases: &[Case], way: ValueDirection) -> Value {
     let tags: Vec<_> = cases.iter().map(|case| case.name.as_str()).collect();
     let mut properties = Map::from_iter([("tag".to_owned(), json!({"type": "string", "enum": tags}))]);
     let mut required = vec!["tag"];
@@ -142,7 +142,7 @@ fn words(labels: &Labels) -> Value {
     json!({"type": "string", "enum": names})
 }
 
-fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a str, &'a Ty)>, way: Way) -> Value {
+fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a str, &'a Ty)>, way: ValueDirection) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for (name, docs, ty) in fields {

@@ -19,9 +19,9 @@ pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The most values in one call's arguments, bytes of `list<u8>` aside.
 pub const MAX_VALUES: usize = 1_000_000;
 
-/// A parameter.
+/// A parameter of an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Param {
+pub struct ActionParam {
     /// Its name.
     pub name: String,
     /// What it is for.
@@ -30,7 +30,7 @@ pub struct Param {
     pub ty: Ty,
 }
 
-/// A type.
+/// A WIT type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ty {
@@ -53,7 +53,7 @@ pub enum Ty {
     /// `tuple`.
     Tuple(Vec<Ty>),
     /// `record`.
-    Record(Record),
+    Record(RecordTy),
     /// `enum`.
     Enum(Labels),
     /// `flags`.
@@ -81,14 +81,14 @@ pub enum Int {
     S64,
 }
 
-/// `record`.
+/// A `record`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RecordTy {
     /// Its name.
     pub name: String,
     /// What it is, from its comment.
     pub docs: String,
-    /// In order.
+    /// The fields in order.
     pub fields: Vec<Field>,
 }
 
@@ -110,7 +110,7 @@ pub struct Labels {
     pub name: String,
     /// What it is.
     pub docs: String,
-    /// In order.
+    /// The labels in order.
     pub labels: Vec<Label>,
 }
 
@@ -123,14 +123,14 @@ pub struct Label {
     pub docs: String,
 }
 
-/// `variant`.
+/// A `variant`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// Its name.
     pub name: String,
     /// What it is.
     pub docs: String,
-    /// In order.
+    /// The cases in order.
     pub cases: Vec<Case>,
 }
 
@@ -145,7 +145,7 @@ pub struct Case {
     pub ty: Option<Ty>,
 }
 
-/// `result`.
+/// A `result`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultTy {
     /// What `ok` carries.
@@ -274,7 +274,7 @@ impl fmt::Display for Ty {
                 }
                 f.write_str(">")
             }
-            Self::Record(Record { name, .. })
+            Self::Record(RecordTy { name, .. })
             | Self::Enum(Labels { name, .. })
             | Self::Flags(Labels { name, .. })
             | Self::Variant(Variant { name, .. }) => f.write_str(name),

@@ -1,4 +1,4 @@
-//! Notices changes at [`Places`].
+//! Notices changes at [`CatalogPaths`].
 //!
 //! What is told is only that something has happened, some time after it was quiet again: whoever is told looks for itself.
 //! Where the system gives no watch (it has a number of them for each user), one is told time and again, to look whether
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::places::Places;
+use super::catalog_paths::CatalogPaths;
 
 /// How long it must have been quiet: a skill is several files, which are written one after another.
 const QUIET: Duration = Duration::from_millis(200);
@@ -24,29 +24,29 @@ const AT_MOST: Duration = Duration::from_secs(1);
 /// How often to look where not all is watched.
 const BLIND: Duration = Duration::from_secs(2);
 
-/// Watches places. Its descriptors and its thread go with it.
+/// Watches [`CatalogPaths`]. Its descriptors and its thread go with it.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct CatalogWatcher {
     system: Option<RecommendedWatcher>,
-    armed: Arc<Mutex<Armed>>,
+    armed: Arc<Mutex<ActiveWatches>>,
     woken: Arc<Notify>,
     /// Places that are there and could not be watched.
     failed: HashSet<PathBuf>,
 }
 
-/// What is watched.
+/// The paths that are watched now.
 #[derive(Debug, Default)]
-struct Armed {
-    places: Places,
+struct ActiveWatches {
+    places: CatalogPaths,
     /// Directories that were taken out of the places, for what is there now is something else; the system may still have a
     /// watch on what was there.
     gone: Vec<PathBuf>,
 }
 
-impl Watcher {
+impl CatalogWatcher {
     /// One that watches nothing yet. Whoever wakes `woken` makes it tell of a change that is not on disk.
     pub fn new(woken: Arc<Notify>) -> Self {
-        let armed = Arc::<Mutex<Armed>>::default();
+        let armed = Arc::<Mutex<ActiveWatches>>::default();
         let (seen, wake) = (armed.clone(), woken.clone());
         let on_event = move |event: notify::Result<notify::Event>| {
             if matters(event, &mut seen.lock()) {
@@ -61,7 +61,7 @@ impl Watcher {
 
     /// Watches these places and no others. False when all of them were watched already; otherwise what there is now may not
     /// be what it was when they were found. Not for a thread that serves others: it waits for the system.
-    pub fn arm(&mut self, places: Places) -> bool {
+    pub fn arm(&mut self, places: CatalogPaths) -> bool {
         let Some(system) = &mut self.system else { return false };
         let failed = std::mem::take(&mut self.failed);
         let (stale, fresh, changed) = {
@@ -118,11 +118,11 @@ impl Watcher {
 }
 
 /// Whether an event is of something that matters. A directory that is another one now is taken out of what is watched.
-fn matters(event: notify::Result<notify::Event>, armed: &mut Armed) -> bool {
+fn matters(event: notify::Result<notify::Event>, armed: &mut ActiveWatches) -> bool {
     let Ok(event) = event else { return true };
     if event.need_rescan() {
         // Some events were lost, and whatever they were of may be something else now.
-        let Armed { places, gone } = armed;
+        let ActiveWatches { places, gone } = armed;
         gone.extend(std::mem::take(places).directories().cloned());
         return true;
     }
@@ -150,8 +150,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::super::discovery::{Catalog, Root, Roots, Source};
-    use super::super::loaded::Shelf;
+    use super::super::discovery::{Catalog, Roots, SkillRoot, SkillSource};
+    use super::super::loaded::SkillCache;
     use super::*;
 
     /// Long enough for any machine.
@@ -159,20 +159,24 @@ mod tests {
 
     struct Watched {
         roots: Roots,
-        watcher: Watcher,
+        watcher: CatalogWatcher,
     }
 
     impl Watched {
         fn new(root: &Path) -> Self {
-            let roots = Roots(vec![Root { dir: root.to_owned(), source: Source::User }]);
-            let mut watched = Self { roots, watcher: Watcher::new(Arc::default()) };
+            let roots = Roots(vec![SkillRoot { dir: root.to_owned(), source: SkillSource::User }]);
+            let mut watched = Self { roots, watcher: CatalogWatcher::new(Arc::default()) };
             watched.arm();
             watched
         }
 
         /// As whoever is told of a change does.
         fn arm(&mut self) {
-            while self.watcher.arm(Places::of(&self.roots, &Catalog::discover(&self.roots, &Shelf::default()))) {}
+            while self
+                .watcher
+                .arm(CatalogPaths::of(&self.roots, &Catalog::discover(&self.roots, &SkillCache::default())))
+            {
+            }
         }
 
         async fn told(&mut self, what: &str) {
@@ -209,8 +213,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_system_without_watches_is_looked_at_again() {
-        let mut watcher = Watcher { system: None, ..Watcher::new(Arc::default()) };
-        assert!(!watcher.arm(Places::default()), "there is nothing to wait for");
+        let mut watcher = CatalogWatcher { system: None, ..CatalogWatcher::new(Arc::default()) };
+        assert!(!watcher.arm(CatalogPaths::default()), "there is nothing to wait for");
         assert!(timeout(PATIENCE, watcher.changed()).await.is_ok(), "nobody looks");
     }
 

@@ -6,10 +6,10 @@
 use wit_parser::{Function, FunctionKind, Handle, Resolve, Type, TypeDef, TypeDefKind};
 
 use super::docs::{Docs, Owners, clean};
-use super::ty::{Case, Field, Int, Label, Labels, MAX_DEPTH, Record, ResultTy, Ty, Variant};
+use super::ty::{Case, Field, Int, Label, Labels, MAX_DEPTH, RecordTy, ResultTy, Ty, Variant};
 
-/// Reads types, and why a function cannot be an action.
-pub(super) struct Reader<'a> {
+/// Reads types, or says why a function cannot be an action.
+pub(super) struct TypeReader<'a> {
     pub(super) resolve: &'a Resolve,
     pub(super) owners: &'a Owners,
     pub(super) docs: &'a Docs,
@@ -17,12 +17,12 @@ pub(super) struct Reader<'a> {
     pub(super) budget: usize,
 }
 
-/// Why something cannot be an action, for people.
-type Refused = String;
+/// The reason why something cannot be an action, for people.
+type UnsupportedReason = String;
 
-impl Reader<'_> {
+impl TypeReader<'_> {
     /// Refuses a function that belongs to a resource, or is asynchronous.
-    pub(super) fn check_kind(&self, function: &Function) -> Result<(), Refused> {
+    pub(super) fn check_kind(&self, function: &Function) -> Result<(), UnsupportedReason> {
         match &function.kind {
             FunctionKind::Freestanding => Ok(()),
             FunctionKind::AsyncFreestanding => {
@@ -38,7 +38,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn ty(&mut self, ty: &Type, depth: usize) -> Result<Ty, Refused> {
+    pub(super) fn ty(&mut self, ty: &Type, depth: usize) -> Result<Ty, UnsupportedReason> {
         if depth > MAX_DEPTH {
             return Err(format!("its types are nested more than {MAX_DEPTH} deep"));
         }
@@ -65,7 +65,7 @@ impl Reader<'_> {
         })
     }
 
-    fn def(&mut self, def: &TypeDef, depth: usize) -> Result<Ty, Refused> {
+    fn def(&mut self, def: &TypeDef, depth: usize) -> Result<Ty, UnsupportedReason> {
         Ok(match &def.kind {
             TypeDefKind::Type(inner) => self.ty(inner, depth + 1)?,
             TypeDefKind::List(item) => match self.ty(item, depth + 1)? {
@@ -74,7 +74,7 @@ impl Reader<'_> {
             },
             TypeDefKind::Option(inner) => Ty::Option(Box::new(self.ty(inner, depth + 1)?)),
             TypeDefKind::Result(result) => {
-                let mut side = |ty: &Option<Type>| -> Result<Option<Box<Ty>>, Refused> {
+                let mut side = |ty: &Option<Type>| -> Result<Option<Box<Ty>>, UnsupportedReason> {
                     ty.as_ref().map(|ty| self.ty(ty, depth + 1).map(Box::new)).transpose()
                 };
                 Ty::Result(ResultTy { ok: side(&result.ok)?, err: side(&result.err)? })
@@ -89,7 +89,7 @@ impl Reader<'_> {
                     let docs = self.member(def, &field.name, &field.docs)?;
                     fields.push(Field { name: field.name.clone(), docs, ty: self.ty(&field.ty, depth + 1)? });
                 }
-                Ty::Record(Record { name, docs, fields })
+                Ty::Record(RecordTy { name, docs, fields })
             }
             TypeDefKind::Variant(variant) => {
                 let (name, docs) = self.named(def)?;
@@ -128,22 +128,22 @@ impl Reader<'_> {
         &mut self,
         def: &TypeDef,
         labels: impl Iterator<Item = (&'d String, &'d wit_parser::Docs)>,
-    ) -> Result<Labels, Refused> {
+    ) -> Result<Labels, UnsupportedReason> {
         let (name, docs) = self.named(def)?;
         let labels = labels
             .map(|(name, docs)| Ok(Label { name: name.clone(), docs: self.member(def, name, docs)? }))
-            .collect::<Result<_, Refused>>()?;
+            .collect::<Result<_, UnsupportedReason>>()?;
         Ok(Labels { name, docs, labels })
     }
 
-    fn named(&mut self, def: &TypeDef) -> Result<(String, String), Refused> {
+    fn named(&mut self, def: &TypeDef) -> Result<(String, String), UnsupportedReason> {
         let name = def.name.clone().unwrap_or_else(|| def.kind.as_str().to_owned());
         let docs = self.comment(def, &format!("type:{name}"), &def.docs);
         self.pay(name.len() + docs.len())?;
         Ok((name, docs))
     }
 
-    fn member(&mut self, def: &TypeDef, member: &str, given: &wit_parser::Docs) -> Result<String, Refused> {
+    fn member(&mut self, def: &TypeDef, member: &str, given: &wit_parser::Docs) -> Result<String, UnsupportedReason> {
         let name = def.name.as_deref().unwrap_or_default();
         let docs = self.comment(def, &format!("type:{name}.{member}"), given);
         self.pay(member.len() + docs.len())?;
@@ -156,12 +156,12 @@ impl Reader<'_> {
     }
 
     /// Takes one node, and `text` bytes with it, from the budget.
-    fn pay(&mut self, text: usize) -> Result<(), Refused> {
+    fn pay(&mut self, text: usize) -> Result<(), UnsupportedReason> {
         self.budget = self.budget.checked_sub(1 + text / 32).ok_or("its types, written out, are too large")?;
         Ok(())
     }
 }
 
-fn unsupported(what: &str) -> Refused {
+fn unsupported(what: &str) -> UnsupportedReason {
     format!("its signature has {what}, which no action can take or give")
 }

@@ -19,11 +19,11 @@ use tokio::time::timeout;
 
 use super::BUFFER;
 use super::connections::Busy;
-use super::metrics::UnderWay;
-use super::refusal::{Reason, Refusal};
+use super::metrics::RequestInFlight;
+use super::refusal::{HttpRefusal, Reason};
 
 /// Reads a body of at most `max` bytes that comes within `patience`.
-pub(super) async fn whole<B>(body: B, max: usize, patience: Duration) -> Result<Bytes, Refusal>
+pub(super) async fn whole<B>(body: B, max: usize, patience: Duration) -> Result<Bytes, HttpRefusal>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -31,7 +31,7 @@ where
     let too_large = || {
         let message =
             format!("the request has a body of more than {max} bytes (`max-body` in [http] of the configuration)");
-        Refusal::new(Reason::BodySize, message)
+        HttpRefusal::new(Reason::BodySize, message)
     };
     // What says that it is too large is not read at all.
     if body.size_hint().lower() > max as u64 {
@@ -41,9 +41,9 @@ where
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => {
-            Err(Refusal::new(Reason::BodyBroken, format!("the body of the request cannot be read: {error}")))
+            Err(HttpRefusal::new(Reason::BodyBroken, format!("the body of the request cannot be read: {error}")))
         }
-        Err(_) => Err(Refusal::new(
+        Err(_) => Err(HttpRefusal::new(
             Reason::BodyTime,
             format!(
                 "the body of the request did not come whole within {} ms (`body-timeout` in [http] of the configuration)",
@@ -53,18 +53,18 @@ where
     }
 }
 
-/// What a request takes until its answer is given to the system to send, or nobody takes it any more.
-pub(super) struct Taken {
+/// Resources that a request holds until its answer is given to the system to send, or nobody takes it any more.
+pub(super) struct RequestGuard {
     pub(super) busy: Busy,
     /// What is given back before the last of a short answer is sent: a client that has it may ask the next thing at once.
-    pub(super) counted: Option<(Option<OwnedSemaphorePermit>, UnderWay)>,
+    pub(super) counted: Option<(Option<OwnedSemaphorePermit>, RequestInFlight)>,
 }
 
 /// The requests of a connection of whose answers some is not sent yet.
 ///
 /// HTTP is done with a body once the last of it is in memory, which is long before a slow client has it.
 #[derive(Default)]
-pub(super) struct Unsent(Mutex<Vec<Taken>>);
+pub(super) struct Unsent(Mutex<Vec<RequestGuard>>);
 
 impl Unsent {
     /// All that was said is sent.
@@ -72,21 +72,21 @@ impl Unsent {
         self.0.lock().clear();
     }
 
-    fn add(&self, taken: Taken) {
+    fn add(&self, taken: RequestGuard) {
         self.0.lock().push(taken);
     }
 }
 
 /// The body of an answer.
-pub(super) struct Held {
+pub(super) struct ResponseBody {
     body: BoxBody<Bytes, Infallible>,
-    taken: Option<Taken>,
+    taken: Option<RequestGuard>,
     is_short: bool,
     unsent: Arc<Unsent>,
 }
 
-impl Held {
-    pub(super) fn new(body: BoxBody<Bytes, Infallible>, mut taken: Taken, unsent: Arc<Unsent>) -> Self {
+impl ResponseBody {
+    pub(super) fn new(body: BoxBody<Bytes, Infallible>, mut taken: RequestGuard, unsent: Arc<Unsent>) -> Self {
         let whole = body.size_hint().exact();
         if whole.is_some() {
             taken.busy.answered();
@@ -97,7 +97,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         if let Some(mut taken) = self.taken.take() {
             taken.busy.answered();
@@ -109,7 +109,7 @@ impl Drop for Held {
     }
 }
 
-impl Body for Held {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// One connection, as others see it.
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     /// How many requests of it are under way.
     busy: AtomicUsize,
     /// How many of them have no whole answer yet.
@@ -24,7 +24,7 @@ pub(super) struct Connection {
     idle: Arc<Notify>,
 }
 
-impl Connection {
+impl HttpConnection {
     /// A request has come; until what this gives is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Connection {
 
 /// A request of a connection, from its head until its answer is sent.
 pub(super) struct Busy {
-    connection: Arc<Connection>,
+    connection: Arc<HttpConnection>,
     answered: bool,
 }
 
@@ -86,7 +86,7 @@ impl Drop for Busy {
 /// All connections, oldest first.
 #[derive(Default)]
 pub(super) struct Connections {
-    all: BTreeMap<u64, Arc<Connection>>,
+    all: BTreeMap<u64, Arc<HttpConnection>>,
     next: u64,
     idle: Arc<Notify>,
 }
@@ -97,8 +97,8 @@ impl Connections {
     }
 
     /// One more, and the number under which it is known here.
-    pub(super) fn add(&mut self) -> (u64, Arc<Connection>) {
-        let connection = Arc::new(Connection {
+    pub(super) fn add(&mut self) -> (u64, Arc<HttpConnection>) {
+        let connection = Arc::new(HttpConnection {
             busy: 0.into(),
             unanswered: 0.into(),
             known: false.into(),
@@ -111,7 +111,7 @@ impl Connections {
         (number, connection)
     }
 
-    /// It has ended.
+    /// Removes a connection that has ended.
     pub(super) fn remove(&mut self, number: u64) {
         self.all.remove(&number);
     }
@@ -146,7 +146,7 @@ mod tests {
         let request = busy.begin();
         let (first, silent) = all.add();
         let (second, younger) = all.add();
-        let gave_way = |connection: &Arc<Connection>| connection.gives_way().now_or_never().is_some();
+        let gave_way = |connection: &Arc<HttpConnection>| connection.gives_way().now_or_never().is_some();
         all.idle().notified().await;
         all.make_room();
         assert!(gave_way(&silent) && !gave_way(&younger) && !gave_way(&served) && !gave_way(&busy));

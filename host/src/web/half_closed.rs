@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::body::Unsent;
-use super::connections::Connection;
+use super::connections::HttpConnection;
 
 /// A connection whose end of input is told late.
 pub(super) struct HalfClosed<S> {
     stream: S,
-    connection: Arc<Connection>,
+    connection: Arc<HttpConnection>,
     unsent: Arc<Unsent>,
     patience: Duration,
     ended: Option<Pin<Box<Sleep>>>,
@@ -27,7 +27,7 @@ pub(super) struct HalfClosed<S> {
 
 impl<S> HalfClosed<S> {
     /// `patience` is how long a call still goes on whose client sends nothing more.
-    pub(super) fn new(stream: S, connection: Arc<Connection>, unsent: Arc<Unsent>, patience: Duration) -> Self {
+    pub(super) fn new(stream: S, connection: Arc<HttpConnection>, unsent: Arc<Unsent>, patience: Duration) -> Self {
         Self { stream, connection, unsent, patience, ended: None }
     }
 }
@@ -98,15 +98,15 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::web::body::{Held, Taken};
+    use crate::web::body::{RequestGuard, ResponseBody};
     use crate::web::connections::Connections;
-    use crate::web::metrics::{Endpoint, Metrics};
+    use crate::web::metrics::{HttpEndpoint, Metrics};
 
     /// More than sockets hold.
     const LONG: usize = 16 << 20;
 
     /// A client that has sent a request whose answer is long, and how many more requests there may be.
-    async fn asked(says_no_more: bool) -> (UnixStream, Arc<Semaphore>, Arc<Connection>) {
+    async fn asked(says_no_more: bool) -> (UnixStream, Arc<Semaphore>, Arc<HttpConnection>) {
         let (mut client, server) = UnixStream::pair().unwrap();
         let slots = Arc::new(Semaphore::new(1));
         let (_, connection) = Connections::default().add();
@@ -119,9 +119,10 @@ mod tests {
             let (unsent, metrics) = (Arc::<Unsent>::default(), Metrics::new());
             let service = service_fn(|_| {
                 let slot = Arc::clone(&free).try_acquire_owned().ok();
-                let taken = Taken { busy: ours.begin(), counted: Some((slot, metrics.begin(Endpoint::Mcp))) };
+                let taken =
+                    RequestGuard { busy: ours.begin(), counted: Some((slot, metrics.begin(HttpEndpoint::Mcp))) };
                 let body = Full::new(Bytes::from(vec![b'x'; LONG])).boxed();
-                let answer = Response::new(Held::new(body, taken, Arc::clone(&unsent)));
+                let answer = Response::new(ResponseBody::new(body, taken, Arc::clone(&unsent)));
                 async { Ok::<_, Infallible>(answer) }
             });
             let stream = HalfClosed::new(server, Arc::clone(&ours), Arc::clone(&unsent), Duration::ZERO);

@@ -19,10 +19,10 @@ use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
 use super::BUFFER;
-use super::body::{Held, Unsent};
-use super::connections::{Connection, Connections};
-use super::front::Front;
+use super::body::{ResponseBody, Unsent};
+use super::connections::{Connections, HttpConnection};
 use super::half_closed::HalfClosed;
+use super::router::HttpRouter;
 use crate::config::HttpConfig;
 use crate::process::PATIENCE;
 
@@ -43,15 +43,15 @@ const SILENT: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ASK_TIMES: u32 = 3;
 
-/// What a connection may take.
+/// Limits of connections: how many, and how slow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct ConnectionLimits {
     connections: usize,
     header_timeout: Duration,
     write_timeout: Duration,
 }
 
-impl Bounds {
+impl ConnectionLimits {
     pub(super) fn of(config: &HttpConfig) -> Self {
         Self {
             connections: config.max_connections,
@@ -62,7 +62,12 @@ impl Bounds {
 }
 
 /// Serves until it is told to stop. Nobody is let in from then on; when this returns, no connection and no call is left.
-pub(super) async fn serve(listener: TcpListener, front: Arc<Front>, bounds: Bounds, stop: watch::Receiver<bool>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Arc<HttpRouter>,
+    bounds: ConnectionLimits,
+    stop: watch::Receiver<bool>,
+) {
     let mut known = Connections::default();
     let idle = known.idle();
     let mut tasks = JoinSet::new();
@@ -74,9 +79,9 @@ pub(super) async fn serve(listener: TcpListener, front: Arc<Front>, bounds: Boun
             && let Some(stream) = waiting.take()
         {
             let (number, connection) = known.add();
-            let (front, stop) = (Arc::clone(&front), stop.clone());
+            let (router, stop) = (Arc::clone(&router), stop.clone());
             let serving = async move {
-                if let Err(error) = serve_one(stream, connection, front, bounds, stop).await {
+                if let Err(error) = serve_one(stream, connection, router, bounds, stop).await {
                     tracing::debug!("an HTTP connection ended: {error}");
                 }
             };
@@ -110,7 +115,7 @@ pub(super) async fn serve(listener: TcpListener, front: Arc<Front>, bounds: Boun
     drop((listener, waiting));
     // Each of them has seen the stop too; none may hold up the end.
     if timeout(LAST_ANSWERS, ended(&mut tasks)).await.is_err() {
-        front.end_streams();
+        router.end_streams();
         let _ = timeout(PATIENCE, ended(&mut tasks)).await;
     }
     tasks.shutdown().await;
@@ -122,24 +127,24 @@ async fn ended(tasks: &mut JoinSet<u64>) {
 
 async fn serve_one(
     stream: TcpStream,
-    connection: Arc<Connection>,
-    front: Arc<Front>,
-    bounds: Bounds,
+    connection: Arc<HttpConnection>,
+    router: Arc<HttpRouter>,
+    bounds: ConnectionLimits,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let local = stream.local_addr()?;
     stream.set_nodelay(true)?;
     notice_silence(&stream)?;
-    let _connected = front.metrics.connected();
+    let _connected = router.metrics.connected();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(bounds.write_timeout));
     let unsent = Arc::<Unsent>::default();
     let service = service_fn(|request| {
         // At once: the end of what the client sends may be seen before the request is looked at.
-        let (front, busy, unsent) = (Arc::clone(&front), connection.begin(), Arc::clone(&unsent));
+        let (router, busy, unsent) = (Arc::clone(&router), connection.begin(), Arc::clone(&unsent));
         async move {
-            let (answer, taken) = front.answer(request, local, busy).await;
-            Ok::<_, Infallible>(answer.map(|body| Held::new(body, taken, unsent)))
+            let (answer, taken) = router.answer(request, local, busy).await;
+            Ok::<_, Infallible>(answer.map(|body| ResponseBody::new(body, taken, unsent)))
         }
     });
     let mut http = http1::Builder::new();
@@ -155,7 +160,7 @@ async fn serve_one(
         biased;
         ended = serving.as_mut() => return Ok(ended?),
         () = connection.gives_way() => {
-            front.metrics.gave_way();
+            router.metrics.gave_way();
             return Ok(());
         }
         () = stopped(&mut stop) => {}

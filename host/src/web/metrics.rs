@@ -26,18 +26,18 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// The status of a request whose client left before its answer began. No status of HTTP; servers commonly count it as this one.
 const CLIENT_LEFT: u32 = 499;
 
-/// What is at a path.
+/// The endpoint at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Endpoint {
+pub(super) enum HttpEndpoint {
     Mcp,
     Healthz,
     Readyz,
     Metrics,
-    /// Nothing.
+    /// No endpoint: the path is unknown.
     Other,
 }
 
-impl Endpoint {
+impl HttpEndpoint {
     pub(super) fn at(path: &str) -> Self {
         match path {
             super::MCP_PATH => Self::Mcp,
@@ -86,7 +86,7 @@ struct OfCall {
     outcome: &'static str,
 }
 
-/// The counts of one door.
+/// The metrics of one HTTP listener.
 pub(super) struct Metrics {
     registry: Registry,
     requests: Family<OfRequest, Counter>,
@@ -155,11 +155,11 @@ impl Metrics {
         to.register_with_unit("start_time", help, Unit::Seconds, self.host.started.clone());
     }
 
-    /// A request has come.
-    pub(super) fn begin(self: &Arc<Self>, endpoint: Endpoint) -> UnderWay {
+    /// Counts a request that has come.
+    pub(super) fn begin(self: &Arc<Self>, endpoint: HttpEndpoint) -> RequestInFlight {
         let label = OfEndpoint { endpoint: endpoint.label() };
         self.in_flight.get_or_create(&label).inc();
-        UnderWay { metrics: Arc::clone(self), label, since: Instant::now(), status: CLIENT_LEFT }
+        RequestInFlight { metrics: Arc::clone(self), label, since: Instant::now(), status: CLIENT_LEFT }
     }
 
     pub(super) fn refused(&self, reason: Reason) {
@@ -175,9 +175,9 @@ impl Metrics {
     }
 
     /// A connection, until what this gives is dropped.
-    pub(super) fn connected(self: &Arc<Self>) -> Connected {
+    pub(super) fn connected(self: &Arc<Self>) -> OpenConnection {
         self.connections.inc();
-        Connected(Arc::clone(self))
+        OpenConnection(Arc::clone(self))
     }
 
     /// A connection was closed for another one.
@@ -185,7 +185,7 @@ impl Metrics {
         self.gave_way.inc();
     }
 
-    /// All of it.
+    /// The metrics as Prometheus reads them.
     pub(super) fn text(&self, status: &HostStatus) -> Result<String, fmt::Error> {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         // Whoever asks makes no call of the host.
@@ -200,21 +200,21 @@ impl Metrics {
 }
 
 /// A request that is not answered to its end.
-pub(super) struct UnderWay {
+pub(super) struct RequestInFlight {
     metrics: Arc<Metrics>,
     label: OfEndpoint,
     since: Instant,
     status: u32,
 }
 
-impl UnderWay {
-    /// Its answer begins.
+impl RequestInFlight {
+    /// Notes that the answer begins, and its status.
     pub(super) fn answered(&mut self, status: StatusCode) {
         self.status = status.as_u16().into();
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         let Self { metrics, label, since, status } = self;
         metrics.in_flight.get_or_create(label).dec();
@@ -224,9 +224,9 @@ impl Drop for UnderWay {
 }
 
 /// A connection that is open.
-pub(super) struct Connected(Arc<Metrics>);
+pub(super) struct OpenConnection(Arc<Metrics>);
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.dec();
     }
@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn every_count_is_shown_under_its_documented_name() {
         let metrics = Metrics::new();
-        let mut answered = metrics.begin(Endpoint::Mcp);
+        let mut answered = metrics.begin(HttpEndpoint::Mcp);
         answered.answered(StatusCode::OK);
         drop(answered);
-        drop(metrics.begin(Endpoint::Healthz));
-        let _open = metrics.begin(Endpoint::Other);
+        drop(metrics.begin(HttpEndpoint::Healthz));
+        let _open = metrics.begin(HttpEndpoint::Other);
         let _connected = metrics.connected();
         metrics.gave_way();
         metrics.refused(Reason::WrongToken);

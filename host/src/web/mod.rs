@@ -1,4 +1,4 @@
-//! The door for clients that come over HTTP: MCP at `/mcp`, and what an operator watches a server by.
+//! The HTTP server: MCP at `/mcp`, and what an operator watches a server by.
 //!
 //! # What a request passes, in this order
 //!
@@ -6,9 +6,9 @@
 //! | --- | --- |
 //! | one of `max-connections` connections | one that is idle gives way ([`connections`]), or it waits to be accepted |
 //! | its head has come whole within `header-timeout`, and is of a bearable size | closed, 431 |
-//! | it is meant for us ([`doorplate`]): nobody's name for this address but ours | 403 |
+//! | it is meant for us ([`origin_policy`]): nobody's name for this address but ours | 403 |
 //! | no web page sent it, or one that is allowed | 403 |
-//! | it has a token ([`visitors`]), which says who calls | 401 |
+//! | it has a token ([`authenticator`]), which says who calls | 401 |
 //! | its identity has a request free, and is not too fast | 429 |
 //! | its body has come whole ([`body`]), bounded in bytes and time | 413, 408 |
 //!
@@ -19,21 +19,21 @@
 //!
 //! Its client leaving, as on the socket: the future of the request is dropped, which cancels the call ([`half_closed`] says
 //! when). A stop: the call is
-//! answered that it was stopped ([`counted`]), and so is every other in its own words, before the connections close.
+//! answered that it was stopped ([`metered`]), and so is every other in its own words, before the connections close.
 //!
 //! There are no sessions in this protocol: each request stands for itself, and who calls comes from its token alone.
 
+mod authenticator;
 mod body;
 mod connections;
-mod counted;
-mod doorplate;
-mod front;
 mod half_closed;
 mod listen;
+mod metered;
 mod metrics;
+mod origin_policy;
 mod refusal;
+mod router;
 mod tool_call;
-mod visitors;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -43,11 +43,11 @@ use skillhost_api::error::{Error, Result};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use self::front::Front;
-use self::visitors::Visitors;
+use self::authenticator::Authenticator;
+use self::router::HttpRouter;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
-use crate::mcp::Identity;
+use crate::mcp::ClientIdentity;
 use crate::process::{self, HostService};
 use crate::project::is_too_wide;
 
@@ -60,33 +60,33 @@ const MCP_PATH: &str = "/mcp";
 /// What is read and written at a time.
 const BUFFER: usize = 64 << 10;
 
-/// The door, closed yet.
-pub(crate) struct Door {
+/// The listener for HTTP, which may not be bound yet.
+pub(crate) struct HttpListener {
     config: HttpConfig,
     options: Arc<McpConfig>,
     listen: SocketAddr,
-    visitors: Visitors,
+    authenticator: Authenticator,
     bound: Option<(TcpListener, SocketAddr)>,
 }
 
-impl Door {
-    /// A door at `listen`. Where the configuration has no tokens, whoever comes is `anybody`, and only this machine is served.
+impl HttpListener {
+    /// A listener at `listen`. Where the configuration has no tokens, whoever comes is `anybody`, and only this machine is served.
     pub(crate) fn new(
         config: HttpConfig,
         options: Arc<McpConfig>,
         listen: SocketAddr,
-        anybody: Identity,
+        anybody: ClientIdentity,
         state_dir: &Path,
     ) -> Result<Self> {
         if config.tokens()?.is_empty() {
             bounded(listen, anybody.project.as_deref())?;
         }
-        let visitors = Visitors::new(&config, anybody, state_dir)?;
-        Ok(Self { config, options, listen, visitors, bound: None })
+        let authenticator = Authenticator::new(&config, anybody, state_dir)?;
+        Ok(Self { config, options, listen, authenticator, bound: None })
     }
 }
 
-/// What a door needs that everybody on this machine may pass.
+/// What a listener needs that everybody on this machine may pass.
 fn bounded(listen: SocketAddr, project: Option<&Path>) -> Result<()> {
     if !listen.ip().to_canonical().is_loopback() {
         return Err(Error::invalid_argument(format!(
@@ -105,7 +105,7 @@ fn bounded(listen: SocketAddr, project: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-impl process::Door for Door {
+impl process::Listener for HttpListener {
     async fn bind(&mut self) -> Result<()> {
         let bind = async {
             let listener = TcpListener::bind(self.listen).await?;
@@ -126,11 +126,11 @@ impl process::Door for Door {
         self.bound.as_ref().map(|(_, address)| format!("http://{address}{MCP_PATH}"))
     }
 
-    fn says(&self) -> String {
-        let url = process::Door::url(self).unwrap_or_default();
-        match &self.visitors {
-            Visitors::Anybody(visitor) => {
-                let Identity { caller, project, .. } = visitor.identity();
+    fn banner(&self) -> String {
+        let url = process::Listener::url(self).unwrap_or_default();
+        match &self.authenticator {
+            Authenticator::Anybody(visitor) => {
+                let ClientIdentity { caller, project, .. } = visitor.identity();
                 let project = project
                     .as_ref()
                     .map_or_else(|| "with no project".into(), |dir| format!("in the project {}", dir.display()));
@@ -138,8 +138,8 @@ impl process::Door for Door {
                     "MCP over HTTP at {url}, without tokens: whoever on this machine connects calls as {caller}, {project}"
                 )
             }
-            Visitors::Known(visitors) => {
-                format!("MCP over HTTP at {url}, for those who have one of {} token(s)", visitors.len())
+            Authenticator::Known(clients) => {
+                format!("MCP over HTTP at {url}, for those who have one of {} token(s)", clients.len())
             }
         }
     }
@@ -147,9 +147,9 @@ impl process::Door for Door {
     async fn serve(self, service: Arc<HostService>, stop: watch::Receiver<bool>) {
         let Some((listener, address)) = self.bound else { return };
         tracing::info!(%address, "serving MCP over HTTP");
-        let bounds = listen::Bounds::of(&self.config);
-        let front = Front::new(&self.config, self.options, self.visitors, service, stop.clone());
-        listen::serve(listener, Arc::new(front), bounds, stop).await;
+        let bounds = listen::ConnectionLimits::of(&self.config);
+        let router = HttpRouter::new(&self.config, self.options, self.authenticator, service, stop.clone());
+        listen::serve(listener, Arc::new(router), bounds, stop).await;
     }
 }
 
@@ -158,18 +158,24 @@ mod tests {
     use super::*;
     use skillhost_api::caller::Caller;
 
-    fn door(listen: &str) -> Result<Door> {
-        let anybody = Identity { caller: Caller::default(), project: None, may_approve: false };
-        Door::new(HttpConfig::default(), Arc::default(), listen.parse().unwrap(), anybody, Path::new("/no/such/state"))
+    fn listener(listen: &str) -> Result<HttpListener> {
+        let anybody = ClientIdentity { caller: Caller::default(), project: None, may_approve: false };
+        HttpListener::new(
+            HttpConfig::default(),
+            Arc::default(),
+            listen.parse().unwrap(),
+            anybody,
+            Path::new("/no/such/state"),
+        )
     }
 
     #[test]
     fn without_a_token_only_this_machine_is_served() {
         for here in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
-            assert!(door(here).is_ok(), "{here}");
+            assert!(listener(here).is_ok(), "{here}");
         }
         for anywhere in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
-            let message = door(anywhere).err().unwrap().message;
+            let message = listener(anywhere).err().unwrap().message;
             assert!(message.contains("[[http.token]]") && message.contains("127.0.0.1"), "{anywhere}: {message}");
         }
     }

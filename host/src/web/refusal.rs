@@ -10,8 +10,8 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::json;
 
-/// An answer before anybody has wrapped it.
-pub(super) type Answer = Response<BoxBody<Bytes, std::convert::Infallible>>;
+/// An HTTP response.
+pub(super) type HttpResponse = Response<BoxBody<Bytes, std::convert::Infallible>>;
 
 /// The error code of JSON-RPC for what a server defines itself.
 const SERVER_ERROR: i32 = -32_000;
@@ -106,15 +106,15 @@ impl Reason {
     }
 }
 
-/// A request that goes no further.
+/// The refusal of a request.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct HttpRefusal {
     pub(super) reason: Reason,
     message: Cow<'static, str>,
     retry_after: Option<Duration>,
 }
 
-impl Refusal {
+impl HttpRefusal {
     /// What happened, why, and what to do.
     pub(super) fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
         Self { reason, message: message.into(), retry_after: None }
@@ -126,7 +126,7 @@ impl Refusal {
     }
 
     /// As JSON-RPC says an error that belongs to no request: clients show its message, and so does `curl`.
-    pub(super) fn answer(self) -> Answer {
+    pub(super) fn answer(self) -> HttpResponse {
         let error =
             json!({ "jsonrpc": "2.0", "id": null, "error": { "code": self.reason.code(), "message": self.message } });
         let mut answer = respond(self.reason.status(), JSON, error.to_string());
@@ -160,7 +160,7 @@ impl Refusal {
 }
 
 /// An answer with a short body.
-pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(Full::new(body.into()).boxed());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -173,14 +173,15 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_a_client_can_act_on() {
-        let header = |answer: &Answer, name| answer.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-        let answer = Refusal::new(Reason::NoToken, "say who you are").answer();
+        let header =
+            |answer: &HttpResponse, name| answer.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let answer = HttpRefusal::new(Reason::NoToken, "say who you are").answer();
         assert_eq!(
             (answer.status(), header(&answer, WWW_AUTHENTICATE).as_deref()),
             (StatusCode::UNAUTHORIZED, Some("Bearer"))
         );
         for (time, seconds) in [(0, "1"), (900, "1"), (1_000, "1"), (1_001, "2"), (60_000, "60")] {
-            let answer = Refusal::new(Reason::Rate, "slower").retry_after(Duration::from_millis(time)).answer();
+            let answer = HttpRefusal::new(Reason::Rate, "slower").retry_after(Duration::from_millis(time)).answer();
             assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(header(&answer, RETRY_AFTER).as_deref(), Some(seconds), "{time} ms");
         }

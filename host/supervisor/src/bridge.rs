@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with};
 
-use crate::{door, sys};
+use crate::{host_socket, sys};
 
 const CAPACITY: usize = 256 * 1024;
 /// For a supervisor that has just been started to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between attempts.
+/// The pause between attempts to connect.
 const AGAIN: Duration = Duration::from_millis(2);
 
 /// Carries until the supervisor hangs up.
@@ -30,7 +30,7 @@ pub fn run(path: &Path) -> io::Result<()> {
     for fd in [input, output, socket.as_fd()] {
         rustix::io::ioctl_fionbio(fd, true)?;
     }
-    let (mut to, mut from) = (Way::new(input, socket.as_fd()), Way::new(socket.as_fd(), output));
+    let (mut to, mut from) = (Pump::new(input, socket.as_fd()), Pump::new(socket.as_fd(), output));
     let mut told = false;
     loop {
         if to.is_over() && !std::mem::replace(&mut told, true) {
@@ -62,7 +62,7 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
         match connect(&socket, &SocketAddrUnix::new(path)?) {
             Ok(()) => {
                 // Now that it listens, it has closed its directory.
-                door::check(path)?;
+                host_socket::check(path)?;
                 break socket;
             }
             Err(Errno::NOENT | Errno::CONNREFUSED) if Instant::now() < until => thread::sleep(AGAIN),
@@ -75,8 +75,8 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// One direction.
-struct Way<'a> {
+/// Copies bytes in one direction.
+struct Pump<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     buffer: Vec<u8>,
@@ -85,7 +85,7 @@ struct Way<'a> {
     ended: bool,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Pump<'a> {
     fn new(from: BorrowedFd<'a>, to: BorrowedFd<'a>) -> Self {
         Self { from, to, buffer: vec![0; CAPACITY], start: 0, end: 0, ended: false }
     }

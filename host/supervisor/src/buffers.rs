@@ -8,32 +8,32 @@ use rustix::net::RecvFlags;
 use serde::Serialize;
 use skillhost_protocol::frame::{HEADER, MAX_DATA, encode_control};
 use skillhost_protocol::socket::{Descriptors, StreamError};
-use skillhost_protocol::{Header, Kind, ProtocolError, ToHost};
+use skillhost_protocol::{Header, PayloadKind, ProtocolError, ToHost};
 
 const CAPACITY: usize = 512 * 1024;
 /// Room for a few frames of data before what waits is moved to the front.
 const ROOM: usize = 256 * 1024;
 
-/// What a read came to.
+/// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum ReadOutcome {
     Some(usize),
     /// Nothing at the moment.
     Nothing,
     End,
 }
 
-fn read(fd: &OwnedFd, into: &mut [u8]) -> Read {
+fn read(fd: &OwnedFd, into: &mut [u8]) -> ReadOutcome {
     match rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *into)) {
-        Ok(0) => Read::End,
-        Ok(len) => Read::Some(len),
-        Err(Errno::AGAIN) => Read::Nothing,
-        Err(_) => Read::End,
+        Ok(0) => ReadOutcome::End,
+        Ok(len) => ReadOutcome::Some(len),
+        Err(Errno::AGAIN) => ReadOutcome::Nothing,
+        Err(_) => ReadOutcome::End,
     }
 }
 
-/// What arrived and was not looked at yet.
-pub struct Input {
+/// Bytes that arrived and were not looked at yet.
+pub struct ReceiveBuffer {
     /// What arrived beside the bytes.
     pub descriptors: Descriptors,
     bytes: Vec<u8>,
@@ -41,12 +41,12 @@ pub struct Input {
     end: usize,
 }
 
-impl Input {
+impl ReceiveBuffer {
     pub fn new() -> Self {
         Self { descriptors: Descriptors::default(), bytes: vec![0; CAPACITY], start: 0, end: 0 }
     }
 
-    pub fn fill(&mut self, socket: &OwnedFd) -> Result<Read, ProtocolError> {
+    pub fn fill(&mut self, socket: &OwnedFd) -> Result<ReadOutcome, ProtocolError> {
         let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
         // Checked against the bounds; a frame that breaks them is refused when it is taken.
         let whole = Header::decode(waiting).ok().flatten().map_or(HEADER, |header| HEADER + header.len);
@@ -64,13 +64,13 @@ impl Input {
         }
         let room = self.bytes.get_mut(self.end..).unwrap_or_default();
         match self.descriptors.receive(socket, room, RecvFlags::empty()) {
-            Ok(0) => Ok(Read::End),
+            Ok(0) => Ok(ReadOutcome::End),
             Ok(len) => {
                 self.end += len;
-                Ok(Read::Some(len))
+                Ok(ReadOutcome::Some(len))
             }
-            Err(StreamError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(Read::Nothing),
-            Err(StreamError::Io(_)) => Ok(Read::End),
+            Err(StreamError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(ReadOutcome::Nothing),
+            Err(StreamError::Io(_)) => Ok(ReadOutcome::End),
             Err(StreamError::Protocol(error)) => Err(error),
         }
     }
@@ -95,14 +95,14 @@ impl Input {
     }
 }
 
-/// What is to be sent. Data goes in only while there is room; control messages always do, being few.
-pub struct Output {
+/// Bytes to be sent. Data goes in only while there is room; control messages always do, being few.
+pub struct SendBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Output {
+impl SendBuffer {
     pub fn new() -> Self {
         Self { bytes: vec![0; CAPACITY], start: 0, end: 0 }
     }
@@ -122,11 +122,11 @@ impl Output {
     }
 
     /// Reads up to `limit` bytes from `fd` into a data frame.
-    pub fn read_frame(&mut self, kind: Kind, exec: u32, fd: &OwnedFd, limit: usize) -> Read {
+    pub fn read_frame(&mut self, kind: PayloadKind, exec: u32, fd: &OwnedFd, limit: usize) -> ReadOutcome {
         self.reserve(HEADER + MAX_DATA);
         let body = self.end + HEADER;
         let read = read(fd, self.bytes.get_mut(body..body + limit.min(MAX_DATA)).unwrap_or_default());
-        if let Read::Some(len) = read {
+        if let ReadOutcome::Some(len) = read {
             let header = Header { kind, exec, len }.encode();
             if let Some(place) = self.bytes.get_mut(self.end..body) {
                 place.copy_from_slice(&header);

@@ -52,12 +52,12 @@ eval "$__skillhost_loop"'
 
 /// Which shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shell {
+pub enum ShellProgram {
     Bash,
     Sh,
 }
 
-impl Shell {
+impl ShellProgram {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -114,14 +114,14 @@ pub fn encode(number: u32, line: &str) -> Vec<u8> {
 
 /// How a line ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LineEnd {
     pub number: u32,
     pub code: u8,
     pub cwd: String,
 }
 
 /// Takes a record from the front of `bytes`, when one is whole. `Err`: these are no words of the loop's.
-pub fn decode(bytes: &mut Vec<u8>) -> Result<Option<Record>, ()> {
+pub fn decode(bytes: &mut Vec<u8>) -> Result<Option<LineEnd>, ()> {
     let Some(end) = bytes.iter().position(|byte| *byte == 0) else {
         return if bytes.len() > MAX_RECORD { Err(()) } else { Ok(None) };
     };
@@ -131,7 +131,7 @@ pub fn decode(bytes: &mut Vec<u8>) -> Result<Option<Record>, ()> {
     let mut fields = text.splitn(3, ' ');
     let (Some(number), Some(code), Some(cwd)) = (fields.next(), fields.next(), fields.next()) else { return Err(()) };
     let (Ok(number), Ok(code)) = (number.parse(), code.parse()) else { return Err(()) };
-    Ok(Some(Record { number, code, cwd: cwd.to_owned() }))
+    Ok(Some(LineEnd { number, code, cwd: cwd.to_owned() }))
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_placeholder_of_the_loop_is_filled() {
-        for shell in [Shell::Bash, Shell::Sh] {
+        for shell in [ShellProgram::Bash, ShellProgram::Sh] {
             let text = shell.program();
             assert!(!text.contains('@') || text.replace("[@]", "").find('@').is_none(), "{text}");
             assert!(!text.contains("% ") && !text.contains("\n! "), "{text}");
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(encode(7, "a\n\nb"), b"skillhost 7 3\na\n\nb\n");
         let mut bytes = b"7 0 /a b\nc\0".to_vec();
         bytes.extend_from_slice(b"8 25");
-        let record = Record { number: 7, code: 0, cwd: "/a b\nc".into() };
+        let record = LineEnd { number: 7, code: 0, cwd: "/a b\nc".into() };
         assert_eq!((decode(&mut bytes), decode(&mut bytes)), (Ok(Some(record)), Ok(None)));
         bytes.extend_from_slice(b"5 /\0");
         assert_eq!(decode(&mut bytes).unwrap().unwrap().code, 255);

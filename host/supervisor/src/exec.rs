@@ -8,16 +8,16 @@ use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::{Descriptors, StreamError};
 use skillhost_protocol::{
-    Ending, FileError, FileErrorKind, Kind, LEAST_CREDIT, ProtocolError, TerminalSize, ToHost, credit_cost,
+    Ending, FileError, FileErrorKind, LEAST_CREDIT, PayloadKind, ProtocolError, TerminalSize, ToHost, credit_cost,
 };
 
-use crate::buffers::{Output, Read};
-use crate::driver::{Record, Shell};
+use crate::buffers::{ReadOutcome, SendBuffer};
+use crate::driver::{LineEnd, ShellProgram};
 use crate::keeper::{self, Keeper, Order, Report};
 use crate::leader::{self, Status};
 use crate::procs::OomCounter;
 use crate::reserve::Pair;
-use crate::session::{End, Session, Tree};
+use crate::session::{ShellEnd, ShellTree, SupervisedShell};
 use crate::stdin::Stdin;
 use crate::sys;
 
@@ -39,7 +39,7 @@ pub enum Part {
     Session,
 }
 
-pub struct Exec {
+pub struct SupervisedExec {
     id: u32,
     leader: i32,
     keeper: Keeper,
@@ -70,7 +70,7 @@ pub struct Exec {
     pub orphans: bool,
     oom_before: u64,
     terminal: Terminal,
-    session: Option<Box<Session>>,
+    session: Option<Box<SupervisedShell>>,
 }
 
 /// An exec's terminal.
@@ -84,7 +84,7 @@ enum Terminal {
 }
 
 struct Stream {
-    kind: Kind,
+    kind: PayloadKind,
     fd: Option<OwnedFd>,
     count: u64,
 }
@@ -104,12 +104,12 @@ pub struct Setup {
     pub session: Option<OwnedFd>,
 }
 
-impl Exec {
+impl SupervisedExec {
     pub fn new(setup: Setup, pair: Pair) -> Self {
         let Setup { id, leader, is_file, stdin, window, argv, deadline, oom_before, terminal, session } = setup;
         let Pair { keeper, status, stdin: stdin_fd, stdout, stderr, job } = pair;
         let stream = |kind, fd| Stream { kind, fd: Some(fd), count: 0 };
-        let session = session.map(|socket| Box::new(Session::new(socket)));
+        let session = session.map(|socket| Box::new(SupervisedShell::new(socket)));
         Self {
             id,
             leader,
@@ -122,7 +122,7 @@ impl Exec {
             started: false,
             exited: false,
             stdin: Stdin::new(stdin.then_some(stdin_fd)),
-            streams: [stream(Kind::Stdout, stdout), stream(Kind::Stderr, stderr)],
+            streams: [stream(PayloadKind::Stdout, stdout), stream(PayloadKind::Stderr, stderr)],
             credit: window,
             deadline,
             ended_by: None,
@@ -162,7 +162,7 @@ impl Exec {
     }
 
     /// Does what `part` is ready for.
-    pub fn service(&mut self, part: Part, grace: u32, out: &mut Output) {
+    pub fn service(&mut self, part: Part, grace: u32, out: &mut SendBuffer) {
         match part {
             Part::Status => self.read_status(out),
             Part::Control => self.read_control(grace, out),
@@ -177,7 +177,7 @@ impl Exec {
         }
     }
 
-    fn read_status(&mut self, out: &mut Output) {
+    fn read_status(&mut self, out: &mut SendBuffer) {
         let Some(fd) = &self.status else { return };
         let mut chunk = [0; 4096];
         loop {
@@ -211,7 +211,7 @@ impl Exec {
             Some(argv) => {
                 self.started = true;
                 if let Some(session) = &mut self.session {
-                    session.started(argv.first().is_some_and(|shell| shell == Shell::Bash.name()));
+                    session.started(argv.first().is_some_and(|shell| shell == ShellProgram::Bash.name()));
                 }
                 let pid = u32::try_from(self.leader).unwrap_or(0);
                 self.answer(&ToHost::Started { pid, argv }, out);
@@ -223,13 +223,13 @@ impl Exec {
         }
     }
 
-    fn answer(&mut self, message: &ToHost, out: &mut Output) {
+    fn answer(&mut self, message: &ToHost, out: &mut SendBuffer) {
         if !std::mem::replace(&mut self.answered, true) {
             out.control(self.id, message);
         }
     }
 
-    fn read_control(&mut self, grace: u32, out: &mut Output) {
+    fn read_control(&mut self, grace: u32, out: &mut SendBuffer) {
         if self.tree_dead {
             return;
         }
@@ -264,30 +264,30 @@ impl Exec {
 
     /// One read of a stream, as far as there is credit. Both streams may have been ready when there was enough for one: what
     /// is read into no room looks like a stream's end.
-    fn read_stream(&mut self, index: usize, out: &mut Output) -> Read {
+    fn read_stream(&mut self, index: usize, out: &mut SendBuffer) -> ReadOutcome {
         if self.credit < LEAST_CREDIT {
-            return Read::Nothing;
+            return ReadOutcome::Nothing;
         }
         let limit = usize::try_from(self.credit).unwrap_or(0);
-        let Some(stream) = self.streams.get_mut(index) else { return Read::End };
-        let Some(fd) = &stream.fd else { return Read::End };
+        let Some(stream) = self.streams.get_mut(index) else { return ReadOutcome::End };
+        let Some(fd) = &stream.fd else { return ReadOutcome::End };
         let read = out.read_frame(stream.kind, self.id, fd, limit);
         match read {
-            Read::Some(len) => {
+            ReadOutcome::Some(len) => {
                 stream.count += len as u64;
                 self.credit -= credit_cost(len);
                 if let Some(session) = &mut self.session {
                     session.sent(index, len as u64);
                 }
             }
-            Read::End => stream.fd = None,
-            Read::Nothing => {}
+            ReadOutcome::End => stream.fd = None,
+            ReadOutcome::Nothing => {}
         }
         read
     }
 
     /// Goes as far as it can without waiting; `true` when the exec is over and the host knows.
-    pub fn settle(&mut self, oom: &OomCounter, out: &mut Output) -> bool {
+    pub fn settle(&mut self, oom: &OomCounter, out: &mut SendBuffer) -> bool {
         if self.session.is_some() && !self.settle_line(out) {
             return false;
         }
@@ -309,7 +309,7 @@ impl Exec {
                 if self.credit < LEAST_CREDIT || !out.has_room() {
                     return false;
                 }
-                if self.read_stream(index, out) == Read::Nothing
+                if self.read_stream(index, out) == ReadOutcome::Nothing
                     && let Some(stream) = self.streams.get_mut(index)
                 {
                     stream.fd = None;
@@ -441,8 +441,8 @@ impl Exec {
 
     // --- a persistent shell
 
-    fn tree(&self) -> Tree {
-        Tree { keeper: self.keeper.pid, leader: self.leader }
+    fn tree(&self) -> ShellTree {
+        ShellTree { keeper: self.keeper.pid, leader: self.leader }
     }
 
     /// Gives it a line.
@@ -469,8 +469,8 @@ impl Exec {
         }
     }
 
-    fn end_session(&mut self, done: Result<(), End>, grace: u32) {
-        if let Err(End(why)) = done {
+    fn end_session(&mut self, done: Result<(), ShellEnd>, grace: u32) {
+        if let Err(ShellEnd(why)) = done {
             self.end(why, grace);
         }
     }
@@ -487,7 +487,7 @@ impl Exec {
     }
 
     /// Tells the end of a line once its output was sent; `false` when that has to wait.
-    fn settle_line(&mut self, out: &mut Output) -> bool {
+    fn settle_line(&mut self, out: &mut SendBuffer) -> bool {
         let streams = &self.streams;
         let waiting = || {
             [0, 1].map(|index: usize| {
@@ -503,13 +503,13 @@ impl Exec {
                 if self.credit < LEAST_CREDIT || !out.has_room() {
                     return false;
                 }
-                if !matches!(self.read_stream(index, out), Read::Some(_)) {
+                if !matches!(self.read_stream(index, out), ReadOutcome::Some(_)) {
                     break;
                 }
             }
         }
         if let Some((record, why)) = self.session.as_mut().and_then(|session| session.ended()) {
-            let Record { number, code, cwd } = record;
+            let LineEnd { number, code, cwd } = record;
             out.control(self.id, &ToHost::LineDone { number, code, cwd, why });
         }
         true
@@ -517,7 +517,7 @@ impl Exec {
 
     // --- a terminal
 
-    fn receive_terminal(&mut self, out: &mut Output) {
+    fn receive_terminal(&mut self, out: &mut SendBuffer) {
         let Terminal::Comes(from) = &self.terminal else { return };
         let mut descriptors = Descriptors::default();
         match descriptors.receive(from, &mut [0], RecvFlags::DONTWAIT) {
@@ -548,18 +548,18 @@ impl Exec {
     // --- standard input
 
     /// Standard input from the host.
-    pub fn take_stdin(&mut self, data: &[u8], out: &mut Output) -> Result<(), ProtocolError> {
+    pub fn take_stdin(&mut self, data: &[u8], out: &mut SendBuffer) -> Result<(), ProtocolError> {
         self.stdin.take(data)?;
         self.write_stdin(out);
         Ok(())
     }
 
-    pub fn end_stdin(&mut self, out: &mut Output) {
+    pub fn end_stdin(&mut self, out: &mut SendBuffer) {
         self.stdin.end(!matches!(self.terminal, Terminal::None));
         self.write_stdin(out);
     }
 
-    fn write_stdin(&mut self, out: &mut Output) {
+    fn write_stdin(&mut self, out: &mut SendBuffer) {
         // Until its terminal is here, there is nowhere to write to.
         if !matches!(self.terminal, Terminal::Comes(_))
             && let Some(bytes) = self.stdin.write()

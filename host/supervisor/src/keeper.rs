@@ -160,7 +160,7 @@ fn run(control: OwnedFd) -> ! {
             Ok(Some(leader)) => {
                 drop(ends);
                 Report::Ready { leader }.send(&control);
-                Tree { control: &control, leader, stage: Stage::Running, orphaned: false }.keep(&signals);
+                ProcessTree { control: &control, leader, stage: KillStage::Running, orphaned: false }.keep(&signals);
             }
             Err(_) => sys::exit(1),
         }
@@ -193,7 +193,7 @@ fn next_leader(control: &OwnedFd) -> Option<Ends> {
     }
 }
 
-enum Stage {
+enum KillStage {
     /// The leader runs, or waits to be told what.
     Running,
     /// TERM was sent; KILL comes then.
@@ -202,15 +202,15 @@ enum Stage {
     Killing,
 }
 
-struct Tree<'a> {
+struct ProcessTree<'a> {
     control: &'a OwnedFd,
     leader: i32,
-    stage: Stage,
+    stage: KillStage,
     /// The supervisor is gone from the other end of `control`.
     orphaned: bool,
 }
 
-impl Tree<'_> {
+impl ProcessTree<'_> {
     /// Keeps it until none of it is left.
     fn keep(mut self, signals: &OwnedFd) {
         while self.reap() {
@@ -227,10 +227,10 @@ impl Tree<'_> {
     /// Waits for something to do; whether the supervisor has said something.
     fn wait(&self, signals: &OwnedFd) -> bool {
         let timeout = match self.stage {
-            Stage::Running => None,
-            Stage::Grace(until) => Some(until.saturating_duration_since(Instant::now())),
+            KillStage::Running => None,
+            KillStage::Grace(until) => Some(until.saturating_duration_since(Instant::now())),
             // What is killed but not yet gone says so with SIGCHLD; what was forked in between does not.
-            Stage::Killing => Some(Duration::from_millis(20)),
+            KillStage::Killing => Some(Duration::from_millis(20)),
         };
         let timeout = timeout.map(|time| rustix::event::Timespec {
             tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
@@ -267,21 +267,21 @@ impl Tree<'_> {
     }
 
     fn end(&mut self, grace: Duration) {
-        if matches!(self.stage, Stage::Running) {
+        if matches!(self.stage, KillStage::Running) {
             for process in procs::descendants(own_pid(), &HashSet::new()) {
                 procs::signal(process, libc::SIGTERM);
                 // A stopped process gets to see its TERM only once it goes on.
                 procs::signal(process, libc::SIGCONT);
             }
-            self.stage = Stage::Grace(Instant::now() + grace);
+            self.stage = KillStage::Grace(Instant::now() + grace);
         }
     }
 
     fn advance(&mut self) {
-        if matches!(self.stage, Stage::Grace(until) if Instant::now() >= until) {
-            self.stage = Stage::Killing;
+        if matches!(self.stage, KillStage::Grace(until) if Instant::now() >= until) {
+            self.stage = KillStage::Killing;
         }
-        if matches!(self.stage, Stage::Killing) {
+        if matches!(self.stage, KillStage::Killing) {
             procs::kill_tree(own_pid(), &HashSet::new());
         }
     }

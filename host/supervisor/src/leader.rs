@@ -25,7 +25,7 @@ use skillhost_protocol::{
     Command, ExecSpec, ExecStart, FileDone, FileError, FileStart, RunOptions, TerminalSize, User,
 };
 
-use crate::driver::Shell;
+use crate::driver::ShellProgram;
 use crate::{files, sys};
 
 /// Why a leader could not become its program: an exit code and the reason.
@@ -303,10 +303,10 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
 }
 
 /// The shell that there is.
-fn shell(search: &str) -> Shell {
+fn shell(search: &str) -> ShellProgram {
     let bash = candidates("bash", search)
         .any(|path| path.is_file() && accessat(CWD, &path, Access::EXEC_OK, AtFlags::empty()).is_ok());
-    if bash { Shell::Bash } else { Shell::Sh }
+    if bash { ShellProgram::Bash } else { ShellProgram::Sh }
 }
 
 /// The descriptor that came with the job.

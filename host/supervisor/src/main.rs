@@ -4,17 +4,17 @@
 //! run under uids of their own, so none of them can signal, trace or limit the supervisor or a [`keeper`].
 //!
 //! `supervisor connect PATH`: connects to the host's socket, which lies in a directory that is the supervisor's alone.
-//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`door`]).
+//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`host_socket`]).
 //! `supervisor bridge PATH`: what such a host has the engine run beside it ([`bridge`]).
 //! `supervisor give PATH UID GID`: hands a workspace that such an engine made to its user, in a container of its own.
 //! `supervisor local`: makes the sandbox itself first ([`local`]).
 
 mod bridge;
 mod buffers;
-mod door;
 mod driver;
 mod exec;
 mod files;
+mod host_socket;
 mod keeper;
 mod leader;
 mod local;
@@ -30,8 +30,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use door::{Around, Door};
-use local::Inside;
+use host_socket::{Confinement, HostSocket};
+use local::InnerContext;
 use procs::OomCounter;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
@@ -41,11 +41,13 @@ use supervisor::Supervisor;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
-        [verb, path] if verb == "connect" => {
-            Inside { door: Door::Outside(PathBuf::from(path)), oom: OomCounter::open(), around: Around::Sandbox }
-        }
-        [verb, path] if verb == "listen" => match Door::inside(Path::new(path)) {
-            Ok(door) => Inside { door, oom: OomCounter::open(), around: Around::Sandbox },
+        [verb, path] if verb == "connect" => InnerContext {
+            host_socket: HostSocket::Outside(PathBuf::from(path)),
+            oom: OomCounter::open(),
+            around: Confinement::Sandbox,
+        },
+        [verb, path] if verb == "listen" => match HostSocket::inside(Path::new(path)) {
+            Ok(host_socket) => InnerContext { host_socket, oom: OomCounter::open(), around: Confinement::Sandbox },
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
         [verb] if verb == "local" => local::enter(),
         _ => return refuse("usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | local"),
     };
-    if inside.around == Around::Sandbox && !rustix::process::getpid().is_init() {
+    if inside.around == Confinement::Sandbox && !rustix::process::getpid().is_init() {
         return refuse("the supervisor runs only as PID 1 of a sandbox: elsewhere, orphans would escape it");
     }
     if !keeper::adopts() && !rustix::process::getpid().is_init() {
@@ -65,8 +67,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(inside: Inside) -> std::io::Result<()> {
-    let Inside { door, oom, around } = inside;
+fn start(inside: InnerContext) -> std::io::Result<()> {
+    let InnerContext { host_socket, oom, around } = inside;
     be_private()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Lower than the sandbox's default is refused without CAP_SYS_RESOURCE; leaders raise theirs instead.
@@ -82,7 +84,7 @@ fn start(inside: Inside) -> std::io::Result<()> {
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
     leader::empty_bounding_set()?;
-    Supervisor::new(door, sys::signal_fd()?, oom, around).run();
+    Supervisor::new(host_socket, sys::signal_fd()?, oom, around).run();
     Ok(())
 }
 

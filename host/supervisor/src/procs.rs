@@ -11,20 +11,20 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::sys;
 
-/// A process as one look at `/proc` saw it.
+/// A process by its number and start time, as one look at `/proc` saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Process {
+pub struct ProcessId {
     pub pid: i32,
     start: u64,
 }
 
-struct Seen {
-    process: Process,
+struct ProcStat {
+    process: ProcessId,
     parent: i32,
     zombie: bool,
 }
 
-fn look(pid: i32) -> Option<(OwnedFd, Seen)> {
+fn look(pid: i32) -> Option<(OwnedFd, ProcStat)> {
     use rustix::fs::{Mode, OFlags, open, openat};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let dir = open(format!("/proc/{pid}"), flags | OFlags::DIRECTORY, Mode::empty()).ok()?;
@@ -35,10 +35,10 @@ fn look(pid: i32) -> Option<(OwnedFd, Seen)> {
     let zombie = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let start = fields.nth(17)?.parse().ok()?;
-    Some((dir, Seen { process: Process { pid, start }, parent, zombie }))
+    Some((dir, ProcStat { process: ProcessId { pid, start }, parent, zombie }))
 }
 
-fn all() -> Vec<Seen> {
+fn all() -> Vec<ProcStat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
@@ -48,7 +48,7 @@ fn all() -> Vec<Seen> {
 }
 
 /// Every living descendant of `root`, except `spared` and what descends from them.
-pub fn descendants(root: i32, spared: &HashSet<i32>) -> Vec<Process> {
+pub fn descendants(root: i32, spared: &HashSet<i32>) -> Vec<ProcessId> {
     let all = all();
     let mut tree = HashSet::from([root]);
     loop {
@@ -68,7 +68,7 @@ pub fn descendants(root: i32, spared: &HashSet<i32>) -> Vec<Process> {
 }
 
 /// Sends a signal to `process`, unless it is gone.
-pub fn signal(process: Process, number: i32) {
+pub fn signal(process: ProcessId, number: i32) {
     let Some((dir, seen)) = look(process.pid) else { return };
     if seen.process != process {
         return;

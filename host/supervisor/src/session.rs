@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use skillhost_protocol::{Ending, ProtocolError};
 
-use crate::driver::{self, Record};
-use crate::procs::{self, Process};
+use crate::driver::{self, LineEnd};
+use crate::procs::{self, ProcessId};
 use crate::sys;
 
 /// Between looks at what an interrupted line has left.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// For a shell to come back once all that its line started has been killed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub struct Session {
+pub struct SupervisedShell {
     socket: OwnedFd,
     /// Whether a line can be left without the shell's end.
     leaves: bool,
@@ -30,53 +30,53 @@ pub struct Session {
     out: Vec<u8>,
     /// What it said that is not whole yet.
     said: Vec<u8>,
-    line: Option<Line>,
+    line: Option<RunningLine>,
     /// It says nothing more.
     silent: bool,
 }
 
-struct Line {
+struct RunningLine {
     number: u32,
     deadline: Option<Instant>,
     /// What was in the shell's tree when it began.
-    older: HashSet<Process>,
-    stage: Stage,
+    older: HashSet<ProcessId>,
+    stage: LineStage,
 }
 
-enum Stage {
+enum LineStage {
     Runs,
     /// It is to end before its time.
     Interrupted {
         why: Ending,
         look_at: Instant,
         kill_at: Instant,
-        record: Option<Record>,
+        record: Option<LineEnd>,
     },
     /// It has ended; what of its output is to be sent before that is told, once it is known.
     Over {
-        record: Record,
+        record: LineEnd,
         why: Option<Ending>,
         left: Option<[u64; 2]>,
     },
 }
 
-/// The shell is to be ended, and this is why.
+/// The reason why a shell is to be ended.
 #[derive(Debug, PartialEq, Eq)]
-pub struct End(pub Ending);
+pub struct ShellEnd(pub Ending);
 
-/// The whole tree, for who knows its keeper and its shell.
+/// The processes of a shell, for who knows its keeper and its leader.
 #[derive(Clone, Copy)]
-pub struct Tree {
+pub struct ShellTree {
     pub keeper: i32,
     pub leader: i32,
 }
 
-impl Session {
+impl SupervisedShell {
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, leaves: false, out: Vec::new(), said: Vec::new(), line: None, silent: false }
     }
 
-    /// What it waits for.
+    /// The descriptor and events that it waits for.
     pub fn interest(&self) -> Option<(&OwnedFd, PollFlags)> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.silent);
@@ -95,7 +95,7 @@ impl Session {
         number: u32,
         line: &str,
         deadline: Option<Instant>,
-        tree: Tree,
+        tree: ShellTree,
     ) -> Result<(), ProtocolError> {
         if self.line.is_some() {
             return Err(ProtocolError("a line for a shell that has one".into()));
@@ -104,7 +104,7 @@ impl Session {
             return Err(ProtocolError("a line with a NUL".into()));
         }
         let older = tree.all(&HashSet::new()).collect();
-        self.line = Some(Line { number, deadline, older, stage: Stage::Runs });
+        self.line = Some(RunningLine { number, deadline, older, stage: LineStage::Runs });
         self.out.extend_from_slice(&driver::encode(number, line));
         self.write();
         Ok(())
@@ -114,21 +114,21 @@ impl Session {
     pub fn due(&self) -> Option<Instant> {
         let line = self.line.as_ref()?;
         match &line.stage {
-            Stage::Runs => line.deadline,
-            Stage::Interrupted { look_at, .. } => Some(*look_at),
-            Stage::Over { .. } => None,
+            LineStage::Runs => line.deadline,
+            LineStage::Interrupted { look_at, .. } => Some(*look_at),
+            LineStage::Over { .. } => None,
         }
     }
 
-    /// Does what is due.
-    pub fn on_time(&mut self, now: Instant, tree: Tree, grace: u32) -> Result<(), End> {
+    /// Does what is due at this time.
+    pub fn on_time(&mut self, now: Instant, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         let Some(line) = &mut self.line else { return Ok(()) };
-        let started = |older: &HashSet<Process>| tree.since(older);
+        let started = |older: &HashSet<ProcessId>| tree.since(older);
         match &mut line.stage {
-            Stage::Runs if line.deadline.is_some_and(|deadline| now >= deadline) => {
+            LineStage::Runs if line.deadline.is_some_and(|deadline| now >= deadline) => {
                 return self.interrupt(Ending::TimedOut, tree, grace);
             }
-            Stage::Interrupted { why, look_at, kill_at, record } if now >= *look_at => {
+            LineStage::Interrupted { why, look_at, kill_at, record } if now >= *look_at => {
                 *look_at = now + LOOK;
                 if record.is_none() {
                     // Again: the first may have come before the shell had begun with the line, where it means nothing.
@@ -143,9 +143,9 @@ impl Session {
                 if left.is_empty()
                     && let Some(record) = record.take()
                 {
-                    line.stage = Stage::Over { record, why: Some(*why), left: None };
+                    line.stage = LineStage::Over { record, why: Some(*why), left: None };
                 } else if now >= *kill_at + PATIENCE {
-                    return Err(End(*why));
+                    return Err(ShellEnd(*why));
                 }
             }
             _ => {}
@@ -154,13 +154,13 @@ impl Session {
     }
 
     /// Ends the line that is under way before its time.
-    pub fn interrupt(&mut self, why: Ending, tree: Tree, grace: u32) -> Result<(), End> {
+    pub fn interrupt(&mut self, why: Ending, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         let Some(line) = &mut self.line else { return Ok(()) };
-        if !matches!(line.stage, Stage::Runs) {
+        if !matches!(line.stage, LineStage::Runs) {
             return Ok(());
         }
         if !self.leaves {
-            return Err(End(why));
+            return Err(ShellEnd(why));
         }
         // The shell first: what it waits for ends by what comes next, and it must not go on with the line then.
         let _ = sys::kill(tree.leader, driver::INTERRUPT);
@@ -172,20 +172,20 @@ impl Session {
         }
         let now = Instant::now();
         let kill_at = now + Duration::from_millis(grace.into());
-        line.stage = Stage::Interrupted { why, look_at: now + LOOK, kill_at, record: None };
+        line.stage = LineStage::Interrupted { why, look_at: now + LOOK, kill_at, record: None };
         Ok(())
     }
 
     /// Why the line that is under way is being ended, when it is.
     pub fn interrupted(&self) -> Option<Ending> {
         match &self.line.as_ref()?.stage {
-            Stage::Interrupted { why, .. } => Some(*why),
+            LineStage::Interrupted { why, .. } => Some(*why),
             _ => None,
         }
     }
 
     /// Reads and writes what can be.
-    pub fn service(&mut self) -> Result<(), End> {
+    pub fn service(&mut self) -> Result<(), ShellEnd> {
         self.write();
         let mut chunk = [0; 4096];
         loop {
@@ -204,14 +204,15 @@ impl Session {
         Ok(())
     }
 
-    fn take(&mut self) -> Result<(), End> {
+    fn take(&mut self) -> Result<(), ShellEnd> {
         // Not the loop's words, or more of them than there were lines: whoever writes there is no shell of ours.
-        let odd = End(Ending::Cancelled);
-        while let Some(record) = driver::decode(&mut self.said).map_err(|()| End(Ending::Cancelled))? {
-            let line = self.line.as_mut().filter(|line| line.number == record.number).ok_or(End(Ending::Cancelled))?;
+        let odd = ShellEnd(Ending::Cancelled);
+        while let Some(record) = driver::decode(&mut self.said).map_err(|()| ShellEnd(Ending::Cancelled))? {
+            let line =
+                self.line.as_mut().filter(|line| line.number == record.number).ok_or(ShellEnd(Ending::Cancelled))?;
             match &mut line.stage {
-                Stage::Runs => line.stage = Stage::Over { record, why: None, left: None },
-                Stage::Interrupted { record: slot @ None, .. } => *slot = Some(record),
+                LineStage::Runs => line.stage = LineStage::Over { record, why: None, left: None },
+                LineStage::Interrupted { record: slot @ None, .. } => *slot = Some(record),
                 _ => return Err(odd),
             }
         }
@@ -233,7 +234,7 @@ impl Session {
     /// to be sent first; what a job adds later is not waited for.
     pub fn measure(&mut self, waiting: impl Fn() -> [u64; 2]) -> bool {
         match self.line.as_mut().map(|line| &mut line.stage) {
-            Some(Stage::Over { left, .. }) => {
+            Some(LineStage::Over { left, .. }) => {
                 left.get_or_insert_with(waiting);
                 true
             }
@@ -243,7 +244,7 @@ impl Session {
 
     /// So much of a stream was sent.
     pub fn sent(&mut self, stream: usize, len: u64) {
-        if let Some(Stage::Over { left: Some(left), .. }) = self.line.as_mut().map(|line| &mut line.stage)
+        if let Some(LineStage::Over { left: Some(left), .. }) = self.line.as_mut().map(|line| &mut line.stage)
             && let Some(left) = left.get_mut(stream)
         {
             *left = left.saturating_sub(len);
@@ -253,28 +254,28 @@ impl Session {
     /// Whether some of a stream is to be sent before the line's end is told.
     pub fn owes(&self, stream: usize) -> bool {
         match self.line.as_ref().map(|line| &line.stage) {
-            Some(Stage::Over { left: Some(left), .. }) => left.get(stream).is_some_and(|left| *left > 0),
+            Some(LineStage::Over { left: Some(left), .. }) => left.get(stream).is_some_and(|left| *left > 0),
             _ => false,
         }
     }
 
     /// The end of the line, once its output was sent: the line is over then.
-    pub fn ended(&mut self) -> Option<(Record, Option<Ending>)> {
+    pub fn ended(&mut self) -> Option<(LineEnd, Option<Ending>)> {
         match self.line.take()?.stage {
-            Stage::Over { record, why, .. } => Some((record, why)),
+            LineStage::Over { record, why, .. } => Some((record, why)),
             _ => None,
         }
     }
 }
 
-impl Tree {
+impl ShellTree {
     /// What is in it besides the shell, and below none of `spared`.
-    fn all(self, spared: &HashSet<i32>) -> impl Iterator<Item = Process> + use<> {
+    fn all(self, spared: &HashSet<i32>) -> impl Iterator<Item = ProcessId> + use<> {
         procs::descendants(self.keeper, spared).into_iter().filter(move |process| process.pid != self.leader)
     }
 
     /// What is in it and was not in `older`, nor comes from that.
-    fn since(self, older: &HashSet<Process>) -> Vec<Process> {
+    fn since(self, older: &HashSet<ProcessId>) -> Vec<ProcessId> {
         let spared = self.all(&HashSet::new()).filter(|process| older.contains(process)).map(|process| process.pid);
         let spared = spared.collect();
         self.all(&spared).collect()

@@ -11,7 +11,7 @@ pub struct Stdin {
     fd: Option<OwnedFd>,
     waiting: Vec<u8>,
     written: usize,
-    end: End,
+    end: StdinEnd,
     /// What the host may still send.
     credit: u32,
     /// What was taken off and not yet offered again.
@@ -19,7 +19,7 @@ pub struct Stdin {
 }
 
 #[derive(PartialEq, Eq)]
-enum End {
+enum StdinEnd {
     NotYet,
     /// Closed, once all was written.
     Close,
@@ -30,7 +30,7 @@ enum End {
 impl Stdin {
     /// Without a descriptor, what comes is dropped.
     pub fn new(fd: Option<OwnedFd>) -> Self {
-        Self { fd, waiting: Vec::new(), written: 0, end: End::NotYet, credit: STDIN_WINDOW, freed: 0 }
+        Self { fd, waiting: Vec::new(), written: 0, end: StdinEnd::NotYet, credit: STDIN_WINDOW, freed: 0 }
     }
 
     /// What has to be ready for more to be written; none when nothing waits.
@@ -48,19 +48,19 @@ impl Stdin {
             .credit
             .checked_sub(len)
             .ok_or_else(|| ProtocolError("more standard input than there was room for".into()))?;
-        if self.end != End::NotYet {
+        if self.end != StdinEnd::NotYet {
             return Err(ProtocolError("standard input after its end".into()));
         }
         self.waiting.extend_from_slice(data);
         Ok(())
     }
 
-    /// Nothing more comes.
+    /// Notes that nothing more comes.
     pub fn end(&mut self, typed: bool) {
-        if typed && self.end == End::NotYet {
+        if typed && self.end == StdinEnd::NotYet {
             self.waiting.push(END_OF_TRANSMISSION);
         }
-        self.end = if typed { End::Typed } else { End::Close };
+        self.end = if typed { StdinEnd::Typed } else { StdinEnd::Close };
     }
 
     /// Drops what was not written yet.
@@ -95,7 +95,7 @@ impl Stdin {
         }
         if self.written == self.waiting.len() {
             self.forget();
-            if self.end == End::Close {
+            if self.end == StdinEnd::Close {
                 self.fd = None;
             }
         } else if self.written >= STDIN_WINDOW as usize {
@@ -104,7 +104,7 @@ impl Stdin {
         }
         self.freed += u32::try_from(freed).unwrap_or(0);
         // After the end nobody needs room, and what was typed at it came from nobody.
-        if self.end == End::NotYet && (self.freed >= STDIN_WINDOW / 4 || (self.freed > 0 && self.credit == 0)) {
+        if self.end == StdinEnd::NotYet && (self.freed >= STDIN_WINDOW / 4 || (self.freed > 0 && self.credit == 0)) {
             let bytes = std::mem::take(&mut self.freed);
             self.credit += bytes;
             return Some(bytes);

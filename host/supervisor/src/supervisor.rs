@@ -1,6 +1,6 @@
 //! The supervisor: one thread, one loop, one connection at a time.
 //!
-//! - It takes orders from its host and nobody inside the sandbox: who that is, its [`Door`] knows.
+//! - It takes orders from its host and nobody inside the sandbox: who that is, its [`HostSocket`] knows.
 //! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor waits
 //!   for another until its lease is over; a host that starts again finds its sandbox.
 //! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
@@ -17,13 +17,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use skillhost_protocol::frame::decode_control;
 use skillhost_protocol::{
-    ByeReason, Ending, Header, HostHello, Kind, MAGIC, MAX_WINDOW, ProtocolError, SandboxConfig, SupervisorHello,
-    ToHost, ToSupervisor, VERSION,
+    ByeReason, Ending, Header, HostHello, MAGIC, MAX_WINDOW, PayloadKind, ProtocolError, SupervisorConfig,
+    SupervisorHello, ToHost, ToSupervisor, VERSION,
 };
 
-use crate::buffers::{Input, Output, Read};
-use crate::door::{Around, Door};
-use crate::exec::{Exec, Part, span};
+use crate::buffers::{ReadOutcome, ReceiveBuffer, SendBuffer};
+use crate::exec::{Part, SupervisedExec, span};
+use crate::host_socket::{Confinement, HostSocket};
 use crate::procs::OomCounter;
 use crate::reserve::Reserve;
 use crate::{keeper, leader, procs, sys};
@@ -41,35 +41,35 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 /// What a first loss of the host, before any hello, leaves to a tree.
 const DEFAULT_GRACE: u32 = 200;
 
-struct Connection {
+struct HostConnection {
     socket: OwnedFd,
-    input: Input,
-    output: Output,
+    input: ReceiveBuffer,
+    output: SendBuffer,
     greeted: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Token {
+enum PollToken {
     Signals,
-    Door,
+    Listener,
     Socket,
     Exec(u32, Part),
     Dying(usize),
 }
 
 pub struct Supervisor {
-    door: Door,
-    around: Around,
+    host_socket: HostSocket,
+    around: Confinement,
     signals: OwnedFd,
     oom: OomCounter,
     reserve: Reserve,
-    connection: Option<Connection>,
-    execs: BTreeMap<u32, Exec>,
+    connection: Option<HostConnection>,
+    execs: BTreeMap<u32, SupervisedExec>,
     last_id: u32,
     turn: usize,
     /// Of connections that are over; nobody is told of their end.
-    dying: Vec<Exec>,
-    config: Option<SandboxConfig>,
+    dying: Vec<SupervisedExec>,
+    config: Option<SupervisorConfig>,
     /// The image's environment and our own defaults.
     env: BTreeMap<String, String>,
     started: Instant,
@@ -84,10 +84,10 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(door: Door, signals: OwnedFd, oom: OomCounter, around: Around) -> Self {
+    pub fn new(host_socket: HostSocket, signals: OwnedFd, oom: OomCounter, around: Confinement) -> Self {
         let now = Instant::now();
         Self {
-            door,
+            host_socket,
             around,
             signals,
             oom,
@@ -130,12 +130,14 @@ impl Supervisor {
     /// neither it nor the next one waits for a fork. Not while it is on its way to being a program: the scheduler would
     /// find it a busy processor then, and move it.
     fn may_refill(&self) -> bool {
-        self.reserve.wants_more() && !self.execs.values().any(Exec::is_starting)
+        self.reserve.wants_more() && !self.execs.values().any(SupervisedExec::is_starting)
     }
 
     fn is_over(&self) -> bool {
-        let heard =
-            self.connection.as_ref().is_none_or(|connection| self.door.is_outside() && connection.output.is_empty());
+        let heard = self
+            .connection
+            .as_ref()
+            .is_none_or(|connection| self.host_socket.is_outside() && connection.output.is_empty());
         self.ending.is_some_and(|(_, until)| Instant::now() >= until || (self.dying.is_empty() && heard))
     }
 
@@ -144,7 +146,7 @@ impl Supervisor {
     fn say_that_this_was_all(&mut self) {
         if let Some(connection) = &self.connection
             && self.ending.is_some()
-            && !self.door.is_outside()
+            && !self.host_socket.is_outside()
             && self.dying.is_empty()
             && connection.output.is_empty()
         {
@@ -164,15 +166,15 @@ impl Supervisor {
         let wall = config.and_then(|config| Some(self.started + span(config.wall_ms)?));
         let idle =
             config.filter(|_| self.execs.is_empty()).and_then(|config| Some(self.idle_since + span(config.idle_ms)?));
-        let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.door.is_outside());
+        let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.host_socket.is_outside());
         if let Some((_, until)) = self.ending {
             return until;
         }
         [wall, idle, connect]
             .into_iter()
             .flatten()
-            .chain(self.execs.values().filter_map(Exec::deadline))
-            .chain(self.execs.values().chain(&self.dying).filter_map(Exec::overdue))
+            .chain(self.execs.values().filter_map(SupervisedExec::deadline))
+            .chain(self.execs.values().chain(&self.dying).filter_map(SupervisedExec::overdue))
             .chain([self.lease_until, self.sweep_at])
             .min()
             .unwrap_or(self.lease_until)
@@ -207,7 +209,7 @@ impl Supervisor {
                 exec.kill_keeper();
             }
         }
-        if self.connection.is_none() && self.door.is_outside() && now >= self.connect_at {
+        if self.connection.is_none() && self.host_socket.is_outside() && now >= self.connect_at {
             self.connect_at = now + RECONNECT;
             self.connect();
         }
@@ -231,30 +233,30 @@ impl Supervisor {
 
     // --- waiting
 
-    fn wait(&self) -> (Vec<Token>, bool) {
-        let mut tokens = vec![Token::Signals];
+    fn wait(&self) -> (Vec<PollToken>, bool) {
+        let mut tokens = vec![PollToken::Signals];
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        if let Some(listener) = self.door.listener() {
-            tokens.push(Token::Door);
+        if let Some(listener) = self.host_socket.listener() {
+            tokens.push(PollToken::Listener);
             fds.push(PollFd::new(listener, PollFlags::IN));
         }
         let mut room = true;
-        if let Some(Connection { socket, output, .. }) = &self.connection {
+        if let Some(HostConnection { socket, output, .. }) = &self.connection {
             room = output.has_room();
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, !output.is_empty());
-            tokens.push(Token::Socket);
+            tokens.push(PollToken::Socket);
             fds.push(PollFd::new(socket, flags));
         }
         for (id, exec) in &self.execs {
             for (part, fd, flags) in exec.interests(room) {
-                tokens.push(Token::Exec(*id, part));
+                tokens.push(PollToken::Exec(*id, part));
                 fds.push(PollFd::new(fd, flags));
             }
         }
         for (index, exec) in self.dying.iter().enumerate() {
             for (_, fd, flags) in exec.interests(false).filter(|(part, ..)| *part == Part::Control) {
-                tokens.push(Token::Dying(index));
+                tokens.push(PollToken::Dying(index));
                 fds.push(PollFd::new(fd, flags));
             }
         }
@@ -275,31 +277,31 @@ impl Supervisor {
         (ready, count == 0)
     }
 
-    fn on_ready(&mut self, token: Token) {
+    fn on_ready(&mut self, token: PollToken) {
         let grace = self.grace();
         match token {
-            Token::Signals => {
+            PollToken::Signals => {
                 let master = match self.around {
-                    Around::Sandbox => 0,
-                    Around::Host { parent, .. } => parent,
+                    Confinement::Sandbox => 0,
+                    Confinement::Host { parent, .. } => parent,
                 };
                 if sys::end_was_asked(&self.signals, Some(master)) {
                     self.end(ByeReason::Terminated);
                 }
                 self.reap();
             }
-            Token::Door => self.connect(),
-            Token::Socket => self.on_socket(),
-            Token::Exec(id, part) => {
+            PollToken::Listener => self.connect(),
+            PollToken::Socket => self.on_socket(),
+            PollToken::Exec(id, part) => {
                 if let (Some(exec), Some(connection)) = (self.execs.get_mut(&id), &mut self.connection)
                     && (connection.output.has_room() || !matches!(part, Part::Stdout | Part::Stderr))
                 {
                     exec.service(part, grace, &mut connection.output);
                 }
             }
-            Token::Dying(index) => {
+            PollToken::Dying(index) => {
                 if let Some(exec) = self.dying.get_mut(index) {
-                    exec.service(Part::Control, grace, &mut Output::unheard());
+                    exec.service(Part::Control, grace, &mut SendBuffer::unheard());
                 }
             }
         }
@@ -307,11 +309,11 @@ impl Supervisor {
 
     fn settle(&mut self) {
         // What a lost keeper looked after is ours now.
-        let orphans = |exec: &mut Exec| std::mem::take(&mut exec.orphans);
+        let orphans = |exec: &mut SupervisedExec| std::mem::take(&mut exec.orphans);
         if self.execs.values_mut().chain(&mut self.dying).filter(|exec| exec.orphans).map(orphans).count() > 0 {
             self.sweep();
         }
-        let mut over: Vec<Exec> = self.dying.extract_if(.., |exec| exec.is_dead()).collect();
+        let mut over: Vec<SupervisedExec> = self.dying.extract_if(.., |exec| exec.is_dead()).collect();
         if let Some(connection) = &mut self.connection {
             let before = over.len();
             over.extend(
@@ -355,7 +357,7 @@ impl Supervisor {
     }
 
     fn keepers(&self) -> HashSet<i32> {
-        let execs = self.execs.values().chain(&self.dying).map(Exec::keeper);
+        let execs = self.execs.values().chain(&self.dying).map(SupervisedExec::keeper);
         self.reserve.keepers().chain(execs).collect()
     }
 
@@ -371,16 +373,16 @@ impl Supervisor {
     /// Takes the host's connection. One that there is already ends: whom the engine lets in last is the host that lives,
     /// and of the other one nobody may have heard that it is gone.
     fn connect(&mut self) {
-        let Ok(Some(socket)) = self.door.open(self.around) else { return };
+        let Ok(Some(socket)) = self.host_socket.open(self.around) else { return };
         if self.connection.is_some() {
             self.disconnect();
         }
-        let mut output = Output::new();
+        let mut output = SendBuffer::new();
         let uid = rustix::process::getuid().as_raw();
         let build = env!("CARGO_PKG_VERSION").into();
         let notes = self.notes();
         output.control(0, &ToHost::Hello(SupervisorHello { magic: MAGIC, version: VERSION, build, uid, notes }));
-        self.connection = Some(Connection { socket, input: Input::new(), output, greeted: false });
+        self.connection = Some(HostConnection { socket, input: ReceiveBuffer::new(), output, greeted: false });
         self.last_id = 0;
         self.flush();
     }
@@ -420,7 +422,7 @@ impl Supervisor {
         let read = connection.input.fill(&connection.socket);
         let taken = read.and_then(|read| self.take_frames().map(|()| read));
         match taken {
-            Ok(Read::End) => self.disconnect(),
+            Ok(ReadOutcome::End) => self.disconnect(),
             Ok(_) => {}
             Err(ProtocolError(message)) => {
                 if let Some(connection) = &mut self.connection {
@@ -440,11 +442,11 @@ impl Supervisor {
                 return Ok(());
             };
             match header.kind {
-                Kind::Control => {
+                PayloadKind::Control => {
                     let message = decode_control(payload)?;
                     self.on_message(header, message)?;
                 }
-                Kind::Stdin if connection.greeted => {
+                PayloadKind::Stdin if connection.greeted => {
                     // An exec that has ended meanwhile does not miss it.
                     if let Some(exec) = self.execs.get_mut(&header.exec) {
                         exec.take_stdin(payload, &mut connection.output)?;
@@ -514,7 +516,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn configure(&mut self, config: SandboxConfig) {
+    fn configure(&mut self, config: SupervisorConfig) {
         (self.lease_until, self.caught_up) = (later(Instant::now(), config.lease_ms), false);
         self.config = Some(config);
         self.idle_since = Instant::now();

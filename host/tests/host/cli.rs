@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use skillhost::process::server::{ServeOptions, serve};
 use skillhost_api::answer::Answer;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::Service;
 use skillhost_api::types::{
     AuditRecord, Call, Command as Run, CopyIn, Event, ExecRequest, ExecSpec, FileReadAnswer, HostPath, ReadFile,
@@ -125,7 +125,7 @@ fn endless() -> (Host, mpsc::Receiver<()>) {
         async move {
             started.send(()).await.unwrap();
             // For as long as it is read.
-            while io.output.send(Output::Stdout(Bytes::from_static(&[b'y'; 4_096]))).await.is_ok() {}
+            while io.output.send(CallOutput::Stdout(Bytes::from_static(&[b'y'; 4_096]))).await.is_ok() {}
             std::future::pending::<()>().await;
             drop(started);
             Ok(Value::Null)
@@ -202,9 +202,9 @@ async fn a_run_prints_its_result_alone() {
         assert_eq!(run.text_args, [("name".to_owned(), "A=B".to_owned())]);
         assert_eq!((call.caller.tenant.as_str(), call.caller.agent.as_str()), ("t", "default"));
         let progress = Event::Progress { done: 1, total: Some(2), message: "half".into() };
-        io.output.send(Output::Event(progress)).await.unwrap();
+        io.output.send(CallOutput::Event(progress)).await.unwrap();
         let log = Event::Log { level: "warn".into(), message: "careful\u{1b}[0m".into() };
-        io.output.send(Output::Event(log)).await.unwrap();
+        io.output.send(CallOutput::Event(log)).await.unwrap();
         Ok(json!({
             "skill": "hello", "action": "greet", "invocation_id": "i", "result": "Hello", "failed": false, "wall_time_ms": 1,
         }))
@@ -284,8 +284,8 @@ async fn a_stream_is_whole_on_both_sides() {
     const PIECES: usize = 300;
     let host = Host::with(|_, io| async move {
         for n in 0..PIECES {
-            io.output.send(Output::Stdout(Bytes::from(vec![n as u8; 70_001]))).await.unwrap();
-            io.output.send(Output::Stderr(Bytes::from_static(b"e"))).await.unwrap();
+            io.output.send(CallOutput::Stdout(Bytes::from(vec![n as u8; 70_001]))).await.unwrap();
+            io.output.send(CallOutput::Stderr(Bytes::from_static(b"e"))).await.unwrap();
         }
         let mut answer = exec_answer(json!({"exited": 0}), 0);
         answer["stdout"] = "the kept part, which was shown already".into();
@@ -356,7 +356,7 @@ async fn a_file_is_read_byte_for_byte() {
         let bytes =
             if path == "text" { Bytes::from_static("zwölf".as_bytes()) } else { Bytes::from_static(&[0xff, 10, 0]) };
         let count = bytes.len();
-        io.output.send(Output::Stdout(bytes)).await.unwrap();
+        io.output.send(CallOutput::Stdout(bytes)).await.unwrap();
         Ok(json!(FileReadAnswer::new("sbx_1".into(), "/workspace/f".into(), 0, count as u64, count as u64)))
     });
     let plain = host.run(&["sandbox", "read", "sbx_1", "binary"]).await;
@@ -378,7 +378,7 @@ async fn a_part_of_a_file_is_read_and_the_next_is_named() {
         let end = all.len().min(offset as usize + max_bytes.map_or(all.len(), |max| max as usize));
         let part = Bytes::copy_from_slice(&all[offset as usize..end]);
         let count = part.len() as u64;
-        io.output.send(Output::Stdout(part)).await.unwrap();
+        io.output.send(CallOutput::Stdout(part)).await.unwrap();
         Ok(json!(FileReadAnswer::new("sbx_1".into(), "/workspace/f".into(), offset, count, all.len() as u64)))
     });
     let first = host.run(&["sandbox", "read", "sbx_1", "f", "--max-bytes", "3"]).await;
@@ -464,7 +464,7 @@ async fn an_output_that_nobody_reads_any_more_ends_the_call_quietly() {
 async fn output_arrives_whole_through_a_pipe_that_does_not_block() {
     let host = Host::with(|_, io| async move {
         for _ in 0..100 {
-            io.output.send(Output::Stdout(Bytes::from_static(&[b'z'; 50_000]))).await.unwrap();
+            io.output.send(CallOutput::Stdout(Bytes::from_static(&[b'z'; 50_000]))).await.unwrap();
         }
         Ok(exec_answer(json!({"exited": 0}), 0))
     });
@@ -508,7 +508,7 @@ async fn audit_records_are_shown_as_they_come() {
         let wanted = Arc::clone(&wanted);
         async move {
             while let Some(record) = wanted.lock().await.recv().await {
-                io.output.send(Output::Event(Event::Audit(record))).await.unwrap();
+                io.output.send(CallOutput::Event(Event::Audit(record))).await.unwrap();
             }
             Ok(json!({"records": []}))
         }

@@ -14,7 +14,7 @@ use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use skillhost::sandbox::files::{Copied, MAX_BYTES, MAX_ENTRIES, copy_out};
-use skillhost::sandbox::link::{Entry, EntryKind, FileDone};
+use skillhost::sandbox::link::{EntryKind, FileDone, TreeEntry};
 use skillhost_api::error::{Error, ErrorKind};
 use skillhost_protocol::ToHost;
 use skillhost_protocol::socket::send_all;
@@ -23,7 +23,7 @@ use skillhost_protocol::tree;
 /// The beginning of a tree that is one file.
 fn file_begins() -> Vec<u8> {
     let mut bytes = Vec::new();
-    tree::put_entry(&Entry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }, &mut bytes).unwrap();
+    tree::put_entry(&TreeEntry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }, &mut bytes).unwrap();
     bytes
 }
 
@@ -177,7 +177,7 @@ fn records(put: impl FnOnce(&mut Vec<u8>)) -> Box<dyn FnOnce(&OwnedFd) + Send> {
 }
 
 fn entry(path: &str, kind: EntryKind, mode: u32, bytes: &mut Vec<u8>) {
-    tree::put_entry(&Entry { path: path.into(), kind, mode }, bytes).unwrap();
+    tree::put_entry(&TreeEntry { path: path.into(), kind, mode }, bytes).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

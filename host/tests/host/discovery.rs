@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skillhost::skills::discovery::MAX_DIRS;
-use skillhost::skills::{Catalog, Component, DescriptorCache, DirCache, Entry, Roots, Shelf, Source};
+use skillhost::skills::{Catalog, CatalogEntry, Component, DescriptorCache, DirCache, Roots, SkillCache, SkillSource};
 use skillhost_api::error::ErrorKind;
 
 struct World {
     temp: tempfile::TempDir,
-    shelf: Shelf,
+    skill_cache: SkillCache,
 }
 
 impl World {
     fn new() -> Self {
-        Self { temp: tempfile::tempdir().unwrap(), shelf: Shelf::default() }
+        Self { temp: tempfile::tempdir().unwrap(), skill_cache: SkillCache::default() }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -38,17 +38,17 @@ impl World {
     fn roots(&self) -> Roots {
         let (project, home) = (self.path("project"), self.path("home"));
         let mut roots = Roots::standard(Some(&project), Some(&home), None);
-        roots.0.retain(|root| root.source != Source::System);
+        roots.0.retain(|root| root.source != SkillSource::System);
         roots
     }
 
     fn catalog(&self) -> Catalog {
-        Catalog::discover(&self.roots(), &self.shelf)
+        Catalog::discover(&self.roots(), &self.skill_cache)
     }
 
     /// What is known of a skill, without reading anything.
-    fn recall(&self, name: &str) -> Option<Entry> {
-        Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.shelf)
+    fn recall(&self, name: &str) -> Option<CatalogEntry> {
+        Catalog::recall(&self.roots(), &name.parse().unwrap(), &self.skill_cache)
     }
 }
 
@@ -79,7 +79,7 @@ fn the_highest_root_owns_a_name_and_the_loser_is_reported() {
     for (skill, root) in roots.iter().enumerate() {
         let entry = &catalog.skills[&format!("skill-{skill}")];
         assert_eq!(entry.dir, world.path(&format!("{root}/skill-{skill}")));
-        assert_eq!(entry.source, if skill < 3 { Source::Project } else { Source::User });
+        assert_eq!(entry.source, if skill < 3 { SkillSource::Project } else { SkillSource::User });
         assert_eq!(entry.loaded.as_ref().unwrap().frontmatter.description, *root);
     }
     assert_eq!(catalog.collisions.len(), 4 + 3 + 2 + 1);
@@ -154,7 +154,7 @@ fn a_plugin_that_loses_its_name_loses_whole() {
     fs::create_dir_all(world.path("project/skills/.keep")).unwrap();
     let catalog = world.catalog();
     assert_eq!(names(&catalog), ["other/two", "shadow", "tools/one"]);
-    assert_eq!(catalog.skills["tools/one"].source, Source::Project);
+    assert_eq!(catalog.skills["tools/one"].source, SkillSource::Project);
     assert!(catalog.skills["shadow"].loaded.is_err());
     assert_eq!(catalog.collisions.len(), 1);
     assert!(catalog.collisions[0].contains("of which nothing is used"), "{}", catalog.collisions[0]);
@@ -204,8 +204,8 @@ fn two_ways_to_one_root_are_one() {
     world.skill("home/.agents/skills/mine", "Mine.");
     let home = world.path("home");
     let mut roots = Roots::standard(Some(&home), Some(&home), Some(Path::new("relative/is/ignored")));
-    roots.0.retain(|root| root.source != Source::System);
-    let catalog = Catalog::discover(&roots, &Shelf::default());
+    roots.0.retain(|root| root.source != SkillSource::System);
+    let catalog = Catalog::discover(&roots, &SkillCache::default());
     assert_eq!(names(&catalog), ["mine"]);
     assert_eq!(catalog.collisions, Vec::<String>::new());
 }
@@ -302,7 +302,7 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
     );
     let entry = known();
     let descriptor = entry.describe(&cache).unwrap();
-    assert_eq!((entry.source, &entry.dir), (Source::User, &dir));
+    assert_eq!((entry.source, &entry.dir), (SkillSource::User, &dir));
     assert_eq!(descriptor.digest, read().digest);
     // The same value, not another of the same content: nothing was read again.
     assert!(Arc::ptr_eq(&descriptor, &read()));

@@ -136,10 +136,10 @@ async fn as_many_as_may_run_at_once_find_room_with_the_most_that_they_can_ask_fo
     let started = futures_util::future::join_all(calls);
     let most = async {
         // Until all of them hold their slots at one time.
-        while machine.host.held().engine.memories < 256 * 8 {
+        while machine.host.resource_counts().engine.memories < 256 * 8 {
             tokio::task::yield_now().await;
         }
-        machine.host.held().engine
+        machine.host.resource_counts().engine
     };
     let (done, most) = tokio::join!(started, tokio::time::timeout(std::time::Duration::from_secs(60), most));
     for done in done {

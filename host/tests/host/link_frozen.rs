@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Sandbox, ending, events, skip, stdout, until, user};
 use futures_util::FutureExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use skillhost::sandbox::link::{CloseReason, Ending, ExecEvent, ExecSpec, Part};
+use skillhost::sandbox::link::{ByteRange, CloseReason, Ending, ExecEvent, ExecSpec};
 use skillhost_api::error::{ErrorKind, Result};
 
 /// How long a supervisor of these tests may say nothing.
@@ -75,7 +75,7 @@ async fn a_frozen_supervisor_holds_nobody_who_waits_for_it() {
     let mut fresh = sandbox.sh("true").await;
     shell.line("echo late", None).unwrap();
     let reads = async {
-        let mut read = link.read_file(user(), "file", Part::whole(None)).await?;
+        let mut read = link.read_file(user(), "file", ByteRange::whole(None)).await?;
         read.next().await
     };
     let list = link.list(user(), ".", 10);

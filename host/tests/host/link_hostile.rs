@@ -10,13 +10,13 @@ use crate::support::peer::{Peer, link};
 use crate::support::{skip, stdout, user};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use skillhost::sandbox::link::{
-    CloseReason, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, Listener, SOCKET_NAME,
+    CloseReason, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener,
 };
 use skillhost_api::error::{ErrorKind, Result};
 use skillhost_protocol::frame::encode_control;
 use skillhost_protocol::{
-    Ending, FileOp, FileStart, Header, HostHello, Kind, MAGIC, MIN_WINDOW, STDIN_WINDOW, SandboxConfig, ToHost,
-    ToSupervisor, VERSION,
+    Ending, FileOp, FileStart, Header, HostHello, MAGIC, MIN_WINDOW, PayloadKind, STDIN_WINDOW, SupervisorConfig,
+    ToHost, ToSupervisor, VERSION,
 };
 
 async fn link_with_exec() -> (tempfile::TempDir, Link, Peer, Exec) {
@@ -47,13 +47,13 @@ async fn lies_end_the_link_and_fail_its_execs() {
         ("more output than it was given room for", |peer| {
             peer.control(1, &started());
             for _ in 0..2 {
-                peer.data(Kind::Stdout, 1, &[0; 64 * 1024]);
+                peer.data(PayloadKind::Stdout, 1, &[0; 64 * 1024]);
             }
         }),
         // One byte at a time is no way around that.
         ("more output than it was given room for", |peer| {
             for _ in 0..200 {
-                peer.data(Kind::Stderr, 1, b"x");
+                peer.data(PayloadKind::Stderr, 1, b"x");
             }
         }),
         ("out of order", |peer| peer.control(1, &ToHost::Exited(Ending::Code(0)))),
@@ -68,7 +68,7 @@ async fn lies_end_the_link_and_fail_its_execs() {
             peer.control(1, &ToHost::Closed { stdout_bytes: 1, stderr_bytes: 0 });
         }),
         ("more room for standard input", |peer| peer.control(1, &ToHost::StdinCredit { bytes: STDIN_WINDOW })),
-        ("standard input from a sandbox", |peer| peer.data(Kind::Stdin, 1, b"x")),
+        ("standard input from a sandbox", |peer| peer.data(PayloadKind::Stdin, 1, b"x")),
         ("a frame of 4294967295 bytes", |peer| peer.raw(&[255, 255, 255, 255, 0, 1, 0, 0, 0])),
         ("unknown frame kind", |peer| peer.raw(&[1, 0, 0, 0, 77, 1, 0, 0, 0, 0])),
         ("cannot decode", |peer| peer.raw(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 250])),
@@ -91,9 +91,9 @@ async fn lies_end_the_link_and_fail_its_execs() {
 async fn what_belongs_to_nobody_is_dropped() {
     let (_dir, _link, mut peer, mut exec) = link_with_exec().await;
     peer.control(99, &started());
-    peer.data(Kind::Stdout, 99, b"nobody's");
+    peer.data(PayloadKind::Stdout, 99, b"nobody's");
     peer.control(1, &started());
-    peer.data(Kind::Stdout, 1, b"out");
+    peer.data(PayloadKind::Stdout, 1, b"out");
     peer.control(1, &ToHost::Exited(Ending::Code(3)));
     peer.control(1, &ToHost::Closed { stdout_bytes: 3, stderr_bytes: 0 });
     let events = rest(&mut exec).await.unwrap();
@@ -104,7 +104,7 @@ async fn what_belongs_to_nobody_is_dropped() {
 #[tokio::test]
 async fn only_the_expected_process_is_let_in() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = Listener::bind(dir.path()).unwrap();
+    let listener = SupervisorListener::bind(dir.path()).unwrap();
     let mut peer = Peer::connect(dir.path());
     peer.hello(VERSION);
     let accept = tokio::spawn(listener.accept(Some(1), HelloConfig::default()));
@@ -116,7 +116,7 @@ async fn only_the_expected_process_is_let_in() {
 #[tokio::test]
 async fn another_version_is_refused_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = Listener::bind(dir.path()).unwrap();
+    let listener = SupervisorListener::bind(dir.path()).unwrap();
     Peer::connect(dir.path()).hello(VERSION + 1);
     let error = listener.accept(None, HelloConfig::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
@@ -128,9 +128,9 @@ async fn a_long_path_and_an_old_socket_are_no_hindrance() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
     std::fs::create_dir_all(&deep).unwrap();
-    drop(Listener::bind(&deep).unwrap());
-    drop(Listener::bind(&deep).unwrap());
-    let error = Listener::bind(&dir.path().join("none")).unwrap_err();
+    drop(SupervisorListener::bind(&deep).unwrap());
+    drop(SupervisorListener::bind(&deep).unwrap());
+    let error = SupervisorListener::bind(&dir.path().join("none")).unwrap_err();
     // A directory of the host's own is nothing that a caller named.
     assert_eq!(error.kind, ErrorKind::Other, "{error}");
 }
@@ -154,8 +154,8 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
             vec![255; 4096],
             frame(0, &ToSupervisor::Shutdown),
             frame(1, &ToSupervisor::Kill),
-            Header { kind: Kind::Stdin, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
-            Header { kind: Kind::Stdout, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+            Header { kind: PayloadKind::Stdin, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
+            Header { kind: PayloadKind::Stdout, exec: 1, len: 1 }.encode().iter().copied().chain([0]).collect(),
         ]
     };
     let served = tokio::task::spawn_blocking(move || {
@@ -171,7 +171,7 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
         run
     });
     let run = served.await.unwrap();
-    let listener = Listener::bind(&run).unwrap();
+    let listener = SupervisorListener::bind(&run).unwrap();
     let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
     let mut exec = link.exec(ExecSpec::argv(["echo", "fine"]).by(user())).unwrap();
     assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");
@@ -182,7 +182,7 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
 /// A host that has said hello, and then sends `bytes` with so many descriptors of this file.
 fn greeted(listener: &UnixListener, bytes: &[u8], descriptors: usize) -> UnixStream {
     let (stream, _) = listener.accept().unwrap();
-    let config = SandboxConfig { lease_ms: 60_000, wall_ms: 0, idle_ms: 0, grace_ms: 200, workspace: "/tmp".into() };
+    let config = SupervisorConfig { lease_ms: 60_000, wall_ms: 0, idle_ms: 0, grace_ms: 200, workspace: "/tmp".into() };
     let hello = HostHello { magic: MAGIC, version: VERSION, build: "test".into(), config };
     let mut frame = Vec::new();
     encode_control(0, &ToSupervisor::Hello(hello), &mut frame).unwrap();
@@ -248,7 +248,7 @@ async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
         run
     });
     let run = served.await.unwrap();
-    let listener = Listener::bind(&run).unwrap();
+    let listener = SupervisorListener::bind(&run).unwrap();
     let link = listener.accept(Some(init), crate::support::config(dir.path())).await.unwrap();
     let mut exec = link.exec(ExecSpec::argv(["echo", "fine"]).by(user())).unwrap();
     assert_eq!(stdout(&crate::support::events(&mut exec).await), "fine\n");

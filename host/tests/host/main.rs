@@ -6,7 +6,7 @@
 mod agent_authority;
 mod cli;
 mod common;
-mod compile_apart;
+mod compile_in_subprocess;
 mod component_features;
 mod copies_hostile;
 mod copies_leave_nothing;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::hostile::{Machine, nothing};
 use serde_json::json;
-use skillhost::host::Held;
+use skillhost::host::ResourceCounts;
 
 /// Every attack, with limits under which it ends soon: the guest, the action, its arguments.
 const ATTACKS: &[(&str, &str, &str)] = &[
@@ -68,8 +68,8 @@ async fn round(machine: &Machine) {
     let left = machine.run("abandoned", nothing());
     assert!(tokio::time::timeout(Duration::from_millis(10), left).await.is_err(), "it goes on for ever");
     let until = Instant::now() + PATIENCE;
-    while machine.host.held() != Held::default() {
-        assert!(Instant::now() < until, "{:?}", machine.host.held());
+    while machine.host.resource_counts() != ResourceCounts::default() {
+        assert!(Instant::now() < until, "{:?}", machine.host.resource_counts());
         tokio::task::yield_now().await;
     }
 }

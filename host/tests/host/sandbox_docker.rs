@@ -10,11 +10,11 @@ use bollard::query_parameters::{InspectContainerOptions, ListContainersOptions, 
 use cap_std::fs::Dir;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use skillhost::sandbox::backend::docker::Docker;
+use skillhost::sandbox::backend::docker::DockerBackend;
 use skillhost::sandbox::images::{Registry, Roles};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, ExecEvent, Part, SOCKET_NAME};
+use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Ending, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
-use skillhost::sandbox::{Config, Held, Sandboxes, State, image_build};
+use skillhost::sandbox::{ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
 use skillhost_api::types::{ExecSpec, ImageFilter, Network};
@@ -48,8 +48,8 @@ async fn engine() -> Option<bollard::Docker> {
     }
 }
 
-fn config(state: &Path) -> Config {
-    Config::new(state).unwrap()
+fn config(state: &Path) -> SandboxSettings {
+    SandboxSettings::new(state).unwrap()
 }
 
 /// The agent that launches what [`spec`] asks for.
@@ -63,7 +63,7 @@ async fn open(state: &Path) -> Sandboxes {
 async fn with_roles(text: &str, state: &Path) -> Sandboxes {
     let roles = Roles::parse(text, "roles.toml").unwrap();
     assert_eq!(roles.problems, Vec::<String>::new());
-    Sandboxes::open(Config { roles: Registry::from(roles).into(), ..config(state) }).await.unwrap()
+    Sandboxes::open(SandboxSettings { roles: Registry::from(roles).into(), ..config(state) }).await.unwrap()
 }
 
 fn spec() -> LaunchSpec {
@@ -140,7 +140,7 @@ async fn ended(processes: Vec<OwnedFd>) {
 struct Token(oneshot::Receiver<()>);
 
 impl Token {
-    fn new() -> (Self, Held) {
+    fn new() -> (Self, ReservationGuard) {
         let (held, token) = oneshot::channel::<()>();
         (Self(token), Box::new(held))
     }
@@ -267,7 +267,7 @@ async fn a_sandbox_lives_until_it_is_stopped() {
     let info = sandboxes.launch(LaunchSpec { env, ..spec() }, held).await.unwrap();
     assert_eq!(info.name, format!("skillhost-{}", info.id));
     assert_eq!(sandboxes.list(), std::slice::from_ref(&info));
-    assert_eq!(sandboxes.state(&info.id), Some(State::Running(info.clone())));
+    assert_eq!(sandboxes.state(&info.id), Some(SandboxState::Running(info.clone())));
     assert_eq!(output(&sandboxes, &info.id, "echo $GREETING; pwd").await, "hello\n/workspace\n");
 
     // The workspace is one directory on both sides, and belongs to the same user.
@@ -316,7 +316,7 @@ async fn files_move_both_ways_as_the_owners_user() {
 
     let written = sandboxes.write_file(id, OWNER, "deep/er/note", &b"one\0two"[..]).await.unwrap();
     assert_eq!((written.path.as_str(), written.bytes), ("/workspace/deep/er/note", 7));
-    let mut file = sandboxes.read_file(id, OWNER, "deep/er/note", Part::whole(None)).await.unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "deep/er/note", ByteRange::whole(None)).await.unwrap();
     let mut read = Vec::new();
     while let Some(bytes) = file.next().await.unwrap() {
         read.extend_from_slice(&bytes);
@@ -330,7 +330,7 @@ async fn files_move_both_ways_as_the_owners_user() {
     let secret = state.path().join("secret");
     std::fs::write(&secret, "the host's").unwrap();
     std::os::unix::fs::symlink(&secret, info.workspace.directory().unwrap().join("link")).unwrap();
-    let mut file = sandboxes.read_file(id, OWNER, "link", Part::whole(None)).await.unwrap();
+    let mut file = sandboxes.read_file(id, OWNER, "link", ByteRange::whole(None)).await.unwrap();
     assert_eq!(file.next().await.unwrap_err().kind, ErrorKind::NotFound);
 
     let host = tempfile::tempdir().unwrap();
@@ -391,7 +391,7 @@ async fn a_sandbox_that_nobody_uses_ends_when_it_is_told_to() {
         return;
     }
     let state = tempfile::tempdir().unwrap();
-    let config = Config { idle: Some(Duration::from_secs(2)), ..config(state.path()) };
+    let config = SandboxSettings { idle: Some(Duration::from_secs(2)), ..config(state.path()) };
     let sandboxes = Sandboxes::open(config).await.unwrap();
     let mut told = sandboxes.ended();
     let info = launch(&sandboxes).await;
@@ -456,7 +456,7 @@ async fn a_container_with_nothing_of_it_left_here_is_removed_by_the_next_launch(
 #[tokio::test]
 async fn a_host_to_kill() {
     let Some(state) = std::env::var_os(HOST_TO_KILL) else { return };
-    let config = Config { lease: Duration::from_secs(2), ..config(Path::new(&state)) };
+    let config = SandboxSettings { lease: Duration::from_secs(2), ..config(Path::new(&state)) };
     let sandboxes = Sandboxes::open(config).await.unwrap();
     let info = launch(&sandboxes).await;
     let line = "setsid sh -c 'trap \"\" TERM; sleep 1000' & sleep 1000";
@@ -526,7 +526,7 @@ async fn an_unknown_role_is_refused_before_the_engine_hears_of_it() {
     let state = tempfile::tempdir().unwrap();
     let nowhere = format!("unix://{}/no.sock", state.path().display());
     let sandboxes =
-        Sandboxes::open_with(config(state.path()), vec![Box::new(Docker::at(nowhere.clone()))]).await.unwrap();
+        Sandboxes::open_with(config(state.path()), vec![Box::new(DockerBackend::at(nowhere.clone()))]).await.unwrap();
     let unknown = LaunchSpec { role: "defualt".into(), ..spec() };
     let error = sandboxes.launch(unknown, Box::new(())).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
@@ -543,7 +543,7 @@ async fn an_unknown_role_is_refused_before_the_engine_hears_of_it() {
 #[tokio::test]
 async fn what_no_engine_could_make_is_refused() {
     let state = tempfile::tempdir().unwrap();
-    let nowhere = Docker::at(format!("unix://{}/no.sock", state.path().display()));
+    let nowhere = DockerBackend::at(format!("unix://{}/no.sock", state.path().display()));
     let sandboxes = Sandboxes::open_with(config(state.path()), vec![Box::new(nowhere)]).await.unwrap();
     let env = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     for (bad, says) in [

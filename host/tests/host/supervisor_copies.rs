@@ -8,7 +8,7 @@ use crate::support::{Sandbox, long_file, skip, stdout, until, user};
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use skillhost::sandbox::files::{MAX_BYTES, copy_in, copy_out};
-use skillhost::sandbox::link::{Entry, EntryKind, ExecSpec};
+use skillhost::sandbox::link::{EntryKind, ExecSpec, TreeEntry};
 use skillhost_api::error::ErrorKind;
 use skillhost_protocol::content::WORTH_PASSING;
 use skillhost_protocol::stream::TreeSender;
@@ -82,7 +82,7 @@ async fn pass(sandbox: &Sandbox, path: &str, content: File, len: u64) -> skillho
     let socket = transfer.socket();
     let work = spawn_blocking(move || {
         let mut tree = TreeSender::new(socket);
-        tree.entry(&Entry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }).unwrap();
+        tree.entry(&TreeEntry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }).unwrap();
         assert!(tree.content(&content, len).unwrap());
         tree.end().unwrap();
         Ok(Some(()))

@@ -11,12 +11,12 @@ use crate::support::{Sandbox, skip, user};
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use skillhost::sandbox::files::{copy_in, copy_out};
-use skillhost::sandbox::link::{FileKind, Part, User};
+use skillhost::sandbox::link::{ByteRange, FileKind, User};
 use skillhost_api::error::{Error, ErrorKind, Result};
 use tokio::io::{AsyncRead, ReadBuf};
 
 async fn read(sandbox: &Sandbox, path: &str, max: Option<u64>) -> Result<Vec<u8>> {
-    let mut file = sandbox.link.read_file(user(), path, Part::whole(max)).await?;
+    let mut file = sandbox.link.read_file(user(), path, ByteRange::whole(max)).await?;
     let mut bytes = Vec::new();
     while let Some(chunk) = file.next().await? {
         bytes.extend_from_slice(&chunk);
@@ -73,7 +73,7 @@ async fn what_is_written_is_read_byte_for_byte() {
 
 /// A part of a file, and how many bytes the file is said to have.
 async fn read_part(sandbox: &Sandbox, path: &str, offset: u64, max: u64) -> Result<(Vec<u8>, u64)> {
-    let mut file = sandbox.link.read_file(user(), path, Part { offset, max: Some(max), more: true }).await?;
+    let mut file = sandbox.link.read_file(user(), path, ByteRange { offset, max: Some(max), more: true }).await?;
     let mut bytes = Vec::new();
     while let Some(chunk) = file.next().await? {
         bytes.extend_from_slice(&chunk);
@@ -336,8 +336,14 @@ async fn inside_a_sandbox_the_user_reaches_what_it_may_and_no_more() {
     own(&home.join("private"), 1000);
     assert_eq!(read(&sandbox, "private", None).await.unwrap(), b"of 1000");
     let other = User { uid: 1001, gid: 1001, groups: vec![], umask: 0o022 };
-    let error =
-        sandbox.link.read_file(other.clone(), "private", Part::whole(None)).await.unwrap().next().await.unwrap_err();
+    let error = sandbox
+        .link
+        .read_file(other.clone(), "private", ByteRange::whole(None))
+        .await
+        .unwrap()
+        .next()
+        .await
+        .unwrap_err();
     assert_eq!(error.kind, ErrorKind::Permission);
     assert!(error.message.contains("uid 1001"), "{error}");
     // A link in the way of a copy into the sandbox is no way out of the destination.

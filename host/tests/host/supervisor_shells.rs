@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{Sandbox, skip, until, user};
-use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, Session, TerminalSize};
+use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, ShellSession, TerminalSize};
 
 /// What a line did.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Did {
 }
 
 struct Shell {
-    session: Session,
+    session: ShellSession,
     kind: String,
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, Exec, ExecEvent, ExecSpec, Listener, User};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, Exec, ExecEvent, ExecSpec, SupervisorListener, User};
 use skillhost_api::error::ErrorKind;
 
 /// Forks twice into a session of its own, ignores TERM and HUP, and keeps standard output; so does the leader.
@@ -74,7 +74,7 @@ async fn a_lost_connection_ends_its_execs_and_a_new_host_is_served() {
     // The host that dies is a thread's runtime: when that is dropped the socket closes with no word.
     let (sandbox, runtime) = Sandbox::start_in_a_runtime_of_its_own().await;
     let exec = survivor(&sandbox, None).await;
-    let listener = Listener::bind(&sandbox.dir.path().join("run")).unwrap();
+    let listener = SupervisorListener::bind(&sandbox.dir.path().join("run")).unwrap();
     runtime.shutdown_background();
     let link = listener.accept(Some(sandbox.init), crate::support::config(sandbox.dir.path())).await.unwrap();
     crate::support::until("the old exec is gone", || sandbox.processes().is_empty()).await;

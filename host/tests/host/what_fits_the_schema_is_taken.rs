@@ -5,12 +5,12 @@ use crate::common::{any_json, nearly_valid, valid};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use skillhost::skills::ty::Param;
-use skillhost::skills::ty::{Case, Field, Int, Label, Labels, MAX_BYTES, Record, ResultTy, Ty, Variant};
+use skillhost::skills::ty::ActionParam;
+use skillhost::skills::ty::{Case, Field, Int, Label, Labels, MAX_BYTES, RecordTy, ResultTy, Ty, Variant};
 use skillhost::skills::{Action, ExportPath, schema};
 
 fn action(ty: Ty) -> Action {
-    let params = vec![Param { name: "value".into(), docs: "Any.".into(), ty: ty.clone() }];
+    let params = vec![ActionParam { name: "value".into(), docs: "Any.".into(), ty: ty.clone() }];
     Action {
         name: "any".into(),
         export: ExportPath { interface: None, function: "any".into() },
@@ -58,7 +58,7 @@ fn types() -> BoxedStrategy<Ty> {
         let fields = (names(), vec(inner.clone(), 4)).prop_map(|(names, types)| {
             let fields = names.into_iter().zip(types);
             let fields = fields.map(|(name, ty)| Field { name, docs: String::new(), ty });
-            Ty::Record(Record { name: "record".into(), docs: String::new(), fields: fields.collect() })
+            Ty::Record(RecordTy { name: "record".into(), docs: String::new(), fields: fields.collect() })
         });
         let cases = (names(), vec(proptest::option::of(inner.clone()), 4)).prop_map(|(names, types)| {
             let cases = names.into_iter().zip(types).map(|(name, ty)| Case { name, docs: String::new(), ty });
@@ -156,7 +156,7 @@ fn what_fits_the_schema_is_taken_at_every_edge() {
 /// What models send that is not what they were told, and has one meaning.
 #[test]
 fn what_has_one_meaning_is_taken() {
-    let item = Ty::Record(Record {
+    let item = Ty::Record(RecordTy {
         name: "item".into(),
         docs: String::new(),
         fields: vec![Field {
@@ -243,7 +243,7 @@ fn wide_integers_as_text_have_exactly_their_range() {
 
 #[test]
 fn errors_name_the_place_what_is_wanted_and_what_is_there() {
-    let item = Ty::Record(Record {
+    let item = Ty::Record(RecordTy {
         name: "item".into(),
         docs: String::new(),
         fields: vec![Field { name: "size".into(), docs: String::new(), ty: Ty::Int(Int::U8) }],

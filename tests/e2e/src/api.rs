@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use skillhost_api::answer::Answer;
 use skillhost_api::client::Client;
 use skillhost_api::error::Error;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{Call, Event, Request};
 
 use crate::{PATIENCE, User, runs_as};
@@ -37,13 +37,13 @@ pub struct Api {
 
 struct Job {
     call: Call,
-    output: mpsc::Sender<Output>,
+    output: mpsc::Sender<CallOutput>,
     answer: mpsc::Sender<Result<Value, Error>>,
 }
 
 /// A call under way.
 pub struct Calling {
-    output: mpsc::Receiver<Output>,
+    output: mpsc::Receiver<CallOutput>,
     answer: mpsc::Receiver<Result<Value, Error>>,
 }
 
@@ -166,7 +166,7 @@ impl Calling {
     #[track_caller]
     pub fn event(&self) -> Event {
         match self.output.recv_timeout(PATIENCE) {
-            Ok(Output::Event(event)) => event,
+            Ok(CallOutput::Event(event)) => event,
             other => panic!("no event: {other:?}, {:?}", self.answer.try_recv()),
         }
     }
@@ -177,7 +177,7 @@ impl Calling {
         let answer = self.answer.recv_timeout(PATIENCE).expect("no answer came");
         let mut bytes = Vec::new();
         for piece in self.output.try_iter() {
-            if let Output::Stdout(piece) = piece {
+            if let CallOutput::Stdout(piece) = piece {
                 bytes.extend_from_slice(&piece);
             }
         }

@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     // How values are shortened; how descriptors are waited for.
     &["json", "watched"],
     &["paths"],
-    &["project", "ids", "apart", "beneath", "private", "stamp"],
+    &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db"],
     // What skills are; where commands run; what agents share.
     &["skills", "sandbox", "blackboard"],

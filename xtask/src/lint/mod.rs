@@ -4,6 +4,7 @@ mod dependencies;
 mod imports;
 mod layers;
 mod length;
+mod names;
 mod sources;
 mod wit_docs;
 
@@ -25,10 +26,11 @@ pub(crate) fn lint() -> Result<()> {
     }
     say("cargo fmt --check");
     check("fmt", run(cargo().args(["fmt", "--all", "--check"])));
-    say("dependencies, layers, lengths, docs of WIT");
+    say("dependencies, layers, lengths, names, docs of WIT");
     check("dependencies", dependencies::check());
     check("layers", layers::check());
     check("length", length::check());
+    check("names", names::check());
     check("wit-docs", wit_docs::check());
     say("cargo check of what a client builds");
     // In the workspace every feature is on.

@@ -80,7 +80,7 @@ pub struct ListRequest {
 pub struct BlackboardList {
     /// By key; at most 1,000, of 16 MiB in all.
     pub entries: Vec<BlackboardEntry>,
-    /// How many.
+    /// The number of `entries`.
     pub count: usize,
     /// Whether there are more; `after` the last key goes on.
     #[serde(default)]
@@ -108,12 +108,12 @@ pub struct BlackboardDeleted {
     pub version: u64,
 }
 
-/// Watch keys.
+/// Watch the keys that match a pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchRequest {
-    /// As in a listing.
+    /// The pattern of keys, as in a listing.
     pub pattern: String,
     /// Whether what is there already comes first, as writes in the order in which it was written.
     pub existing: bool,
@@ -121,7 +121,7 @@ pub struct WatchRequest {
     pub count: Option<u64>,
 }
 
-/// What a watch saw.
+/// Counts of what a watch saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Watched {
@@ -164,9 +164,9 @@ pub struct BlackboardEvent {
     pub timestamp: u64,
     /// Who wrote or deleted it; of what expired or was evicted, who had written it last.
     pub agent_id: String,
-    /// The entry's.
+    /// The tags of the entry.
     pub tags: Vec<String>,
-    /// The entry's.
+    /// The metadata of the entry.
     pub metadata: Map<String, Value>,
     /// How many events before this one were dropped, because they came faster than they were read.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -50,7 +50,7 @@ pub struct WatchSkills;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListSkillFiles {
-    /// Only of this one.
+    /// Only the actions of this skill.
     #[serde(default)]
     pub skill: Option<String>,
 }
@@ -117,7 +117,7 @@ pub struct ActionEntry<'a> {
     pub directory: Cow<'a, Path>,
 }
 
-/// Skills' files.
+/// A listing of skills' files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SkillFileList {
     /// By name.
@@ -161,6 +161,6 @@ pub struct SkillFileAnswer {
     pub path: String,
     /// SHA-256 of the bytes that were streamed, 64 hexadecimal digits.
     pub sha256: String,
-    /// How many they are.
+    /// The number of bytes.
     pub size: u64,
 }

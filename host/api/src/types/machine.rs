@@ -44,7 +44,7 @@ impl BackendChoice {
     }
 }
 
-/// One role.
+/// An image role in a listing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ImageSummary {
@@ -81,13 +81,13 @@ pub struct ImageSummary {
     pub problem: Option<String>,
 }
 
-/// The roles.
+/// A listing of the image roles.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ImageList {
-    /// By role.
+    /// The roles, sorted by name.
     pub images: Vec<ImageSummary>,
-    /// How many.
+    /// The number of `images`.
     pub count: usize,
     /// Entries of the roles' file that were skipped, with their place; or why the whole file is not in force.
     pub problems: Vec<String>,
@@ -99,22 +99,22 @@ pub struct ImageList {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Check {
-    /// What.
+    /// What was checked.
     pub name: String,
-    /// Whether it is well.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was seen.
+    /// What the check found.
     pub detail: String,
     /// What to do when it is not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// What `doctor` saw.
+/// The report of `doctor`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct DoctorReport {
-    /// In order.
+    /// The checks in the order in which they were made.
     pub checks: Vec<Check>,
     /// Whether skills can run commands here.
     pub can_sandbox: bool,
@@ -150,6 +150,6 @@ pub struct HostStatus {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Done {
-    /// In words.
+    /// What was done, as a sentence.
     pub message: String,
 }

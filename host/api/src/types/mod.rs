@@ -39,14 +39,14 @@ pub use texts::*;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call<R = Request> {
-    /// Who asks.
+    /// The tenant, session and agent that the call is made for.
     pub caller: Caller,
     /// With whose authority. There is no default: who leaves it out has not decided whose call it is.
     pub authority: Authority,
     /// The directory the caller works in: its skills are found there, and the host root `project` is this directory.
     #[serde(default)]
     pub project: Option<PathBuf>,
-    /// What is asked.
+    /// The request of the operation.
     pub request: R,
 }
 
@@ -84,19 +84,19 @@ pub enum Event {
         /// Of how much, when known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total: Option<u64>,
-        /// In words.
+        /// What is under way, as a sentence.
         message: String,
     },
     /// A line of a skill's log.
     Log {
         /// `trace`, `debug`, `info`, `warn`, `error`, `stdout` or `stderr`.
         level: String,
-        /// The line.
+        /// The text of the line.
         message: String,
     },
     /// An exec has started.
     ExecStarted {
-        /// Its id.
+        /// The id of the exec.
         exec_id: String,
     },
     /// A later audit record.

@@ -7,11 +7,11 @@ use super::*;
 
 /// Something that can be asked of a host, with all that its call brings.
 pub trait Operation: Into<Request> + Serialize + DeserializeOwned + Send + 'static {
-    /// What comes back.
+    /// The type of its answer.
     type Answer: Serialize + DeserializeOwned + Send + 'static;
     /// Its name on the wire.
     const NAME: &'static str;
-    /// What it acts on.
+    /// The resource that it acts on.
     const RESOURCE: Resource;
     /// Whose authority it needs.
     const NEEDS: Needs;

@@ -64,7 +64,7 @@ pub struct ResizeTerminal {
     pub container_id: String,
     /// Which command.
     pub exec_id: String,
-    /// The size.
+    /// The size that the terminal is to have.
     pub size: TerminalSize,
 }
 
@@ -140,7 +140,7 @@ pub struct ProcessList {
     pub container_id: String,
     /// They: those that run, and the last that have ended.
     pub processes: Vec<ProcessSummary>,
-    /// How many.
+    /// The number of `processes`.
     pub count: usize,
     /// What a person should know.
     pub message: String,
@@ -192,7 +192,7 @@ pub struct ResizeAnswer {
     pub container_id: String,
     /// The command.
     pub exec_id: String,
-    /// Its size.
+    /// The size that the terminal has now.
     pub size: TerminalSize,
     /// What a person should know.
     pub message: String,

@@ -30,7 +30,7 @@ pub struct FileReadAnswer {
     pub container_id: String,
     /// The path, absolute in the sandbox.
     pub path: String,
-    /// True.
+    /// Always true: a failure is an error.
     pub ok: bool,
     /// Which byte of the file was read first.
     pub offset: u64,
@@ -61,7 +61,7 @@ impl FileReadAnswer {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct FileContent {
-    /// About it.
+    /// The answer without the content.
     #[serde(flatten)]
     pub read: FileReadAnswer,
     /// What was read; base64 where it is no UTF-8.

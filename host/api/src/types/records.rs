@@ -31,7 +31,7 @@ pub struct ListApprovals;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approve {
-    /// Which.
+    /// The id of the approval.
     pub id: String,
 }
 
@@ -49,7 +49,7 @@ pub struct RevokeApproval {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TailAudit {
-    /// How many.
+    /// The most records to give.
     pub lines: u32,
     /// Only those before this number.
     #[serde(default)]
@@ -88,12 +88,12 @@ pub struct KeptSkill {
     pub at_ms: u64,
 }
 
-/// What was forgotten.
+/// The acceptances that were forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
-    /// In words.
+    /// What was done, as a sentence.
     pub message: String,
-    /// As it was kept.
+    /// Each as it was kept.
     pub forgotten: Vec<KeptSkill>,
 }
 
@@ -124,7 +124,7 @@ pub struct AuditRecord {
     pub detail: Value,
 }
 
-/// Audit records.
+/// A listing of audit records.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct AuditList {
     /// Oldest first.

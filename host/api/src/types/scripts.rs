@@ -15,7 +15,7 @@ use super::{Delivery, ExecAnswer};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListScripts {
-    /// Only this one's.
+    /// Only those of this role.
     pub image_role: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct ListScripts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListScriptTemplates {
-    /// Which.
+    /// The role whose template it is.
     pub image_role: String,
 }
 
@@ -98,9 +98,9 @@ pub struct ScriptSummary {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ScriptList {
-    /// They.
+    /// The scripts of the roles that were asked for.
     pub scripts: Vec<ScriptSummary>,
-    /// How many.
+    /// The number of `scripts`.
     pub count: usize,
     /// What a person should know; often empty.
     pub message: String,
@@ -128,9 +128,9 @@ pub struct TemplateSummary {
 pub struct TemplateList {
     /// The role.
     pub image_role: String,
-    /// They.
+    /// The templates of the roles that were asked for.
     pub templates: Vec<TemplateSummary>,
-    /// How many.
+    /// The number of `templates`.
     pub count: usize,
     /// What a person should know; often empty.
     pub message: String,
@@ -140,7 +140,7 @@ pub struct TemplateList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct TemplateDetail {
-    /// What it is.
+    /// The template without its source.
     #[serde(flatten)]
     pub template: TemplateSummary,
     /// Its Python source.
@@ -179,7 +179,7 @@ pub struct RunScriptRequest {
     pub container_id: String,
     /// A template of the sandbox's role.
     pub template_name: Option<String>,
-    /// Python source.
+    /// Python source to run.
     pub script: Option<String>,
     /// Its arguments by name; each is passed as `--kebab-name value`.
     pub template_args: Map<String, Value>,

@@ -46,7 +46,7 @@ pub struct ShellRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct ShellAnswer {
-    /// As of an exec.
+    /// The answer of the line, as of an exec.
     #[serde(flatten)]
     pub exec: ExecAnswer,
     /// The shell's name.
@@ -67,7 +67,7 @@ pub struct ShellSummary {
     pub name: String,
     /// Which shell it is.
     pub shell: String,
-    /// Whose it is.
+    /// The agent that started it.
     pub owner_agent_id: String,
     /// Whether that is the caller.
     pub owner_is_me: bool,
@@ -87,9 +87,9 @@ pub struct ShellSummary {
 pub struct ShellList {
     /// The sandbox.
     pub container_id: String,
-    /// They.
+    /// The shells that run.
     pub shells: Vec<ShellSummary>,
-    /// How many.
+    /// The number of `shells`.
     pub count: usize,
     /// What a person should know.
     pub message: String,

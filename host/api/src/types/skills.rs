@@ -87,7 +87,7 @@ pub enum SkillState {
     Broken,
 }
 
-/// The skills.
+/// A listing of skills.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SkillList {
@@ -100,7 +100,7 @@ pub struct SkillList {
     pub problems: Vec<String>,
 }
 
-/// One skill, whole.
+/// All that is known of one skill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct SkillDetail {

@@ -16,9 +16,9 @@ pub struct KeepText {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadTextRequest {
-    /// Which.
+    /// The id of the text.
     pub output_id: String,
-    /// From this byte on.
+    /// The first byte to read.
     #[serde(default)]
     pub offset: u64,
     /// At most so many bytes.
@@ -28,7 +28,7 @@ pub struct ReadTextRequest {
 /// A text that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptText {
-    /// Which.
+    /// The id of the text.
     pub output_id: String,
     /// How many bytes of it are kept.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub struct KeptText {
 pub struct TextPiece {
     /// The piece: whole characters alone.
     pub content: String,
-    /// Where it begins.
+    /// The offset of the first byte in the text.
     pub offset: u64,
     /// Where the next one begins; at the end, `total_bytes`.
     pub next: u64,

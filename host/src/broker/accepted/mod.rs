@@ -32,10 +32,10 @@ use skillhost_api::units::quoted;
 
 pub(crate) use store::Skills;
 
-use super::approvals::{HOW, Lasting};
-use super::question::Injective;
-use super::reach::Reach;
-use super::{Actor, Broker, Record};
+use super::approvals::{HOW, SkillQuestion};
+use super::effective_grant::EffectiveGrant;
+use super::question::InjectiveDigest;
+use super::{Actor, Broker, EffectRecord};
 use crate::paths::real;
 use crate::skills::Loaded;
 
@@ -59,32 +59,32 @@ pub(crate) struct Candidate<'a> {
     pub(crate) trusted: bool,
 }
 
-/// What a skill was let run with.
+/// The component, manifest and effective grant that a skill was let run with.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct Acceptance {
     pub(super) skill: String,
     project: Option<PathBuf>,
     component: String,
     manifest: String,
     /// By the owner, and not because its root was trusted.
     approved: bool,
-    reach: Reach,
+    reach: EffectiveGrant,
     at_ms: u64,
 }
 
-/// What is kept from now on, and where.
+/// An acceptance to be stored, and the directory that it is of.
 #[derive(Debug, Clone)]
-pub(super) struct Keeps {
+pub(super) struct PendingAcceptance {
     dir: PathBuf,
-    pub(super) kept: Kept,
+    pub(super) kept: Acceptance,
 }
 
-impl Keeps {
+impl PendingAcceptance {
     /// Adds all that an approval of it is bound to.
-    pub(super) fn add_to(&self, digest: &mut Injective) -> Result<()> {
+    pub(super) fn add_to(&self, digest: &mut InjectiveDigest) -> Result<()> {
         let Self { dir, kept } = self;
         // Not when it was asked.
-        let Kept { skill, project, component, manifest, approved: _, reach, at_ms: _ } = kept;
+        let Acceptance { skill, project, component, manifest, approved: _, reach, at_ms: _ } = kept;
         digest.part(dir.as_os_str().as_bytes());
         digest.part(project.as_deref().unwrap_or(Path::new("")).as_os_str().as_bytes());
         digest.part(text(reach)?.as_bytes());
@@ -95,7 +95,7 @@ impl Keeps {
     }
 
     /// Notes what it is about.
-    pub(super) fn note(&self, record: &mut Record) {
+    pub(super) fn note(&self, record: &mut EffectRecord) {
         record.note("skill", self.kept.skill.clone());
         record.note("directory", self.dir.display().to_string());
         record.note("component", self.kept.component.clone());
@@ -111,7 +111,7 @@ impl Broker {
         actor: &Actor,
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
-        reach: impl FnOnce() -> Reach,
+        reach: impl FnOnce() -> EffectiveGrant,
     ) -> Result<()> {
         if self.skills.has_accepted(candidate, loaded) {
             return Ok(());
@@ -143,7 +143,7 @@ impl Broker {
     }
 
     /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
-    fn with_missing(&self, mut lasting: Lasting) -> Lasting {
+    fn with_missing(&self, mut lasting: SkillQuestion) -> SkillQuestion {
         let roles = self.sandboxes.roles();
         for role in lasting.keeps.kept.reach.roles.iter().filter(|role| roles.get(role).is_none()) {
             lasting.what = lasting.what.text("does not exist here", format!("role {role}"));
@@ -156,7 +156,7 @@ impl Broker {
         &self,
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
-        reach: impl FnOnce() -> Reach,
+        reach: impl FnOnce() -> EffectiveGrant,
     ) -> Option<String> {
         if self.skills.has_accepted(candidate, loaded) { None } else { self.skills.would_ask(candidate, reach) }
     }
@@ -216,19 +216,19 @@ impl Broker {
 }
 
 /// Notes what was to be forgotten.
-pub(crate) fn note_revoked(record: &mut Record, skill: &str, directories: &[String]) {
+pub(crate) fn note_revoked(record: &mut EffectRecord, skill: &str, directories: &[String]) {
     record.note("skill", skill);
     record.note("directories", directories);
 }
 
 /// Notes which project was to be trusted, or no longer.
-pub(crate) fn note_trust(record: &mut Record, project: &Path, trusted: bool) {
+pub(crate) fn note_trust(record: &mut EffectRecord, project: &Path, trusted: bool) {
     record.note("trusted", trusted);
     // As it leads now; where it leads nowhere, as it was named.
     record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
 }
 
-fn text(reach: &Reach) -> Result<String> {
+fn text(reach: &EffectiveGrant) -> Result<String> {
     serde_json::to_string(reach)
         .map_err(|error| Error::invalid_argument(format!("what the skill may do cannot be written down: {error}")))
 }

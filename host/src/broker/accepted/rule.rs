@@ -5,9 +5,9 @@ use std::path::Path;
 use skillhost_api::types::ApprovalKind;
 
 use super::super::approvals::shortened;
-use super::super::question::What;
-use super::super::reach::{NOTHING, Reach};
-use super::{Candidate, Kept, MAX_LISTED};
+use super::super::effective_grant::{EffectiveGrant, NOTHING};
+use super::super::question::ApprovalText;
+use super::{Acceptance, Candidate, MAX_LISTED};
 
 /// What becomes of a candidate.
 #[derive(Debug, PartialEq)]
@@ -19,20 +19,25 @@ pub(super) enum Verdict {
     Asks {
         kind: ApprovalKind,
         why: String,
-        what: What,
+        what: ApprovalText,
     },
 }
 
-/// The rule.
-pub(super) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Kept>, reach: &Reach) -> Verdict {
+/// Decides whether a candidate runs, and if not what its owner is asked.
+pub(super) fn judge(
+    candidate: &Candidate<'_>,
+    dir: &Path,
+    kept: Option<&Acceptance>,
+    reach: &EffectiveGrant,
+) -> Verdict {
     let Candidate { name, component, manifest, .. } = candidate;
     let project = || candidate.project.unwrap_or(dir).display();
-    let asked = |what: What| what.text("component", *component).text("skill.toml", *manifest);
-    let about = |what: &str| What::default().text("what", what).path("directory", dir);
-    let each = |name: &'static str, what: What, words: Vec<String>| {
+    let asked = |what: ApprovalText| what.text("component", *component).text("skill.toml", *manifest);
+    let about = |what: &str| ApprovalText::default().text("what", what).path("directory", dir);
+    let each = |name: &'static str, what: ApprovalText, words: Vec<String>| {
         words.into_iter().fold(what, |what, word| what.text(name, word))
     };
-    let may = |what: What| match reach.beyond(&Reach::default()) {
+    let may = |what: ApprovalText| match reach.beyond(&EffectiveGrant::default()) {
         all if all.is_empty() => what.text("may", NOTHING),
         all => each("may", what, all),
     };
@@ -97,12 +102,12 @@ mod tests {
         Candidate { name: "one", dir, component: "sha256:c1", manifest: "sha256:m1", project, trusted }
     }
 
-    fn reach(roles: &[&str]) -> Reach {
-        Reach { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..Reach::default() }
+    fn reach(roles: &[&str]) -> EffectiveGrant {
+        EffectiveGrant { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..EffectiveGrant::default() }
     }
 
-    fn kept(approved: bool, roles: &[&str]) -> Kept {
-        Kept {
+    fn kept(approved: bool, roles: &[&str]) -> Acceptance {
+        Acceptance {
             skill: "one".into(),
             project: Some("/p".into()),
             component: "sha256:c1".into(),
@@ -113,14 +118,14 @@ mod tests {
         }
     }
 
-    fn asks(candidate: &Candidate<'_>, kept: Option<&Kept>, roles: &[&str]) -> (ApprovalKind, String) {
+    fn asks(candidate: &Candidate<'_>, kept: Option<&Acceptance>, roles: &[&str]) -> (ApprovalKind, String) {
         match judge(candidate, Path::new(DIR), kept, &reach(roles)) {
             Verdict::Asks { kind, why, what } => (kind, format!("{why} / {}", what.recorded())),
             other => panic!("{other:?}"),
         }
     }
 
-    fn runs(candidate: &Candidate<'_>, kept: &Kept, roles: &[&str]) -> bool {
+    fn runs(candidate: &Candidate<'_>, kept: &Acceptance, roles: &[&str]) -> bool {
         judge(candidate, Path::new(DIR), Some(kept), &reach(roles)) == Verdict::Runs
     }
 

@@ -12,10 +12,10 @@ use skillhost_api::error::Result;
 use skillhost_api::types::KeptSkill;
 use skillhost_api::units::now_ms;
 
-use super::super::approvals::{Lasting, shortened};
-use super::super::reach::Reach;
+use super::super::approvals::{SkillQuestion, shortened};
+use super::super::effective_grant::EffectiveGrant;
 use super::rule::{Verdict, judge};
-use super::{Candidate, Keeps, Kept, MAX_LISTED, real, text};
+use super::{Acceptance, Candidate, MAX_LISTED, PendingAcceptance, real, text};
 use crate::db::Db;
 use crate::skills::Loaded;
 
@@ -36,15 +36,15 @@ struct Accepted {
 #[derive(Debug)]
 pub(crate) struct Skills {
     db: Db,
-    state: RwLock<State>,
+    state: RwLock<AcceptedState>,
     /// Held over a change of both the database and `state`.
     changes: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AcceptedState {
     /// What the database has, by real directory: this process is the only one that writes there.
-    kept: HashMap<PathBuf, Kept>,
+    kept: HashMap<PathBuf, Acceptance>,
     /// By directory as it was found.
     accepted: HashMap<PathBuf, Accepted>,
 }
@@ -59,15 +59,15 @@ impl Skills {
                 query.query_map([], read)?.collect::<rusqlite::Result<_>>()
             })
             .await?;
-        let state = State { kept, accepted: HashMap::new() };
+        let state = AcceptedState { kept, accepted: HashMap::new() };
         Ok(Self { db, state: RwLock::new(state), changes: tokio::sync::Mutex::default() })
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, AcceptedState> {
         self.state.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, AcceptedState> {
         self.state.write()
     }
 
@@ -86,15 +86,15 @@ impl Skills {
         &self,
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
-        reach: impl FnOnce() -> Reach,
-    ) -> Result<Option<(String, Lasting)>> {
+        reach: impl FnOnce() -> EffectiveGrant,
+    ) -> Result<Option<(String, SkillQuestion)>> {
         let dir = real(candidate.dir)?;
         let _change = self.changes.lock().await;
         let reach = reach();
         let verdict = judge(candidate, &dir, self.read().kept.get(&dir), &reach);
         let lasts = !reach.has_places();
-        let keeps = |approved| -> Result<Keeps> {
-            let kept = Kept {
+        let keeps = |approved| -> Result<PendingAcceptance> {
+            let kept = Acceptance {
                 skill: candidate.name.to_owned(),
                 project: candidate.project.map(real).transpose()?,
                 component: candidate.component.to_owned(),
@@ -103,13 +103,13 @@ impl Skills {
                 reach,
                 at_ms: now_ms(),
             };
-            Ok(Keeps { dir, kept })
+            Ok(PendingAcceptance { dir, kept })
         };
         match verdict {
             Verdict::Runs => {}
             Verdict::First => self.insert(keeps(false)?).await?,
             Verdict::Asks { kind, why, what } => {
-                return Ok(Some((why, Lasting { kind, what, keeps: keeps(true)? })));
+                return Ok(Some((why, SkillQuestion { kind, what, keeps: keeps(true)? })));
             }
         }
         if lasts {
@@ -129,7 +129,11 @@ impl Skills {
     }
 
     /// Why the owner would be asked about a candidate whose files may run; none when it runs.
-    pub(super) fn would_ask(&self, candidate: &Candidate<'_>, reach: impl FnOnce() -> Reach) -> Option<String> {
+    pub(super) fn would_ask(
+        &self,
+        candidate: &Candidate<'_>,
+        reach: impl FnOnce() -> EffectiveGrant,
+    ) -> Option<String> {
         if self.read().kept.is_empty() {
             return None;
         }
@@ -142,7 +146,7 @@ impl Skills {
     }
 
     /// Keeps what the owner approved.
-    pub(in super::super) async fn keep(&self, keeps: Keeps) -> Result<()> {
+    pub(in super::super) async fn keep(&self, keeps: PendingAcceptance) -> Result<()> {
         let _change = self.changes.lock().await;
         self.insert(keeps).await?;
         // What was accepted before may be more than this.
@@ -150,8 +154,8 @@ impl Skills {
         Ok(())
     }
 
-    async fn insert(&self, keeps: Keeps) -> Result<()> {
-        let Keeps { dir, kept } = keeps;
+    async fn insert(&self, keeps: PendingAcceptance) -> Result<()> {
+        let PendingAcceptance { dir, kept } = keeps;
         let reach = text(&kept.reach)?;
         let oldest = {
             let state = self.read();
@@ -192,9 +196,9 @@ impl Skills {
     }
 
     /// Forgets those that `which` picks, and says what they were.
-    pub(super) async fn forget(&self, which: impl Fn(&Path, &Kept) -> bool) -> Result<Vec<KeptSkill>> {
+    pub(super) async fn forget(&self, which: impl Fn(&Path, &Acceptance) -> bool) -> Result<Vec<KeptSkill>> {
         let _change = self.changes.lock().await;
-        let gone: Vec<(PathBuf, Kept)> = {
+        let gone: Vec<(PathBuf, Acceptance)> = {
             let mut state = self.write();
             let gone = state.kept.extract_if(|dir, kept| which(dir, kept)).collect();
             state.accepted.clear();
@@ -221,7 +225,7 @@ impl Skills {
     }
 }
 
-fn listed(dir: &Path, kept: &Kept) -> KeptSkill {
+fn listed(dir: &Path, kept: &Acceptance) -> KeptSkill {
     KeptSkill {
         skill: kept.skill.clone(),
         directory: dir.display().to_string(),
@@ -237,10 +241,10 @@ fn delete(transaction: &Transaction<'_>, dir: &Path) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM kept_skills WHERE directory = ?1", [dir.as_os_str().as_bytes()]).map(drop)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<(PathBuf, Kept)> {
+fn read(row: &Row<'_>) -> rusqlite::Result<(PathBuf, Acceptance)> {
     let path = |bytes: Vec<u8>| PathBuf::from(OsString::from_vec(bytes));
     let reach: String = row.get(6)?;
-    let kept = Kept {
+    let kept = Acceptance {
         project: row.get::<_, Option<Vec<u8>>>(1)?.map(path),
         skill: row.get(2)?,
         component: row.get(3)?,
@@ -255,10 +259,10 @@ fn read(row: &Row<'_>) -> rusqlite::Result<(PathBuf, Kept)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::reach::Place;
+    use super::super::super::effective_grant::RootLocation;
     use super::*;
     use crate::db::Durability;
-    use crate::skills::{Catalog, Roots, Shelf};
+    use crate::skills::{Catalog, Roots, SkillCache};
     use skillhost_api::types::Network;
 
     struct World {
@@ -285,7 +289,7 @@ mod tests {
             let manifest = "[skill]\nname = \"one\"\nversion = \"0.1.0\"\ncomponent = \"one.wasm\"\n";
             std::fs::write(dir.join("skill.toml"), manifest).unwrap();
             std::fs::write(dir.join("SKILL.md"), "---\nname: one\ndescription: One.\n---\n").unwrap();
-            let found = Catalog::discover(&Roots::standard(Some(&project), None, None), &Shelf::default());
+            let found = Catalog::discover(&Roots::standard(Some(&project), None, None), &SkillCache::default());
             (dir, found.skills["one"].loaded.clone().unwrap())
         }
     }
@@ -294,8 +298,8 @@ mod tests {
         Candidate { name: "one", dir, component: "c", manifest: "m", project: None, trusted: true }
     }
 
-    fn bridged() -> Reach {
-        Reach { network: Network::Bridge, ..Reach::default() }
+    fn bridged() -> EffectiveGrant {
+        EffectiveGrant { network: Network::Bridge, ..EffectiveGrant::default() }
     }
 
     #[tokio::test]
@@ -305,7 +309,7 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
         assert!(!skills.has_accepted(&one, &loaded));
-        assert!(skills.look_at(&one, &loaded, Reach::default).await.unwrap().is_none());
+        assert!(skills.look_at(&one, &loaded, EffectiveGrant::default).await.unwrap().is_none());
         assert!(skills.has_accepted(&one, &loaded));
         // The same words in another file, as where a link leads elsewhere now.
         assert!(!skills.has_accepted(&one, &world.skill("p").1));
@@ -327,7 +331,10 @@ mod tests {
     async fn what_reaches_a_place_that_may_move_is_looked_at_each_time() {
         let world = World::new().await;
         let (dir, loaded) = world.skill("p");
-        let at = |path: &str| Reach { copy_in: [("d".into(), Place::At(path.into()))].into(), ..Reach::default() };
+        let at = |path: &str| EffectiveGrant {
+            copy_in: [("d".into(), RootLocation::At(path.into()))].into(),
+            ..EffectiveGrant::default()
+        };
         assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
         assert!(!world.skills.has_accepted(&candidate(&dir), &loaded));
         assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
@@ -340,7 +347,7 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
         assert!(world.skills.look_at(&one, &loaded, bridged).await.unwrap().is_none());
-        let role = || Reach { roles: ["build".to_owned()].into(), ..Reach::default() };
+        let role = || EffectiveGrant { roles: ["build".to_owned()].into(), ..EffectiveGrant::default() };
         let (_, asked) = world.skills.look_at(&one, &loaded, role).await.unwrap().unwrap();
         world.skills.keep(asked.keeps).await.unwrap();
         assert!(!world.skills.has_accepted(&one, &loaded), "it had the network");

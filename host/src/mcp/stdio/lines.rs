@@ -22,9 +22,9 @@ pub(super) struct Lines {
     too_long: Option<IdFinder>,
 }
 
-/// What was read.
+/// The result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     /// A line, which [`Lines::line`] shows.
     Whole,
     /// A line that is too long to be kept, and its id.
@@ -44,7 +44,7 @@ impl Lines {
     }
 
     /// Reads on to the end of a line. What has been read stays when this is dropped before it is done.
-    pub(super) async fn next(&mut self) -> Line {
+    pub(super) async fn next(&mut self) -> InputLine {
         if std::mem::take(&mut self.given) {
             self.line.clear();
             self.line.shrink_to(KEPT);
@@ -55,7 +55,7 @@ impl Lines {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     tracing::debug!("standard input cannot be read: {error}");
-                    return Line::End;
+                    return InputLine::End;
                 }
             };
             let (length, ended) = match piece.iter().position(|byte| *byte == b'\n') {
@@ -78,16 +78,16 @@ impl Lines {
                 continue;
             }
             if let Some(finder) = self.too_long.take() {
-                return Line::TooLong(finder.found());
+                return InputLine::TooLong(finder.found());
             }
             // The last line may have no end.
             if !self.line().is_empty() {
                 self.given = true;
-                return Line::Whole;
+                return InputLine::Whole;
             }
             self.line.clear();
             if length == 0 {
-                return Line::End;
+                return InputLine::End;
             }
         }
     }
@@ -109,14 +109,14 @@ mod tests {
         loop {
             let line = lines.next().await;
             match line {
-                Line::Whole => seen.push(String::from_utf8(lines.line().to_vec()).unwrap()),
-                Line::TooLong(id) => seen.push(format!("{id:?}")),
-                Line::End => break,
+                InputLine::Whole => seen.push(String::from_utf8(lines.line().to_vec()).unwrap()),
+                InputLine::TooLong(id) => seen.push(format!("{id:?}")),
+                InputLine::End => break,
             }
             assert!(lines.line.capacity() <= 2 * MAX_LINE);
         }
         assert_eq!(seen, ["one", "Some(Number(7))", "Some(Number(8))", "two", "last"]);
-        assert_eq!(lines.next().await, Line::End);
+        assert_eq!(lines.next().await, InputLine::End);
         assert!(lines.line.capacity() <= KEPT);
     }
 
@@ -128,7 +128,7 @@ mod tests {
             assert!(futures_util::poll!(Box::pin(lines.next())).is_pending());
             tokio::io::AsyncWriteExt::write_all(&mut to, piece.as_bytes()).await.unwrap();
         }
-        assert_eq!(lines.next().await, Line::Whole);
+        assert_eq!(lines.next().await, InputLine::Whole);
         assert_eq!(lines.line(), b"abc");
     }
 }

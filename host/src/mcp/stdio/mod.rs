@@ -42,8 +42,8 @@ use skillhost_api::service::Service;
 use tokio::io::AsyncRead;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::lines::{Line, Lines, MAX_LINE};
-use self::output::{Output, Sink};
+use self::lines::{InputLine, Lines, MAX_LINE};
+use self::output::{Sink, StdoutWriter};
 use super::Server;
 use super::fast_path::ToolCall;
 use super::incoming::{Incoming, read, unreadable};
@@ -63,12 +63,12 @@ const STUCK: Duration = Duration::from_secs(5);
 /// Standard input and output.
 pub(crate) struct Stdio {
     lines: Lines,
-    output: Arc<Output>,
+    output: Arc<StdoutWriter>,
     requests: Arc<Requests>,
     units: Arc<Semaphore>,
     /// Requests that wait until others are answered.
-    waiting: VecDeque<Waiting>,
-    direct: Direct,
+    waiting: VecDeque<QueueEntry>,
+    direct: FastPathHandler,
     /// Calls on the fast path.
     calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Requests that are to be ended.
@@ -80,7 +80,7 @@ pub(crate) struct Stdio {
     /// How long nothing came while we were ready to read, and since when that is so now.
     quiet: Duration,
     quiet_since: Option<Instant>,
-    state: State,
+    state: StdioPhase,
 }
 
 impl<S: Service> Server<S> {
@@ -102,9 +102,9 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// How far it is.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum StdioPhase {
     /// No request has come.
     New,
     /// Requests come.
@@ -115,17 +115,17 @@ enum State {
     Left,
 }
 
-/// What makes a call on the fast path, once the protocol has begun.
-type Direct = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
+/// The function that answers a call on the fast path, once the protocol has begun.
+type FastPathHandler = Arc<OnceLock<Box<dyn Fn(ToolCall) -> BoxFuture<'static, ServerJsonRpcMessage> + Send + Sync>>>;
 
-/// A request.
-enum Waits {
+/// A request that waits for its turn.
+enum QueuedRequest {
     Call(Box<ToolCall>),
     Message(Box<ClientJsonRpcMessage>),
 }
 
-struct Waiting {
-    request: Waits,
+struct QueueEntry {
+    request: QueuedRequest,
     id: RequestId,
     units: u32,
     bytes: usize,
@@ -134,29 +134,29 @@ struct Waiting {
 /// The requests that have no answer yet.
 #[derive(Default)]
 struct Requests {
-    all: Mutex<HashMap<RequestId, Asked>>,
+    all: Mutex<HashMap<RequestId, PendingRequest>>,
 }
 
-struct Asked {
+struct PendingRequest {
     /// How long it had been quiet when it came.
     since: Duration,
     /// It has no end of its own.
     endless: bool,
     counts: Option<OwnedSemaphorePermit>,
-    running: Option<Running>,
+    running: Option<FastPathTask>,
 }
 
-/// A call on the fast path, which ends with this.
-struct Running(AbortHandle);
+/// The task of a call on the fast path; it ends when this is dropped.
+struct FastPathTask(AbortHandle);
 
-impl Drop for Running {
+impl Drop for FastPathTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl Requests {
-    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, Asked>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, PendingRequest>> {
         self.all.lock()
     }
 }
@@ -171,42 +171,42 @@ impl Stdio {
     fn over(input: Box<dyn AsyncRead + Send + Unpin>, sink: Sink) -> Self {
         Self {
             lines: Lines::new(input),
-            output: Arc::new(Output::new(sink)),
+            output: Arc::new(StdoutWriter::new(sink)),
             requests: Arc::default(),
             units: Arc::new(Semaphore::new(MAX_UNITS as usize)),
             waiting: VecDeque::new(),
-            direct: Direct::default(),
+            direct: FastPathHandler::default(),
             calls: FuturesUnordered::new(),
             ending: Vec::new(),
             reply: None,
             replying: false,
             quiet: Duration::ZERO,
             quiet_since: None,
-            state: State::New,
+            state: StdioPhase::New,
         }
     }
 
     /// To be set to what makes calls on the fast path.
-    fn direct(&self) -> Direct {
+    fn direct(&self) -> FastPathHandler {
         Arc::clone(&self.direct)
     }
 
     /// Takes a line; gives it on when it is a message that can be taken at once.
-    fn take(&mut self, line: Line) -> Option<ClientJsonRpcMessage> {
+    fn take(&mut self, line: InputLine) -> Option<ClientJsonRpcMessage> {
         let incoming = match line {
-            Line::Whole => {
+            InputLine::Whole => {
                 if self.direct.get().is_some()
                     && let Some(call) = ToolCall::read(self.lines.line())
                 {
                     let id = call.id.clone();
-                    self.request(id, false, Waits::Call(Box::new(call)));
+                    self.request(id, false, QueuedRequest::Call(Box::new(call)));
                     return None;
                 }
                 read(self.lines.line())
             }
-            Line::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
-            Line::End => {
-                self.end(State::Ended);
+            InputLine::TooLong(id) => unreadable(id, &format!("a message of more than {MAX_LINE} bytes is not read")),
+            InputLine::End => {
+                self.end(StdioPhase::Ended);
                 return None;
             }
         };
@@ -226,7 +226,7 @@ impl Stdio {
         let request = match &*message {
             ClientJsonRpcMessage::Request(request) => request,
             // Before the first request there is nothing that it could be about.
-            _ if self.state == State::New => return None,
+            _ if self.state == StdioPhase::New => return None,
             other => {
                 if let Some(id) = cancelled(other).cloned() {
                     // It has no answer, so this is where it ends.
@@ -237,14 +237,14 @@ impl Stdio {
         };
         let id = request.id.clone();
         let endless = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
-        self.request(id, endless, Waits::Message(message));
+        self.request(id, endless, QueuedRequest::Message(message));
         None
     }
 
     /// Has a request wait for its turn.
-    fn request(&mut self, id: RequestId, endless: bool, request: Waits) {
-        let asked = Asked { since: self.quiet, endless, counts: None, running: None };
-        self.state = State::Open;
+    fn request(&mut self, id: RequestId, endless: bool, request: QueuedRequest) {
+        let asked = PendingRequest { since: self.quiet, endless, counts: None, running: None };
+        self.state = StdioPhase::Open;
         {
             let mut all = self.requests.all();
             if all.contains_key(&id) {
@@ -257,7 +257,7 @@ impl Stdio {
         }
         let bytes = self.lines.line().len() + OVERHEAD;
         let units = u32::try_from(1 + bytes / UNIT).unwrap_or(u32::MAX);
-        self.waiting.push_back(Waiting { request, id, units, bytes });
+        self.waiting.push_back(QueueEntry { request, id, units, bytes });
     }
 
     /// Starts the first request that waits; gives it on where it is the SDK's.
@@ -267,15 +267,15 @@ impl Stdio {
         let asked = all.get_mut(&first.id)?;
         asked.counts = Some(counts);
         let call = match first.request {
-            Waits::Message(message) => return Some(*message),
-            Waits::Call(call) => self.direct.get()?(*call),
+            QueuedRequest::Message(message) => return Some(*message),
+            QueuedRequest::Call(call) => self.direct.get()?(*call),
         };
         let (output, requests) = (Arc::clone(&self.output), Arc::clone(&self.requests));
         let (call, running) = abortable(async move {
             // A client that is gone is noticed by whoever reads.
             let _ = answered(&output, &requests, call.await).await;
         });
-        asked.running = Some(Running(running));
+        asked.running = Some(FastPathTask(running));
         self.calls.push(Box::pin(async {
             let _ = call.await;
         }));
@@ -283,20 +283,21 @@ impl Stdio {
     }
 
     /// Nothing more is read, and in the end nothing more written.
-    fn end(&mut self, state: State) {
+    fn end(&mut self, state: StdioPhase) {
         self.state = state;
         let all = self.requests.all();
-        let ends = |asked: &Asked| state == State::Left || asked.endless || self.quiet - asked.since > LAST;
+        let ends =
+            |asked: &PendingRequest| state == StdioPhase::Left || asked.endless || self.quiet - asked.since > LAST;
         self.ending = all.iter().filter(|(_, asked)| ends(asked)).map(|(id, _)| id.clone()).collect();
         drop(all);
-        if state == State::Left {
+        if state == StdioPhase::Left {
             self.output.close();
             self.waiting.clear();
         }
     }
 
     /// The next message, or none for now.
-    async fn next(&mut self) -> Result<Option<ClientJsonRpcMessage>, Over> {
+    async fn next(&mut self) -> Result<Option<ClientJsonRpcMessage>, EndOfInput> {
         if let Some(id) = self.ending.pop() {
             self.forget(&id);
             let param = CancelledNotificationParam::new(Some(id), Some("the client has left".into()));
@@ -304,9 +305,9 @@ impl Stdio {
             return Ok(Some(ClientJsonRpcMessage::notification(notification)));
         }
         let ended = match self.state {
-            State::New | State::Open => false,
-            State::Ended => true,
-            State::Left => return Err(Over),
+            StdioPhase::New | StdioPhase::Open => false,
+            StdioPhase::Ended => true,
+            StdioPhase::Left => return Err(EndOfInput),
         };
         let first = self.waiting.front().map(|waiting| waiting.units);
         let room = self.waiting.iter().map(|waiting| waiting.bytes).sum::<usize>() < MAX_WAITING;
@@ -319,23 +320,23 @@ impl Stdio {
         let Self { lines, output, units, reply, replying, calls, .. } = self;
         let happened = tokio::select! {
             biased;
-            () = output.gone() => Happened::Left,
-            () = output.stuck(STUCK), if ended => Happened::Left,
+            () = output.gone() => StdioEvent::Left,
+            () = output.stuck(STUCK), if ended => StdioEvent::Left,
             // Who does not read the answers to what cannot be read is not read either.
-            delivered = output.deliver(reply), if *replying => Happened::Replied(delivered),
+            delivered = output.deliver(reply), if *replying => StdioEvent::Replied(delivered),
             Ok(counts) = Arc::clone(units).acquire_many_owned(first.unwrap_or_default()), if first.is_some() => {
-                Happened::Room(counts)
+                StdioEvent::Room(counts)
             }
             Some(()) = calls.next() => return Ok(None),
-            line = lines.next(), if reads => Happened::Line(line),
+            line = lines.next(), if reads => StdioEvent::Line(line),
             // All that was asked has its answer.
-            Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(Over),
+            Ok(_) = units.acquire_many(MAX_UNITS), if ended && !*replying && first.is_none() => return Err(EndOfInput),
         };
         match happened {
-            Happened::Left | Happened::Replied(Err(_)) => self.end(State::Left),
-            Happened::Replied(Ok(())) => self.replying = false,
-            Happened::Room(counts) => return Ok(self.start(counts)),
-            Happened::Line(line) => {
+            StdioEvent::Left | StdioEvent::Replied(Err(_)) => self.end(StdioPhase::Left),
+            StdioEvent::Replied(Ok(())) => self.replying = false,
+            StdioEvent::Room(counts) => return Ok(self.start(counts)),
+            StdioEvent::Line(line) => {
                 self.no_longer_quiet();
                 return Ok(self.take(line));
             }
@@ -354,16 +355,16 @@ impl Stdio {
     }
 }
 
-/// What was waited for.
-enum Happened {
+/// The next event of the loop.
+enum StdioEvent {
     Left,
     Replied(io::Result<()>),
     Room(OwnedSemaphorePermit),
-    Line(Line),
+    Line(InputLine),
 }
 
-/// Nothing more comes.
-struct Over;
+/// Says that no more input comes.
+struct EndOfInput;
 
 /// Which request a message cancels.
 fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
@@ -377,7 +378,7 @@ fn cancelled(message: &ClientJsonRpcMessage) -> Option<&RequestId> {
 }
 
 /// Writes a message; a request that it answers is over.
-async fn answered(output: &Output, requests: &Requests, message: ServerJsonRpcMessage) -> io::Result<()> {
+async fn answered(output: &StdoutWriter, requests: &Requests, message: ServerJsonRpcMessage) -> io::Result<()> {
     let id = match &message {
         ServerJsonRpcMessage::Response(response) => Some(response.id.clone()),
         ServerJsonRpcMessage::Error(error) => error.id.clone(),
@@ -403,7 +404,7 @@ impl Transport<RoleServer> for Stdio {
             match self.next().await {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => {}
-                Err(Over) => return None,
+                Err(EndOfInput) => return None,
             }
         }
     }

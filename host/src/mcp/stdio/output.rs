@@ -43,8 +43,8 @@ pub(super) fn standard() -> (Box<dyn AsyncRead + Send + Unpin>, Sink) {
     (input, output)
 }
 
-/// What lines are written through.
-pub(super) struct Output {
+/// Writes whole lines to standard output.
+pub(super) struct StdoutWriter {
     sink: Sink,
     /// What of a line has not been written. It is another writer's to write on, should its own have been dropped.
     rest: Mutex<BytesMut>,
@@ -54,7 +54,7 @@ pub(super) struct Output {
     written: AtomicU64,
 }
 
-impl Output {
+impl StdoutWriter {
     pub(super) fn new(sink: Sink) -> Self {
         Self {
             sink,

@@ -37,13 +37,14 @@ use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
 use super::{
-    Backend, Found, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, Running, Transport, confined, mounts,
+    Backend, FoundSandbox, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport, confined,
+    mounts,
 };
 use crate::sandbox::images::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
-use body::Control;
-use endpoint::Endpoint;
-use route::Sight;
+use body::ControlMount;
+use endpoint::EngineEndpoint;
+use route::FileVisibility;
 pub use route::TransportChoice;
 
 /// For a question: version, info, inspect, list.
@@ -63,28 +64,28 @@ pub struct EngineConfig {
     pub allow_plain_tcp: bool,
 }
 
-/// A Docker-compatible engine.
-pub struct Docker {
-    endpoint: Endpoint,
+/// The backend of a Docker-compatible engine.
+pub struct DockerBackend {
+    endpoint: EngineEndpoint,
     config: EngineConfig,
     /// Where a file can be put to see whether the engine sees it.
     state_dir: Option<PathBuf>,
-    client: OnceCell<Client>,
+    client: OnceCell<EngineClient>,
 }
 
-/// An engine that has answered.
-struct Client {
+/// Client of an engine that has answered.
+struct EngineClient {
     api: Api,
     info: SystemInfo,
-    sight: OnceCell<Sight>,
+    sight: OnceCell<FileVisibility>,
     /// The volume with the supervisor in it.
     supervisor: OnceCell<String>,
 }
 
-impl Docker {
+impl DockerBackend {
     /// The engine that `DOCKER_HOST` names, or the one at the usual place.
     pub fn from_env(config: EngineConfig) -> Self {
-        Self { endpoint: Endpoint::from_env(), config, state_dir: None, client: OnceCell::new() }
+        Self { endpoint: EngineEndpoint::from_env(), config, state_dir: None, client: OnceCell::new() }
     }
 
     /// The engine at `endpoint`, written as in `DOCKER_HOST`.
@@ -102,15 +103,15 @@ impl Docker {
         Ok(&self.client().await?.api)
     }
 
-    async fn client(&self) -> Result<&Client> {
+    async fn client(&self) -> Result<&EngineClient> {
         self.client.get_or_try_init(|| self.connect()).await
     }
 
-    async fn connect(&self) -> Result<Client> {
+    async fn connect(&self) -> Result<EngineClient> {
         let api = self.endpoint.connect(self.config.allow_plain_tcp)?;
         let api = self.call("negotiating its version", ASK, api.negotiate_version()).await?;
         let info = self.call("asking what it is", ASK, api.info()).await?;
-        Ok(Client::new(api, info))
+        Ok(EngineClient::new(api, info))
     }
 
     /// One call with its deadline.
@@ -148,7 +149,7 @@ impl Docker {
     }
 
     /// Makes and starts the container; what was made is removed when it does not start.
-    async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
+    async fn launch(&self, spec: &SandboxSpec) -> Result<RunningSandbox> {
         let client = self.client().await?;
         let mut spec = spec.clone();
         if let Workspace::Directory(path) = &mut spec.workspace {
@@ -157,9 +158,9 @@ impl Docker {
         let control = match spec.transport {
             Transport::Socket => {
                 spec.control = mounts::check(&spec.control, self.endpoint.socket())?;
-                Control::Directory(&spec.control)
+                ControlMount::Directory(&spec.control)
             }
-            Transport::Bridge => Control::Volume(self.supervisor_volume(client, &spec.image).await?),
+            Transport::Bridge => ControlMount::Volume(self.supervisor_volume(client, &spec.image).await?),
         };
         if let Workspace::Volume { volume } = &spec.workspace {
             self.workspace_volume(client, volume, &spec).await?;
@@ -179,7 +180,9 @@ impl Docker {
         let runtime = client.runtime(spec.runtime.as_deref());
         let (isolation, own_kernel) = (client.isolation(runtime), route::has_own_kernel(runtime));
         match self.start(client, &spec, &engine_id).await {
-            Ok(init_pid) => Ok(Running { engine_id, init_pid, own_kernel, isolation, bare: false, home: None, notes }),
+            Ok(init_pid) => {
+                Ok(RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare: false, home: None, notes })
+            }
             Err(error) => {
                 if let Err(left) = self.remove(&engine_id, Duration::ZERO).await {
                     return Err(Error::new(error.kind, format!("{error}; and then: {left}")));
@@ -192,7 +195,7 @@ impl Docker {
     /// Makes a container. The call goes on after its deadline: whatever it still makes is removed then.
     async fn create(
         &self,
-        client: &Client,
+        client: &EngineClient,
         name: Option<String>,
         body: ContainerCreateBody,
     ) -> Result<ContainerCreateResponse> {
@@ -216,7 +219,7 @@ impl Docker {
     }
 
     /// Starts the container and gives its init's process id, where that means something here.
-    async fn start(&self, client: &Client, spec: &SandboxSpec, engine_id: &str) -> Result<Option<i32>> {
+    async fn start(&self, client: &EngineClient, spec: &SandboxSpec, engine_id: &str) -> Result<Option<i32>> {
         let start = client.api.start_container(engine_id, None::<StartContainerOptions>);
         self.call("starting the sandbox's container", MAKE, start).await?;
         if spec.transport == Transport::Bridge {
@@ -286,12 +289,12 @@ impl Docker {
     }
 
     /// Any image that the engine has: for a container that never runs.
-    async fn any_image(&self, client: &Client) -> Result<Option<ImageId>> {
+    async fn any_image(&self, client: &EngineClient) -> Result<Option<ImageId>> {
         let images = self.call("listing images", ASK, client.api.list_images(None::<ListImagesOptions>)).await?;
         Ok(images.into_iter().next().map(|image| ImageId(image.id)))
     }
 
-    async fn list(&self, deployment: &str) -> Result<Vec<Found>> {
+    async fn list(&self, deployment: &str) -> Result<Vec<FoundSandbox>> {
         let api = &self.client().await?.api;
         let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_DEPLOYMENT}={deployment}")])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
@@ -299,7 +302,7 @@ impl Docker {
         let found = containers.into_iter().filter_map(|container| {
             let id = container.labels?.get(LABEL_SANDBOX)?.clone();
             let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
-            Some(Found { id, engine_id: container.id?, running })
+            Some(FoundSandbox { id, engine_id: container.id?, running })
         });
         Ok(found.collect())
     }
@@ -310,7 +313,7 @@ fn force() -> RemoveContainerOptions {
     RemoveContainerOptions { force: true, v: true, ..RemoveContainerOptions::default() }
 }
 
-impl Client {
+impl EngineClient {
     fn new(api: Api, info: SystemInfo) -> Self {
         Self { api, info, sight: OnceCell::new(), supervisor: OnceCell::new() }
     }
@@ -333,7 +336,7 @@ impl Client {
         format!("docker ({name}, {seccomp})")
     }
 
-    fn probe(&self, endpoint: &Endpoint, route: &Route) -> Probe {
+    fn probe(&self, endpoint: &EngineEndpoint, route: &Route) -> Probe {
         let version = self.info.server_version.as_deref().unwrap_or("of unknown version");
         let isolation = self.isolation(self.runtime(None));
         let mut notes = vec![format!("transport: {} ({})", route.transport, route.why)];
@@ -351,7 +354,7 @@ impl Client {
     }
 }
 
-impl Backend for Docker {
+impl Backend for DockerBackend {
     fn name(&self) -> &'static str {
         "docker"
     }
@@ -400,7 +403,7 @@ impl Backend for Docker {
         ))
     }
 
-    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>> {
+    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<RunningSandbox>> {
         Box::pin(self.launch(spec))
     }
 
@@ -423,7 +426,7 @@ impl Backend for Docker {
         Box::pin(self.remove(engine_id, grace))
     }
 
-    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         Box::pin(self.list(deployment))
     }
 }
@@ -457,7 +460,7 @@ mod tests {
                 // A socket that nobody listens on any more.
                 drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
             }
-            let error = Docker::at(&endpoint).image(&role).await.unwrap_err();
+            let error = DockerBackend::at(&endpoint).image(&role).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unavailable);
             assert!(error.message.contains(&endpoint) && error.message.contains("DOCKER_HOST"), "{error}");
         }

@@ -58,7 +58,7 @@ pub struct Route {
 
 /// A sandbox that an engine runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningSandbox {
     /// The engine's id.
     pub engine_id: String,
     /// The process id of its PID 1 as this host sees it, where it is reached by a socket.
@@ -77,7 +77,7 @@ pub struct Running {
 
 /// A sandbox of this deployment that an engine has, running or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSandbox {
     /// Our id, from its label.
     pub id: String,
     /// The engine's id.
@@ -109,7 +109,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Makes a sandbox and starts its supervisor. After an error nothing of it is left.
-    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>>;
+    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<RunningSandbox>>;
 
     /// A stream to the supervisor of a sandbox whose transport is a bridge.
     fn bridge<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<UnixStream>> {
@@ -134,7 +134,7 @@ pub trait Backend: Send + Sync {
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>>;
 
     /// The sandboxes that bear the deployment's label.
-    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>>;
+    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>>;
 }
 
 /// Checks the kernel's own account of a supervisor's confinement, its `/proc/PID/status`.

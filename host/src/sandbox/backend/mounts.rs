@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
 
-use super::docker::endpoint::Endpoint;
+use super::docker::endpoint::EngineEndpoint;
 use crate::paths::{self, Mounts};
 
 /// Where engines listen when nobody says otherwise; never mounted, whichever is in use.
@@ -51,7 +51,7 @@ fn sockets() -> Vec<PathBuf> {
         .unwrap_or_else(|| PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw())));
     let home = variable("HOME");
     let of_home = OF_HOME.iter().filter_map(|name| Some(home.as_ref()?.join(name)));
-    let engine = Endpoint::from_env().socket().map(Path::to_owned);
+    let engine = EngineEndpoint::from_env().socket().map(Path::to_owned);
     engine
         .into_iter()
         .chain(podmans)
@@ -70,12 +70,12 @@ pub(super) fn check(source: &Path, engine: Option<&Path>) -> Result<PathBuf> {
 /// The same, and refuses what holds or lies in the state directory: for what the operator lists.
 pub(super) fn check_listed(source: &Path, state_dir: &Path) -> Result<PathBuf> {
     let real = real_path(source)?;
-    paths::check_apart(&real, state_dir)?;
+    paths::check_outside_state_dir(&real, state_dir)?;
     check_for(real, &sockets())
 }
 
 /// Refuses a state directory that has something in common with one of these, which every sandbox is shown.
-pub(super) fn check_apart(shown: &[&str], state_dir: &Path) -> Result<()> {
+pub(super) fn check_outside_state_dir(shown: &[&str], state_dir: &Path) -> Result<()> {
     let mounts = Mounts::now();
     let state = mounts.tree(state_dir);
     match shown.iter().find(|path| Path::new(path).exists() && mounts.tree(Path::new(path)).meets(&state)) {
@@ -186,7 +186,7 @@ mod tests {
         let (link, beside) = (dir.path().join("link"), dir.path().join("optional"));
         std::os::unix::fs::symlink(&system, &link).unwrap();
         fs::create_dir(&beside).unwrap();
-        let check = |shown: &Path, state: &Path| check_apart(&["/no/such", shown.to_str().unwrap()], state);
+        let check = |shown: &Path, state: &Path| check_outside_state_dir(&["/no/such", shown.to_str().unwrap()], state);
         for (shown, state) in
             [(&system, state.clone()), (&link, state.clone()), (&system, link.join("skillhost/later"))]
         {

@@ -32,12 +32,12 @@ pub const MAX_BYTES: u64 = 4 << 30;
 /// The most files, directories and links that one copy moves.
 pub const MAX_ENTRIES: u64 = 200_000;
 
-/// What was copied.
+/// Counts of what was copied, with notes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Regular files.
     pub files: u64,
-    /// Their bytes.
+    /// The sum of the files' sizes in bytes.
     pub bytes: u64,
     /// What was left out, and why.
     pub notes: Vec<String>,

@@ -9,11 +9,11 @@ use cap_fs_ext::{DirExt as _, FollowSymlinks, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::OFlags;
 use skillhost_api::error::{Error, Result};
-use skillhost_protocol::content::{self, Piece, Pieces};
+use skillhost_protocol::content::{self, ContentPiece, Pieces};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::TreeSender;
 
-use super::super::link::{Entry, EntryKind};
+use super::super::link::{EntryKind, TreeEntry};
 use super::{Budget, Notes, host_error, stays_inside};
 
 const CHUNK: usize = 64 * 1024;
@@ -110,15 +110,15 @@ impl<S: AsFd> Walker<S> {
             at.push(&name);
             match self.visit(dir, Path::new(&name), at, depth) {
                 Ok(()) => {}
-                Err(Trouble::Entry(error)) => self.leave_out(at, &error.to_string()),
-                Err(Trouble::Stop(stop)) => return Err(stop),
+                Err(WalkError::Entry(error)) => self.leave_out(at, &error.to_string()),
+                Err(WalkError::Stop(stop)) => return Err(stop),
             }
             at.pop();
         }
         Ok(())
     }
 
-    fn visit(&mut self, dir: &Dir, name: &Path, at: &mut PathBuf, depth: usize) -> Result<(), Trouble> {
+    fn visit(&mut self, dir: &Dir, name: &Path, at: &mut PathBuf, depth: usize) -> Result<(), WalkError> {
         let metadata = dir.symlink_metadata(name)?;
         let path = at.as_os_str().as_bytes().to_vec();
         if metadata.is_dir() {
@@ -152,7 +152,7 @@ impl<S: AsFd> Walker<S> {
 
     fn entry(&mut self, path: Vec<u8>, kind: EntryKind, mode: u32) -> Result<(), Stop> {
         self.budget.entry()?;
-        Ok(self.tree.entry(&Entry { path, kind, mode: mode & 0o777 })?)
+        Ok(self.tree.entry(&TreeEntry { path, kind, mode: mode & 0o777 })?)
     }
 
     fn file(&mut self, file: File, path: &Path) -> Result<(), Stop> {
@@ -165,12 +165,12 @@ impl<S: AsFd> Walker<S> {
         let mut pieces = Pieces::new(file.as_fd(), u64::MAX);
         loop {
             match pieces.next(&mut self.chunk).map_err(|error| host_error("read", path, error.into()))? {
-                Piece::End => return Ok(()),
-                Piece::Hole(len) => {
+                ContentPiece::End => return Ok(()),
+                ContentPiece::Hole(len) => {
                     self.budget.bytes(len)?;
                     self.tree.hole(len)?;
                 }
-                Piece::Data(len) => {
+                ContentPiece::Data(len) => {
                     self.budget.bytes(len as u64)?;
                     self.tree.data(self.chunk.get(..len).unwrap_or_default())?;
                 }
@@ -180,18 +180,18 @@ impl<S: AsFd> Walker<S> {
 }
 
 /// What went wrong with one entry: itself, which is noted, or the whole walk.
-enum Trouble {
+enum WalkError {
     Entry(io::Error),
     Stop(Stop),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for WalkError {
     fn from(error: io::Error) -> Self {
         Self::Entry(error)
     }
 }
 
-impl From<Stop> for Trouble {
+impl From<Stop> for WalkError {
     fn from(stop: Stop) -> Self {
         Self::Stop(stop)
     }

@@ -12,21 +12,21 @@ use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt as _, Permissions, Perm
 use skillhost_api::error::{Error, Result};
 use skillhost_protocol::content::{self, Copying};
 use skillhost_protocol::socket::StreamError;
-use skillhost_protocol::stream::{Item, TreeReceiver};
+use skillhost_protocol::stream::{TreeItem, TreeReceiver};
 
-use super::super::link::{Entry, EntryKind, TreeSocket};
+use super::super::link::{EntryKind, TreeEntry, TreeSocket};
 use super::{Budget, Copied, Notes, here, host_error, leads_outside, stays_inside};
 
 /// The most bytes of links, with their paths, that are held until the tree is whole.
 const MAX_LINKS: usize = 64 << 20;
 
-struct Builder<'a> {
+struct TreeWriter<'a> {
     host: &'a Dir,
     to: &'a Path,
     root: Option<Dir>,
     file: Option<Pending>,
     /// Made last: where they lead depends on all that is there.
-    links: Vec<Link>,
+    links: Vec<SymbolicLink>,
     links_bytes: usize,
     began: bool,
     budget: Budget,
@@ -35,12 +35,12 @@ struct Builder<'a> {
 }
 
 /// A link, by its path in the tree.
-struct Link {
+struct SymbolicLink {
     path: Vec<u8>,
     target: Vec<u8>,
 }
 
-impl Link {
+impl SymbolicLink {
     fn components(&self) -> Vec<&[u8]> {
         self.path.split(|byte| *byte == b'/').collect()
     }
@@ -61,15 +61,15 @@ struct Pending {
 pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Option<(Copied, Notes)>> {
     let (links, links_bytes, budget, copied, notes) = Default::default();
     let mut builder =
-        Builder { host, to, root: None, file: None, links, links_bytes, began: false, budget, copied, notes };
+        TreeWriter { host, to, root: None, file: None, links, links_bytes, began: false, budget, copied, notes };
     let mut tree = TreeReceiver::new(Arc::clone(&socket));
     while !socket.is_stopped() {
         match tree.item().map_err(|error| broken(&error.0))? {
-            Some(Item::Entry(entry)) => builder.entry(entry)?,
-            Some(Item::Data(data)) => builder.data(data)?,
-            Some(Item::Hole(len)) => builder.hole(len)?,
-            Some(Item::Content { file, len }) => builder.content(&file, len, &socket)?,
-            Some(Item::End) => {
+            Some(TreeItem::Entry(entry)) => builder.entry(entry)?,
+            Some(TreeItem::Data(data)) => builder.data(data)?,
+            Some(TreeItem::Hole(len)) => builder.hole(len)?,
+            Some(TreeItem::Content { file, len }) => builder.content(&file, len, &socket)?,
+            Some(TreeItem::End) => {
                 builder.finish_file()?;
                 builder.link_all()?;
                 return Ok(Some((builder.copied, builder.notes)));
@@ -92,8 +92,8 @@ fn broken(what: &str) -> Error {
     Error::sandbox_died(format!("what the sandbox sent as a tree is none: {what}"))
 }
 
-impl Builder<'_> {
-    fn entry(&mut self, entry: Entry) -> Result<()> {
+impl TreeWriter<'_> {
+    fn entry(&mut self, entry: TreeEntry) -> Result<()> {
         self.finish_file()?;
         self.budget.entry()?;
         let components = entry.components().map_err(|error| broken(&error.0))?;
@@ -112,7 +112,7 @@ impl Builder<'_> {
                         "there are more than {MAX_LINKS} bytes of symbolic links; copy fewer at a time"
                     )));
                 }
-                self.links.push(Link { path: entry.path, target });
+                self.links.push(SymbolicLink { path: entry.path, target });
             }
             EntryKind::Symlink { .. } => self.leave_out(&entry.path),
         }
@@ -165,12 +165,12 @@ impl Builder<'_> {
     }
 
     /// Whether a link would lead out of what was granted by way of one that stands there.
-    fn leads_out(&self, link: &Link) -> bool {
+    fn leads_out(&self, link: &SymbolicLink) -> bool {
         let beside = self.to.join(OsStr::from_bytes(&link.path)).with_file_name(OsStr::from_bytes(&link.target));
         self.host.metadata(beside).is_err_and(|error| leads_outside(&error))
     }
 
-    fn link(&self, link: &Link) -> Result<()> {
+    fn link(&self, link: &SymbolicLink) -> Result<()> {
         let (dir, name, path) = self.place(&link.components())?;
         if dir.symlink_metadata(name).is_ok_and(|metadata| metadata.is_dir()) {
             return Err(is_directory(&path));
@@ -183,13 +183,13 @@ impl Builder<'_> {
         })
     }
 
-    fn unlink(&self, link: &Link) -> Result<()> {
+    fn unlink(&self, link: &SymbolicLink) -> Result<()> {
         let (dir, name, path) = self.place(&link.components())?;
         dir.remove_file(name).map_err(failed(&path))
     }
 
     /// The root: a directory, or one file.
-    fn begin(&mut self, entry: &Entry) -> Result<()> {
+    fn begin(&mut self, entry: &TreeEntry) -> Result<()> {
         if std::mem::replace(&mut self.began, true) {
             return Err(broken("a second root"));
         }

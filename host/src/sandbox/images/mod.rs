@@ -21,13 +21,13 @@ use skillhost_api::units::quoted;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use crate::beneath::{open_dir, read_named};
+use crate::rooted::{open_dir, read_named};
 pub use param::{Argument, MAX_ARGUMENT, Params};
-pub use python::{SAFE_PATH, Source, input_apart, python};
+pub use python::{SAFE_PATH, SourceOwner, input_apart, python};
 pub use registry::Registry;
 pub use role::{Role, is_variable};
 pub use script::Script;
-use template::Beside;
+use template::TemplateFiles;
 pub use template::{MAX_SOURCE, Template, free_args};
 
 /// The roles that skillhost ships with.
@@ -49,22 +49,22 @@ pub struct Roles {
     pub problems: Vec<String>,
 }
 
-/// Why an entry is skipped.
-struct Refused {
+/// The reason why an entry is skipped.
+struct SkippedEntry {
     message: String,
     /// Where, as a byte offset; absent is where the entry begins.
     at: Option<usize>,
 }
 
-impl Refused {
+impl SkippedEntry {
     fn whole(message: String) -> Self {
         Self { message, at: None }
     }
 }
 
 /// Reads an entry by its type.
-fn read_entry<'de, T: Deserialize<'de>>(entry: ValueDeserializer<'de>) -> Result<T, Refused> {
-    T::deserialize(entry).map_err(|error| Refused {
+fn read_entry<'de, T: Deserialize<'de>>(entry: ValueDeserializer<'de>) -> Result<T, SkippedEntry> {
+    T::deserialize(entry).map_err(|error| SkippedEntry {
         message: error.message().trim_end().into(),
         at: error.span().map(|span| span.start),
     })
@@ -102,15 +102,15 @@ impl Roles {
         let text = String::from_utf8(bytes).map_err(|_| read(Error::invalid_argument("it is not UTF-8 text")))?;
         let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
         let dir = open_dir(dir)?;
-        Self::parse_in(&text, &shown, &mut Beside { dir: Some(&dir), reads })
+        Self::parse_in(&text, &shown, &mut TemplateFiles { dir: Some(&dir), reads })
     }
 
     /// Reads roles from `text`, which messages call `name`, and which has no files beside it.
     pub fn parse(text: &str, name: &str) -> Result<Self> {
-        Self::parse_in(text, name, &mut Beside { dir: None, reads: &mut |_| {} })
+        Self::parse_in(text, name, &mut TemplateFiles { dir: None, reads: &mut |_| {} })
     }
 
-    fn parse_in(text: &str, name: &str, beside: &mut Beside<'_>) -> Result<Self> {
+    fn parse_in(text: &str, name: &str, beside: &mut TemplateFiles<'_>) -> Result<Self> {
         let whole = |message: String, at: Option<usize>| {
             Error::invalid_argument(format!("{}: {message}", place(text, name, at.unwrap_or_default())))
         };
@@ -135,7 +135,7 @@ impl Roles {
             if let Err(refused) = roles.add(entry, beside, &mut skipped) {
                 skipped.push((refused, start));
             }
-            roles.problems.extend(skipped.into_iter().map(|(Refused { message, at }, start)| {
+            roles.problems.extend(skipped.into_iter().map(|(SkippedEntry { message, at }, start)| {
                 format!("{}: skipped: {message}", place(text, name, at.unwrap_or(start)))
             }));
         }
@@ -146,9 +146,9 @@ impl Roles {
     fn add(
         &mut self,
         entry: Spanned<DeValue<'_>>,
-        beside: &mut Beside<'_>,
-        skipped: &mut Vec<(Refused, usize)>,
-    ) -> Result<(), Refused> {
+        beside: &mut TemplateFiles<'_>,
+        skipped: &mut Vec<(SkippedEntry, usize)>,
+    ) -> Result<(), SkippedEntry> {
         let span = entry.span();
         let mut value = entry.into_inner();
         let (mut scripts, mut templates) = (Vec::new(), Vec::new());
@@ -157,9 +157,12 @@ impl Roles {
             templates = take_entries(table, "templates")?;
         }
         let mut role: Role = read_entry(ValueDeserializer::from(Spanned::new(span, value)))?;
-        role.check().map_err(Refused::whole)?;
+        role.check().map_err(SkippedEntry::whole)?;
         if self.by_name.contains_key(&role.name) {
-            return Err(Refused::whole(format!("the role `{}` is listed already; the first entry holds", role.name)));
+            return Err(SkippedEntry::whole(format!(
+                "the role `{}` is listed already; the first entry holds",
+                role.name
+            )));
         }
         for script in scripts {
             let start = script.span().start;
@@ -203,27 +206,27 @@ impl Roles {
         }
     }
 
-    /// All, by name.
+    /// All roles, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Role> {
         self.by_name.values()
     }
 }
 
 /// Takes the entries of `[[images.NAME]]` out of a role's table.
-fn take_entries<'de>(table: &mut DeTable<'de>, name: &str) -> Result<Vec<Spanned<DeValue<'de>>>, Refused> {
+fn take_entries<'de>(table: &mut DeTable<'de>, name: &str) -> Result<Vec<Spanned<DeValue<'de>>>, SkippedEntry> {
     let Some(value) = table.remove(name) else { return Ok(Vec::new()) };
     let at = Some(value.span().start);
     match value.into_inner() {
         DeValue::Array(array) if array.len() <= MAX_ENTRIES => Ok(array.into_iter().collect()),
-        DeValue::Array(_) => Err(Refused { message: format!("more than {MAX_ENTRIES} {name} are too many"), at }),
-        _ => Err(Refused { message: format!("`{name}` must be written as `[[images.{name}]]`"), at }),
+        DeValue::Array(_) => Err(SkippedEntry { message: format!("more than {MAX_ENTRIES} {name} are too many"), at }),
+        _ => Err(SkippedEntry { message: format!("`{name}` must be written as `[[images.{name}]]`"), at }),
     }
 }
 
 /// Keeps the first of a name.
-fn keep<T>(all: &mut BTreeMap<String, T>, name: String, one: T) -> Result<(), Refused> {
+fn keep<T>(all: &mut BTreeMap<String, T>, name: String, one: T) -> Result<(), SkippedEntry> {
     if all.contains_key(&name) {
-        return Err(Refused::whole(format!("`{name}` is listed already for this role; the first entry holds")));
+        return Err(SkippedEntry::whole(format!("`{name}` is listed already for this role; the first entry holds")));
     }
     all.insert(name, one);
     Ok(())

@@ -20,17 +20,17 @@ const MAX_VALUES: usize = 256;
 /// The most bytes of one argument: the kernel takes 128 KiB with its final zero byte.
 pub const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
-/// What a parameter's values are.
+/// The type of a parameter's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Kind {
+enum ParamKind {
     String,
     Integer,
     Number,
     Boolean,
 }
 
-impl Kind {
+impl ParamKind {
     fn name(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -54,9 +54,9 @@ impl Kind {
 /// `[images.scripts.params.NAME]` as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+struct RawParam {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: ParamKind,
     #[serde(default)]
     description: String,
     required: Option<bool>,
@@ -69,10 +69,10 @@ struct Written {
     dash: bool,
 }
 
-/// One parameter.
+/// A parameter of a script or template.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Param {
-    kind: Kind,
+pub struct ScriptParam {
+    kind: ParamKind,
     description: String,
     required: bool,
     default: Option<Value>,
@@ -83,29 +83,29 @@ pub struct Param {
     dash: bool,
 }
 
-impl<'de> Deserialize<'de> for Param {
+impl<'de> Deserialize<'de> for ScriptParam {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Self::checked(Written::deserialize(from)?).map_err(D::Error::custom)
+        Self::checked(RawParam::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 
-impl Param {
+impl ScriptParam {
     /// Refuses what contradicts itself, so that no call can meet it.
-    fn checked(written: Written) -> Result<Self, String> {
-        let Written { kind, description, required, default, values, min, max, max_length, dash } = written;
+    fn checked(written: RawParam) -> Result<Self, String> {
+        let RawParam { kind, description, required, default, values, min, max, max_length, dash } = written;
         let of = kind.name();
         if required == Some(true) && default.is_some() {
             return Err("`required = true` and a `default` contradict each other: leave one out".into());
         }
-        if max_length.is_some() && kind != Kind::String {
+        if max_length.is_some() && kind != ParamKind::String {
             return Err(format!("`max-length` is for strings, and this is of type {of}"));
         }
-        if dash && kind != Kind::String {
+        if dash && kind != ParamKind::String {
             return Err(format!("`dash` is for strings, and this is of type {of}"));
         }
         for (key, bound) in [("min", &min), ("max", &max)] {
             match bound {
-                Some(_) if !matches!(kind, Kind::Integer | Kind::Number) => {
+                Some(_) if !matches!(kind, ParamKind::Integer | ParamKind::Number) => {
                     return Err(format!("`{key}` is for numbers, and this is of type {of}"));
                 }
                 Some(bound) if !kind.holds(bound) => return Err(format!("`{key}` = {bound} is not of type {of}")),
@@ -122,7 +122,7 @@ impl Param {
             Some(values) if !(1..=MAX_VALUES).contains(&values.len()) => {
                 return Err(format!("`values` has {} entries: 1 to {MAX_VALUES}", values.len()));
             }
-            Some(_) if !matches!(kind, Kind::String | Kind::Integer) => {
+            Some(_) if !matches!(kind, ParamKind::String | ParamKind::Integer) => {
                 return Err(format!("`values` is for strings and integers, and this is of type {of}"));
             }
             Some(values) => values,
@@ -170,7 +170,7 @@ impl Param {
 
     /// Reads the text of a command line by this parameter's type.
     fn read(&self, text: &str) -> Result<Value, String> {
-        if self.kind == Kind::String {
+        if self.kind == ParamKind::String {
             return Ok(text.into());
         }
         let value: Option<Value> = serde_json::from_str(text).ok();
@@ -212,7 +212,7 @@ impl Param {
 /// A value that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Its text.
+    /// The text of the argument.
     pub text: String,
     /// Whether it must not stand where a program could take it for an option.
     pub guarded: bool,
@@ -220,11 +220,11 @@ pub struct Argument {
 
 /// The parameters of one script or template, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Params(BTreeMap<String, Param>);
+pub struct Params(BTreeMap<String, ScriptParam>);
 
 impl<'de> Deserialize<'de> for Params {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let params = BTreeMap::<String, Param>::deserialize(from)?;
+        let params = BTreeMap::<String, ScriptParam>::deserialize(from)?;
         if params.len() > MAX_PARAMS {
             return Err(D::Error::custom(format!("{} parameters are too many: at most {MAX_PARAMS}", params.len())));
         }
@@ -243,11 +243,11 @@ impl<'de> Deserialize<'de> for Params {
 
 impl Params {
     /// The parameter of this name.
-    pub(super) fn get(&self, name: &str) -> Option<&Param> {
+    pub(super) fn get(&self, name: &str) -> Option<&ScriptParam> {
         self.0.get(name)
     }
 
-    /// Their names.
+    /// The names of the parameters.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -286,7 +286,7 @@ impl Params {
                 continue;
             };
             let text = param.text(value).map_err(|why| refused(of, name, &why))?;
-            checked.insert(name.clone(), Argument { text, guarded: param.kind == Kind::String && !param.dash });
+            checked.insert(name.clone(), Argument { text, guarded: param.kind == ParamKind::String && !param.dash });
         }
         Ok(checked)
     }

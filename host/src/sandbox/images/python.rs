@@ -15,12 +15,12 @@ pub const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
 /// Takes the working directory off the path, in names of its own, so that the script finds none that it has not made.
 const APART: &str = r#"exec("import sys;sys.path[:]=[p for p in sys.path if p];import os;sys.path[:]=[p for p in sys.path if p!=os.getcwd()]",{})"#;
-/// Whose a source is.
+/// Who wrote a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum SourceOwner {
     /// The operator's.
     Operators,
-    /// Whoever gives it.
+    /// The caller's.
     Callers,
 }
 

@@ -1,7 +1,7 @@
 //! The roles in force. A changed file is seen by the next use, with nothing to reload.
 //!
 //! What the file system says of the file, and of each template beside it, tells whether it is still what was read (see
-//! [`Stamp`]); so a use costs a question for each. A file that is bad as a whole changes nothing: what was read before
+//! [`FileStamp`]); so a use costs a question for each. A file that is bad as a whole changes nothing: what was read before
 //! it stays in force, and the problem is told wherever roles are listed. Without anything before it there are no roles,
 //! and so no sandboxes, until it is mended.
 
@@ -12,19 +12,19 @@ use parking_lot::{Mutex, MutexGuard};
 use skillhost_api::error::Result;
 
 use super::Roles;
-use crate::stamp::Stamp;
+use crate::stamp::FileStamp;
 
 /// The roles of one file, or fixed ones.
 #[derive(Debug)]
 pub struct Registry {
     file: Option<PathBuf>,
-    kept: Mutex<Kept>,
+    kept: Mutex<LoadedRegistry>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct LoadedRegistry {
     /// What was read, and what told that it was still the same; `None` for a file that did not tell.
-    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    stamps: Vec<(PathBuf, Option<FileStamp>)>,
     /// The last file that was good.
     good: Arc<Roles>,
     /// That, with what is wrong with the file that is there now.
@@ -35,7 +35,7 @@ impl From<Roles> for Registry {
     /// Roles that never change.
     fn from(roles: Roles) -> Self {
         let roles = Arc::new(roles);
-        Self { file: None, kept: Mutex::new(Kept { stamps: Vec::new(), good: roles.clone(), roles }) }
+        Self { file: None, kept: Mutex::new(LoadedRegistry { stamps: Vec::new(), good: roles.clone(), roles }) }
     }
 }
 
@@ -61,23 +61,23 @@ impl Registry {
         kept.roles.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, LoadedRegistry> {
         self.kept.lock()
     }
 }
 
-impl Kept {
+impl LoadedRegistry {
     fn is_current(&self) -> bool {
-        let same = |(path, stamp): &(PathBuf, Option<Stamp>)| stamp.is_some() && *stamp == Stamp::settled(path);
+        let same = |(path, stamp): &(PathBuf, Option<FileStamp>)| stamp.is_some() && *stamp == FileStamp::settled(path);
         !self.stamps.is_empty() && self.stamps.iter().all(same)
     }
 
     fn read(&mut self, file: &Path) {
-        let mut stamps = vec![(file.to_owned(), Stamp::settled(file))];
+        let mut stamps = vec![(file.to_owned(), FileStamp::settled(file))];
         let beside = file.parent().unwrap_or(Path::new(""));
         let read = Roles::load_with(file, &mut |name| {
             let path = beside.join(name);
-            let stamp = Stamp::settled(&path);
+            let stamp = FileStamp::settled(&path);
             stamps.push((path, stamp));
         });
         match read {

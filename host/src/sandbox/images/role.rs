@@ -13,7 +13,7 @@ use crate::sandbox::spec::ImageId;
 /// The most tags of a role, and the most variables that it requires.
 const MAX_WORDS: usize = 64;
 
-/// One role.
+/// An image role.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Role {

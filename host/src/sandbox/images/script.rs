@@ -23,8 +23,8 @@ use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::param::{Argument, Params, clip, refused};
-use super::python::{self, Source};
-use super::{Refused, check_name, read_entry};
+use super::python::{self, SourceOwner};
+use super::{SkippedEntry, check_name, read_entry};
 
 /// The most arguments of a command.
 const MAX_TOKENS: usize = 256;
@@ -37,7 +37,7 @@ const STARTERS: [&str; 10] = ["env", "nice", "nohup", "timeout", "setsid", "stdb
 /// `[[images.scripts]]` as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+struct RawScript {
     name: String,
     #[serde(default)]
     description: String,
@@ -48,7 +48,7 @@ struct Written {
     params: Params,
 }
 
-/// One script.
+/// A script of a role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Script {
     /// Its name.
@@ -59,37 +59,37 @@ pub struct Script {
     pub timeout: Option<Duration>,
     /// Its parameters.
     pub params: Params,
-    cmd: Vec<Token>,
+    cmd: Vec<ScriptArg>,
 }
 
-/// One argument of a command.
+/// One argument of a script's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
+enum ScriptArg {
     Literal(String),
     Param(String),
 }
 
 impl Script {
     /// Reads an entry.
-    pub(super) fn read(entry: Spanned<DeValue<'_>>) -> Result<Self, Refused> {
-        let Written { name, description, timeout, cmd, params } = read_entry(ValueDeserializer::from(entry))?;
-        check_name("script", &name).map_err(Refused::whole)?;
+    pub(super) fn read(entry: Spanned<DeValue<'_>>) -> Result<Self, SkippedEntry> {
+        let RawScript { name, description, timeout, cmd, params } = read_entry(ValueDeserializer::from(entry))?;
+        check_name("script", &name).map_err(SkippedEntry::whole)?;
         if !(1..=MAX_TOKENS).contains(&cmd.len()) {
             let message = format!("script `{name}`: `cmd` has {} arguments: 1 to {MAX_TOKENS}", cmd.len());
-            return Err(Refused::whole(message));
+            return Err(SkippedEntry::whole(message));
         }
         let at: Vec<usize> = cmd.iter().map(|token| token.span().start).collect();
-        let refuse = |token: usize, why: String| Refused {
+        let refuse = |token: usize, why: String| SkippedEntry {
             message: format!("script `{name}`: {why}"),
             at: at.get(token).copied(),
         };
         let mut tokens = Vec::with_capacity(cmd.len());
         for (number, token) in cmd.iter().enumerate() {
-            tokens.push(Token::parse(token.get_ref()).map_err(|why| refuse(number, why))?);
+            tokens.push(ScriptArg::parse(token.get_ref()).map_err(|why| refuse(number, why))?);
         }
         check_tokens(&tokens, &params).map_err(|(number, why)| refuse(number, why))?;
         for param in params.names() {
-            if !tokens.contains(&Token::Param(param.to_owned())) {
+            if !tokens.contains(&ScriptArg::Param(param.to_owned())) {
                 return Err(refuse(
                     0,
                     format!("the param `{param}` is not used in `cmd`: drop it, or write \"{{{param}}}\""),
@@ -103,18 +103,18 @@ impl Script {
     pub fn command(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
         let argv = self.argv(args)?;
         Ok(match self.source() {
-            Source::Operators => python::keep_apart(argv),
-            Source::Callers => argv,
+            SourceOwner::Operators => python::keep_apart(argv),
+            SourceOwner::Callers => argv,
         })
     }
 
     /// Whose the code is that it runs: a caller's where a placeholder is Python's source.
-    pub fn source(&self) -> Source {
-        let words: Vec<&str> = self.cmd.iter().map(Token::literal).collect();
+    pub fn source(&self) -> SourceOwner {
+        let words: Vec<&str> = self.cmd.iter().map(ScriptArg::literal).collect();
         let code = python::code_at(&words).and_then(|(at, _)| self.cmd.get(at));
         match code {
-            Some(Token::Param(_)) => Source::Callers,
-            _ => Source::Operators,
+            Some(ScriptArg::Param(_)) => SourceOwner::Callers,
+            _ => SourceOwner::Operators,
         }
     }
 
@@ -123,8 +123,8 @@ impl Script {
         let mut argv = Vec::with_capacity(self.cmd.len());
         for (number, token) in self.cmd.iter().enumerate() {
             match token {
-                Token::Literal(text) => argv.push(text.clone()),
-                Token::Param(name) => {
+                ScriptArg::Literal(text) => argv.push(text.clone()),
+                ScriptArg::Param(name) => {
                     let of = format!("script `{}`", self.name);
                     let argument = args.get(name).ok_or_else(|| {
                         Error::other(format!("{of}: the param `{name}` has no value, which is a bug of the host"))
@@ -145,7 +145,7 @@ impl Script {
     }
 }
 
-impl Token {
+impl ScriptArg {
     /// What is written; nothing in the place of a value.
     fn literal(&self) -> &str {
         match self {
@@ -193,13 +193,13 @@ impl Token {
 }
 
 /// Refuses placeholders without a value, and those in places where a value would be code. The error has the place.
-fn check_tokens(tokens: &[Token], params: &Params) -> Result<(), (usize, String)> {
+fn check_tokens(tokens: &[ScriptArg], params: &Params) -> Result<(), (usize, String)> {
     for (number, token) in tokens.iter().enumerate() {
         match token {
-            Token::Param(name) if number == 0 => {
+            ScriptArg::Param(name) if number == 0 => {
                 return Err((0, format!("the program itself is the placeholder {{{name}}}: write the program out")));
             }
-            Token::Param(name) => match params.get(name) {
+            ScriptArg::Param(name) => match params.get(name) {
                 None => {
                     let known: Vec<_> = params.names().map(|name| format!("`{name}`")).collect();
                     let known =
@@ -229,8 +229,8 @@ fn check_tokens(tokens: &[Token], params: &Params) -> Result<(), (usize, String)
                     }
                 }
             },
-            Token::Literal(text) if is_shell(text) => check_shell(tokens, params, number)?,
-            Token::Literal(_) => {}
+            ScriptArg::Literal(text) if is_shell(text) => check_shell(tokens, params, number)?,
+            ScriptArg::Literal(_) => {}
         }
     }
     Ok(())
@@ -246,8 +246,8 @@ fn is_one_of(program: &str, names: &[&str]) -> bool {
 
 /// Whether an argument `--` before the one at `number` says that no options follow. One that `env` and its like take for
 /// themselves says nothing of the program that they start, and to the script of a shell it is an argument like any other.
-fn options_over(tokens: &[Token], number: usize) -> bool {
-    let texts: Vec<&str> = tokens.iter().take(number).map(Token::literal).collect();
+fn options_over(tokens: &[ScriptArg], number: usize) -> bool {
+    let texts: Vec<&str> = tokens.iter().take(number).map(ScriptArg::literal).collect();
     let Some((program, rest)) = texts.split_first() else { return false };
     let before = rest.iter().take_while(|text| **text != "--");
     if is_shell(program) && before.clone().any(|text| is_script_option(text)) {
@@ -264,8 +264,8 @@ fn is_script_option(text: &str) -> bool {
 }
 
 /// Refuses a placeholder among the options of the shell at `shell`, and as its script.
-fn check_shell(tokens: &[Token], params: &Params, shell: usize) -> Result<(), (usize, String)> {
-    let over = |token: &Token| *token == Token::Literal("--".into());
+fn check_shell(tokens: &[ScriptArg], params: &Params, shell: usize) -> Result<(), (usize, String)> {
+    let over = |token: &ScriptArg| *token == ScriptArg::Literal("--".into());
     let guarded = shell > 0 && !tokens.iter().take(shell).any(over);
     let mut script_follows = false;
     // An option such as `-o` takes the next word.
@@ -273,10 +273,12 @@ fn check_shell(tokens: &[Token], params: &Params, shell: usize) -> Result<(), (u
     for (number, token) in tokens.iter().enumerate().skip(shell + 1) {
         match token {
             // It may be no shell but a word that looks like one; and a value that could be an option is refused at the call.
-            Token::Param(name) if guarded && !script_follows && params.get(name).is_some_and(|param| !param.dash()) => {
+            ScriptArg::Param(name)
+                if guarded && !script_follows && params.get(name).is_some_and(|param| !param.dash()) =>
+            {
                 return Ok(());
             }
-            Token::Param(name) => {
+            ScriptArg::Param(name) => {
                 return Err((
                     number,
                     format!(
@@ -286,16 +288,16 @@ fn check_shell(tokens: &[Token], params: &Params, shell: usize) -> Result<(), (u
                     ),
                 ));
             }
-            Token::Literal(_) if std::mem::take(&mut word_follows) => {}
-            Token::Literal(text) if script_follows && ["-", "--"].contains(&text.as_str()) => {}
-            Token::Literal(text) if text != "--" && text.len() > 1 && text.starts_with(['-', '+']) => {
+            ScriptArg::Literal(_) if std::mem::take(&mut word_follows) => {}
+            ScriptArg::Literal(text) if script_follows && ["-", "--"].contains(&text.as_str()) => {}
+            ScriptArg::Literal(text) if text != "--" && text.len() > 1 && text.starts_with(['-', '+']) => {
                 let short = !text.starts_with("--");
                 script_follows |= is_script_option(text);
                 word_follows =
                     (short && text.ends_with(['o', 'O'])) || ["--rcfile", "--init-file"].contains(&text.as_str());
             }
             // The script, or a file that has it: what comes after are its own arguments.
-            Token::Literal(_) => return Ok(()),
+            ScriptArg::Literal(_) => return Ok(()),
         }
     }
     Ok(())
@@ -499,11 +501,11 @@ type = "string"
         #[test]
         fn a_doubled_text_is_itself(text in any::<String>()) {
             let doubled = text.replace('{', "{{").replace('}', "}}");
-            match Token::parse(&doubled) {
-                Ok(token) => prop_assert_eq!(token, Token::Literal(text.clone())),
+            match ScriptArg::parse(&doubled) {
+                Ok(token) => prop_assert_eq!(token, ScriptArg::Literal(text.clone())),
                 Err(why) => prop_assert!(text.contains('\0'), "{}", why),
             }
-            let _ = Token::parse(&text);
+            let _ = ScriptArg::parse(&text);
         }
     }
 }

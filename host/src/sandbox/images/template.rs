@@ -15,8 +15,8 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::param::{Argument, Params, check_argument, check_param_name, clip, given_twice, option_of, plain, refused};
 use super::script::timeout;
-use super::{Refused, check_name, read_entry};
-use crate::beneath::read_beneath;
+use super::{SkippedEntry, check_name, read_entry};
+use crate::rooted::read_beneath;
 
 /// The most bytes of a source.
 pub const MAX_SOURCE: u64 = 1024 * 1024;
@@ -26,7 +26,7 @@ const MAX_ARGS: usize = 256;
 /// `[[images.templates]]` as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+struct RawTemplate {
     name: String,
     #[serde(default)]
     description: String,
@@ -38,7 +38,7 @@ struct Written {
     params: Params,
 }
 
-/// One template.
+/// A template of a role.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     /// Its name.
@@ -53,8 +53,8 @@ pub struct Template {
     pub source: String,
 }
 
-/// Where template files lie, and which of them were read.
-pub(super) struct Beside<'a> {
+/// The directory of template files, and which of them were read.
+pub(super) struct TemplateFiles<'a> {
     /// The directory of the registry's file; absent for one that is built in.
     pub dir: Option<&'a Dir>,
     /// What is told of each file before it is read.
@@ -63,26 +63,27 @@ pub(super) struct Beside<'a> {
 
 impl Template {
     /// Reads an entry, and the file that it names.
-    pub(super) fn read(entry: Spanned<DeValue<'_>>, beside: &mut Beside<'_>) -> Result<Self, Refused> {
-        let Written { name, description, timeout, source, file, params } = read_entry(ValueDeserializer::from(entry))?;
-        check_name("template", &name).map_err(Refused::whole)?;
+    pub(super) fn read(entry: Spanned<DeValue<'_>>, beside: &mut TemplateFiles<'_>) -> Result<Self, SkippedEntry> {
+        let RawTemplate { name, description, timeout, source, file, params } =
+            read_entry(ValueDeserializer::from(entry))?;
+        check_name("template", &name).map_err(SkippedEntry::whole)?;
         let of = |why: String| format!("template `{name}`: {why}");
         let source = match (source, file) {
             (Some(source), None) => source,
             (None, Some(file)) => {
                 let at = Some(file.span().start);
-                read_file(file.get_ref(), beside).map_err(|why| Refused { message: of(why), at })?
+                read_file(file.get_ref(), beside).map_err(|why| SkippedEntry { message: of(why), at })?
             }
-            _ => return Err(Refused::whole(of("it has either a `source` or a `file` with it".into()))),
+            _ => return Err(SkippedEntry::whole(of("it has either a `source` or a `file` with it".into()))),
         };
         if source.len() as u64 > MAX_SOURCE {
-            return Err(Refused::whole(of(format!("its source has more than {MAX_SOURCE} bytes"))));
+            return Err(SkippedEntry::whole(of(format!("its source has more than {MAX_SOURCE} bytes"))));
         }
         Ok(Self { name, description, timeout, params, source })
     }
 }
 
-fn read_file(file: &Path, beside: &mut Beside<'_>) -> Result<String, String> {
+fn read_file(file: &Path, beside: &mut TemplateFiles<'_>) -> Result<String, String> {
     let inside = file.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let Some(dir) = beside.dir.filter(|_| inside) else {
         return Err(format!("{} is not a path beneath the directory of the roles' file", file.display()));
@@ -191,7 +192,7 @@ mod tests {
         let dir = Dir::open_ambient_dir(&home, ambient_authority()).unwrap();
         let mut seen = Vec::new();
         let mut reads = |file: &Path| seen.push(file.to_owned());
-        let roles = Roles::parse_in(&text, "f", &mut Beside { dir: Some(&dir), reads: &mut reads }).unwrap();
+        let roles = Roles::parse_in(&text, "f", &mut TemplateFiles { dir: Some(&dir), reads: &mut reads }).unwrap();
         let role = roles.get("r").unwrap();
         assert_eq!(role.templates.keys().collect::<Vec<_>>(), ["t0"]);
         assert_eq!(role.template("t0").unwrap().source, "print(1)\n");

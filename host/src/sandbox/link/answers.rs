@@ -16,7 +16,7 @@ use skillhost_protocol::ToSupervisor;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::connection::{Shared, millis};
+use super::connection::{LinkShared, millis};
 
 /// What is known of the other end's answers.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Answers {
     }
 }
 
-impl Shared {
+impl LinkShared {
     /// Renews the lease. The number of the renewal, which is answered once as many have been.
     fn renew(&self) -> Result<u64> {
         let number = self.answers.asked.fetch_add(1, Ordering::Relaxed) + 1;
@@ -107,7 +107,7 @@ impl Shared {
 }
 
 /// Renews the lease, and watches for the answers.
-pub(super) async fn keep_up(shared: Arc<Shared>) {
+pub(super) async fn keep_up(shared: Arc<LinkShared>) {
     let answers = &shared.answers;
     let (lease, silence) = (answers.lease / 3, answers.silence);
     let tick = (silence / 5).min(lease);

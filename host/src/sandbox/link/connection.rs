@@ -11,8 +11,8 @@ use parking_lot::{Mutex, MutexGuard};
 use skillhost_api::error::{Error, Result};
 use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
 use skillhost_protocol::{
-    FileDone, FileError, Header, HostHello, Kind, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, ProtocolError,
-    STDIN_WINDOW, SandboxConfig, SupervisorHello, ToHost, ToSupervisor, VERSION, credit_cost,
+    FileDone, FileError, Header, HostHello, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, PayloadKind, ProtocolError,
+    STDIN_WINDOW, SupervisorConfig, SupervisorHello, ToHost, ToSupervisor, VERSION, credit_cost,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -33,7 +33,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What arrives for one exec or file operation.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum OperationEvent {
     Event(ExecEvent),
     FileDone(Result<FileDone, FileError>),
     /// The last: all was received.
@@ -49,9 +49,9 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct OperationSlot {
     /// `None` once nobody listens any more; what still comes is dropped and its room given back.
-    items: Option<mpsc::UnboundedSender<Item>>,
+    items: Option<mpsc::UnboundedSender<OperationEvent>>,
     phase: Phase,
     /// Its end was asked for.
     killed: bool,
@@ -72,16 +72,16 @@ pub(super) struct StdinState {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LinkState {
     last_id: u32,
-    slots: HashMap<u32, Slot>,
+    slots: HashMap<u32, OperationSlot>,
     closed: Option<CloseReason>,
 }
 
 /// What the tasks of a connection and everything that uses it share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct LinkShared {
+    state: Mutex<LinkState>,
     stream: UnixStream,
     /// Whether descriptors arrive at the other end.
     passes: bool,
@@ -97,11 +97,11 @@ const LEAST_LEASE: Duration = Duration::from_secs(1);
 
 /// Ends the connection with the last of its users.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct ConnectionGuard {
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Drop for Guard {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -110,8 +110,8 @@ impl Drop for Guard {
 }
 
 /// What a supervisor is told, as it travels.
-pub(super) fn config(hello: HelloConfig) -> SandboxConfig {
-    SandboxConfig {
+pub(super) fn config(hello: HelloConfig) -> SupervisorConfig {
+    SupervisorConfig {
         lease_ms: millis(hello.lease.max(LEAST_LEASE)),
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
         idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
@@ -141,7 +141,7 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: boo
         .map_err(|reason| Error::sandbox_died(format!("the sandbox could not be reached: {reason}")))?;
     tracing::debug!(build = theirs.build, uid = theirs.uid, "a sandbox's supervisor is connected");
 
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(LinkShared {
         state: Mutex::default(),
         stream,
         passes,
@@ -151,12 +151,12 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: boo
         answers,
     });
     let tasks = vec![
-        tokio::spawn(read(Reader(Arc::clone(&shared)), buffer)),
+        tokio::spawn(read(ReaderGuard(Arc::clone(&shared)), buffer)),
         tokio::spawn(write(Arc::clone(&shared))),
         tokio::spawn(keep_up(Arc::clone(&shared))),
     ];
     let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
-    Ok(Link::new(shared, Guard { tasks }, theirs.uid, notes))
+    Ok(Link::new(shared, ConnectionGuard { tasks }, theirs.uid, notes))
 }
 
 pub(super) fn millis(time: Duration) -> u64 {
@@ -178,7 +178,7 @@ async fn read_hello(stream: &mut UnixStream, buffer: &mut BytesMut) -> Result<Su
     loop {
         if let Some((header, payload)) = take_frame(buffer).map_err(protocol)? {
             let message = match header.kind {
-                Kind::Control if header.exec == 0 => decode_control::<ToHost>(&payload).map_err(protocol)?,
+                PayloadKind::Control if header.exec == 0 => decode_control::<ToHost>(&payload).map_err(protocol)?,
                 _ => return Err(CloseReason::Protocol("no hello".into())),
             };
             return match message {
@@ -218,16 +218,16 @@ fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, Protocol
 
 /// The reader, as long as it lives. Without one nothing would ever be heard again, so its end (of the connection, of the
 /// last user, of the runtime) is everybody's, and the supervisor's, too.
-struct Reader(Arc<Shared>);
+struct ReaderGuard(Arc<LinkShared>);
 
-impl Drop for Reader {
+impl Drop for ReaderGuard {
     fn drop(&mut self) {
         self.0.close(CloseReason::Disconnected("this end hung up".into()));
         let _ = rustix::net::shutdown(&self.0.stream, rustix::net::Shutdown::Both);
     }
 }
 
-async fn read(reader: Reader, mut buffer: BytesMut) {
+async fn read(reader: ReaderGuard, mut buffer: BytesMut) {
     let shared = &reader.0;
     let reason = loop {
         match drain(shared, &mut buffer) {
@@ -255,7 +255,7 @@ async fn read(reader: Reader, mut buffer: BytesMut) {
     shared.close(reason);
 }
 
-fn drain(shared: &Shared, buffer: &mut BytesMut) -> Result<(), CloseReason> {
+fn drain(shared: &LinkShared, buffer: &mut BytesMut) -> Result<(), CloseReason> {
     loop {
         let frame = take_frame(buffer).map_err(|error| CloseReason::Protocol(error.0))?;
         let Some((header, payload)) = frame else { return Ok(()) };
@@ -264,7 +264,7 @@ fn drain(shared: &Shared, buffer: &mut BytesMut) -> Result<(), CloseReason> {
 }
 
 /// Sends what did not fit when it was asked for.
-async fn write(shared: Arc<Shared>) {
+async fn write(shared: Arc<LinkShared>) {
     loop {
         shared.blocked.notified().await;
         loop {
@@ -278,8 +278,8 @@ async fn write(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl LinkShared {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         // Every section that holds this lock leaves the table whole, so what a panic left behind is still good.
         self.state.lock()
     }
@@ -355,7 +355,7 @@ impl Shared {
         window: u32,
         descriptor: Option<OwnedFd>,
         message: impl FnOnce(u32) -> ToSupervisor,
-    ) -> Result<(u32, mpsc::UnboundedReceiver<Item>, Arc<StdinState>)> {
+    ) -> Result<(u32, mpsc::UnboundedReceiver<OperationEvent>, Arc<StdinState>)> {
         let window = window.clamp(MIN_WINDOW, MAX_WINDOW);
         let mut frame = Vec::new();
         let (items, queue) = mpsc::unbounded_channel();
@@ -385,7 +385,7 @@ impl Shared {
             .ok_or_else(|| Error::unavailable("the connection has no exec ids left; launch a new sandbox"))?;
         encode(id, &message(window), &mut frame)?;
         state.last_id = id;
-        let slot = Slot {
+        let slot = OperationSlot {
             items: Some(items),
             phase: Phase::Asked,
             killed: false,
@@ -448,7 +448,7 @@ impl Shared {
         let len = data.len().min(slot.stdin_credit as usize).min(skillhost_protocol::frame::MAX_DATA);
         if len > 0 {
             slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
-            let header = Header { kind: Kind::Stdin, exec, len }.encode();
+            let header = Header { kind: PayloadKind::Stdin, exec, len }.encode();
             self.put(&[&header, data.get(..len).unwrap_or_default()], None);
         }
         Some(len)
@@ -457,13 +457,13 @@ impl Shared {
     fn receive(&self, header: Header, payload: Bytes) -> Result<(), CloseReason> {
         let protocol = |what: &str| CloseReason::Protocol(what.to_owned());
         let stream = match header.kind {
-            Kind::Control => {
+            PayloadKind::Control => {
                 let message = decode_control(&payload).map_err(|error| CloseReason::Protocol(error.0))?;
                 return self.control(header.exec, message);
             }
-            Kind::Stdin => return Err(protocol("standard input from a sandbox")),
-            Kind::Stdout => 0,
-            Kind::Stderr => 1,
+            PayloadKind::Stdin => return Err(protocol("standard input from a sandbox")),
+            PayloadKind::Stdout => 0,
+            PayloadKind::Stderr => 1,
         };
         let mut state = self.state();
         let Some(slot) = state.slots.get_mut(&header.exec) else { return Ok(()) };
@@ -476,7 +476,7 @@ impl Shared {
         match &slot.items {
             Some(items) => {
                 let event = if stream == 0 { ExecEvent::Stdout(payload) } else { ExecEvent::Stderr(payload) };
-                let _ = items.send(Item::Event(event));
+                let _ = items.send(OperationEvent::Event(event));
             }
             None => {
                 slot.credit += cost;
@@ -505,22 +505,22 @@ impl Shared {
         let item = match (message, slot.phase) {
             (ToHost::Started { pid, argv }, Phase::Asked) => {
                 slot.phase = Phase::Started;
-                Item::Event(ExecEvent::Started { pid, argv })
+                OperationEvent::Event(ExecEvent::Started { pid, argv })
             }
             (ToHost::NotStarted { code, reason }, Phase::Asked) => {
                 slot.phase = Phase::Ended;
-                Item::Event(ExecEvent::NotStarted { code, reason })
+                OperationEvent::Event(ExecEvent::NotStarted { code, reason })
             }
             (ToHost::LineDone { number, code, cwd, why }, Phase::Started) => {
-                Item::Event(ExecEvent::LineDone { number, code: i32::from(code), cwd, why })
+                OperationEvent::Event(ExecEvent::LineDone { number, code: i32::from(code), cwd, why })
             }
             (ToHost::Exited(ending), Phase::Started) => {
                 slot.phase = Phase::Ended;
-                Item::Event(ExecEvent::Exited(ending))
+                OperationEvent::Event(ExecEvent::Exited(ending))
             }
             (ToHost::FileDone(done), Phase::Asked) => {
                 slot.phase = Phase::Ended;
-                Item::FileDone(done)
+                OperationEvent::FileDone(done)
             }
             (ToHost::StdinCredit { bytes }, _) => {
                 slot.stdin_credit = slot
@@ -535,11 +535,11 @@ impl Shared {
                 if slot.received != [stdout_bytes, stderr_bytes] {
                     return Err(protocol("output is missing"));
                 }
-                Item::Closed
+                OperationEvent::Closed
             }
             (message, _) => return Err(CloseReason::Protocol(format!("out of order: {message:.60?}"))),
         };
-        let closed = matches!(item, Item::Closed);
+        let closed = matches!(item, OperationEvent::Closed);
         if let Some(items) = &slot.items {
             let _ = items.send(item);
         }

@@ -13,20 +13,20 @@ use skillhost_protocol::{
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
-use super::connection::{self, Guard, Item, Shared, StdinState};
+use super::connection::{self, ConnectionGuard, LinkShared, OperationEvent, StdinState};
 use super::{CloseReason, ExecEvent, HelloConfig};
 
 /// A connection to a sandbox's supervisor. Clones share it; it ends with the last of them and of its execs.
 #[derive(Debug, Clone)]
 pub struct Link {
-    shared: Arc<Shared>,
-    _guard: Arc<Guard>,
+    shared: Arc<LinkShared>,
+    _guard: Arc<ConnectionGuard>,
     uid: u32,
     notes: Arc<[String]>,
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>, guard: Guard, uid: u32, notes: Vec<String>) -> Self {
+    pub(super) fn new(shared: Arc<LinkShared>, guard: ConnectionGuard, uid: u32, notes: Vec<String>) -> Self {
         Self { shared, _guard: Arc::new(guard), uid, notes: notes.into() }
     }
 
@@ -128,7 +128,7 @@ impl Link {
 pub(super) struct Channel {
     id: u32,
     link: Link,
-    items: mpsc::UnboundedReceiver<Item>,
+    items: mpsc::UnboundedReceiver<OperationEvent>,
     silent: watch::Receiver<bool>,
     closed: bool,
 }
@@ -136,7 +136,7 @@ pub(super) struct Channel {
 impl Channel {
     /// The next item; `None` after the last. Output that is returned has its room given back. Fails when the sandbox does
     /// not answer; it may be called again then.
-    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+    pub(super) async fn next(&mut self) -> Result<Option<OperationEvent>> {
         if self.closed {
             return Ok(None);
         }
@@ -150,7 +150,7 @@ impl Channel {
     }
 
     /// The same, however long the sandbox does not answer.
-    async fn next_at_last(&mut self) -> Result<Option<Item>> {
+    async fn next_at_last(&mut self) -> Result<Option<OperationEvent>> {
         if self.closed {
             return Ok(None);
         }
@@ -158,14 +158,14 @@ impl Channel {
         self.take(item)
     }
 
-    fn take(&mut self, item: Option<Item>) -> Result<Option<Item>> {
+    fn take(&mut self, item: Option<OperationEvent>) -> Result<Option<OperationEvent>> {
         match item {
-            Some(Item::Closed) => {
+            Some(OperationEvent::Closed) => {
                 self.closed = true;
                 Ok(None)
             }
             Some(item) => {
-                if let Item::Event(ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes)) = &item {
+                if let OperationEvent::Event(ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes)) = &item {
                     self.link.shared.consumed(self.id, bytes.len());
                 }
                 Ok(Some(item))
@@ -182,9 +182,9 @@ impl Channel {
         let mut done = None;
         while let Some(item) = self.next().await? {
             match item {
-                Item::FileDone(result) => done = Some(result),
-                Item::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
-                Item::Event(_) | Item::Closed => {}
+                OperationEvent::FileDone(result) => done = Some(result),
+                OperationEvent::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
+                OperationEvent::Event(_) | OperationEvent::Closed => {}
             }
         }
         file_result(done)
@@ -244,11 +244,11 @@ impl Exec {
         }
     }
 
-    fn event(item: Option<Item>) -> Option<Option<ExecEvent>> {
+    fn event(item: Option<OperationEvent>) -> Option<Option<ExecEvent>> {
         match item {
-            Some(Item::Event(event)) => Some(Some(event)),
+            Some(OperationEvent::Event(event)) => Some(Some(event)),
             // Of a file operation, which this is not.
-            Some(Item::FileDone(_) | Item::Closed) => None,
+            Some(OperationEvent::FileDone(_) | OperationEvent::Closed) => None,
             None => Some(None),
         }
     }

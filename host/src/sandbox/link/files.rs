@@ -8,11 +8,11 @@ use std::future::Future;
 use bytes::{Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use skillhost_api::error::{Error, Result};
-use skillhost_protocol::{Changed, FileDone, FileError, FileOp, FileStat, Found, Part, User, record};
+use skillhost_protocol::{ByteRange, Changed, FileDone, FileError, FileOp, FileStat, ListedFile, User, record};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::ExecEvent;
-use super::connection::Item;
+use super::connection::OperationEvent;
 use super::exec::{Channel, Link, file_result};
 
 /// How much of a file is read before it is sent.
@@ -20,7 +20,7 @@ const CHUNK: usize = 256 * 1024;
 
 impl Link {
     /// Reads a part of a file, or all of it.
-    pub async fn read_file(&self, user: User, path: &str, part: Part) -> Result<FileRead> {
+    pub async fn read_file(&self, user: User, path: &str, part: ByteRange) -> Result<FileRead> {
         let (channel, _) = self.file(FileOp::Read { path: path.into(), part }, user, None)?;
         Ok(FileRead { channel, done: None })
     }
@@ -64,7 +64,7 @@ impl Link {
 
 impl Link {
     /// What is in a directory, at most `max` entries; the other answer's `files` counts all.
-    pub async fn list(&self, user: User, path: &str, max: u32) -> Result<(Vec<Found>, FileDone)> {
+    pub async fn list(&self, user: User, path: &str, max: u32) -> Result<(Vec<ListedFile>, FileDone)> {
         let (channel, _) = self.file(FileOp::List { path: path.into(), max }, user, None)?;
         let mut records = Records { read: FileRead { channel, done: None }, buffer: Vec::new() };
         let mut found = Vec::new();
@@ -155,9 +155,11 @@ impl FileRead {
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             match self.channel.next().await? {
-                Some(Item::Event(ExecEvent::Stdout(bytes))) => return Ok(Some(bytes)),
-                Some(Item::Event(ExecEvent::NotStarted { reason, .. })) => return Err(Error::unavailable(reason)),
-                Some(Item::FileDone(done)) => self.done = Some(done),
+                Some(OperationEvent::Event(ExecEvent::Stdout(bytes))) => return Ok(Some(bytes)),
+                Some(OperationEvent::Event(ExecEvent::NotStarted { reason, .. })) => {
+                    return Err(Error::unavailable(reason));
+                }
+                Some(OperationEvent::FileDone(done)) => self.done = Some(done),
                 Some(_) => {}
                 None => {
                     file_result(self.done.clone())?;

@@ -16,11 +16,11 @@ pub const SOCKET_NAME: &str = "supervisor.sock";
 
 /// A socket in a directory that the sandbox sees. The supervisor connects to it, so nothing in a sandbox ever listens.
 #[derive(Debug)]
-pub struct Listener {
+pub struct SupervisorListener {
     socket: UnixListener,
 }
 
-impl Listener {
+impl SupervisorListener {
     /// Listens on [`SOCKET_NAME`] in `dir`, in place of whatever was left there.
     ///
     /// `dir` must be out of reach of the host's other users, and never mounted writable.

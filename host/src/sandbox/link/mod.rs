@@ -14,7 +14,7 @@
 //! ```no_run
 //! # use skillhost::sandbox::link::*;
 //! # async fn example(dir: &std::path::Path, hello: HelloConfig, user: User) -> skillhost::api::error::Result<()> {
-//! let listener = Listener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
+//! let listener = SupervisorListener::bind(dir)?; // the directory is mounted into the sandbox; start the sandbox now
 //! let link = listener.accept(None, hello).await?;
 //! let mut exec = link.exec(ExecSpec::shell("echo hello").by(user))?;
 //! while let Some(event) = exec.next().await? {
@@ -35,16 +35,16 @@ mod transfer;
 use std::time::Duration;
 
 use bytes::Bytes;
-pub use skillhost_protocol::tree::{Entry, EntryKind};
+pub use skillhost_protocol::tree::{EntryKind, TreeEntry};
 pub use skillhost_protocol::{
-    ByeReason, Change, Changed, DEFAULT_HOME, DEFAULT_WINDOW, Ending, ExecSpec, ExecStart, FileDone, FileKind,
-    FileStat, Found, Part, TerminalSize, User,
+    ByeReason, ByteRange, Change, Changed, DEFAULT_HOME, DEFAULT_WINDOW, Ending, ExecSpec, ExecStart, FileDone,
+    FileKind, FileStat, ListedFile, TerminalSize, User,
 };
 
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
 pub use files::{FileRead, FileWatch};
-pub use listener::{Listener, SOCKET_NAME};
-pub use session::Session;
+pub use listener::{SOCKET_NAME, SupervisorListener};
+pub use session::ShellSession;
 pub use transfer::{Transfer, TreeSocket};
 
 /// How a sandbox behaves while this link lives. Sent once, when the link is made.
@@ -106,7 +106,7 @@ pub enum ExecEvent {
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
-    /// A line of a [`Session`] ended; all that it wrote came before this.
+    /// A line of a [`ShellSession`] ended; all that it wrote came before this.
     LineDone {
         /// Which.
         number: u32,

@@ -10,19 +10,19 @@ use crate::sandbox::command::check_line;
 
 /// A shell that takes one line after the other. Dropping it ends it and all of its processes.
 #[derive(Debug)]
-pub struct Session {
+pub struct ShellSession {
     exec: Exec,
     lines: u32,
 }
 
 impl Link {
     /// Asks for a shell: `bash`, or `sh` where there is none. Which it is stands in [`ExecEvent::Started`].
-    pub fn session(&self, start: ExecStart) -> Result<Session> {
-        Ok(Session { exec: self.exec(ExecStart { is_session: true, ..start })?, lines: 0 })
+    pub fn session(&self, start: ExecStart) -> Result<ShellSession> {
+        Ok(ShellSession { exec: self.exec(ExecStart { is_session: true, ..start })?, lines: 0 })
     }
 }
 
-impl Session {
+impl ShellSession {
     /// Gives it a line, whose end is the [`ExecEvent::LineDone`] of this number, or the shell's own end. One at a time.
     pub fn line(&mut self, text: &str, timeout: Option<Duration>) -> Result<u32> {
         if text.contains('\0') {

@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::ExecEvent;
-use super::connection::Item;
+use super::connection::OperationEvent;
 use super::exec::{Channel, ExecStdin, Link, file_result};
 
 /// How much of a tree is read before it is sent.
@@ -74,7 +74,7 @@ impl TreeSocket {
 
 /// How what is on a tree's socket gets to the sandbox.
 #[derive(Debug)]
-enum Way {
+enum TreeRoute {
     /// The other end is there.
     Passed,
     /// Carried as standard input, by this task.
@@ -88,7 +88,7 @@ enum Way {
 pub struct Transfer {
     channel: Channel,
     socket: Arc<TreeSocket>,
-    way: Way,
+    way: TreeRoute,
 }
 
 impl Transfer {
@@ -98,7 +98,7 @@ impl Transfer {
             .map_err(|error| failed(error.into()))?;
         let passes = link.passes_descriptors();
         let (channel, way) = if passes {
-            (link.file(op, user, Some(theirs))?.0, Way::Passed)
+            (link.file(op, user, Some(theirs))?.0, TreeRoute::Passed)
         } else {
             let theirs = std::os::unix::net::UnixStream::from(theirs);
             theirs.set_nonblocking(true).map_err(failed)?;
@@ -106,8 +106,8 @@ impl Transfer {
             let goes_in = matches!(op, FileOp::TreeIn { .. });
             let (channel, stdin) = link.file(op, user, None)?;
             match goes_in {
-                true => (channel, Way::Input(tokio::spawn(carry_in(theirs, stdin)).abort_handle())),
-                false => (channel, Way::Output(theirs)),
+                true => (channel, TreeRoute::Input(tokio::spawn(carry_in(theirs, stdin)).abort_handle())),
+                false => (channel, TreeRoute::Output(theirs)),
             }
         };
         Ok(Self { channel, socket: Arc::new(TreeSocket { socket, passes, stopped: AtomicBool::new(false) }), way })
@@ -127,8 +127,8 @@ impl Transfer {
         let (channel, way) = (&mut self.channel, &mut self.way);
         let done = async {
             match way {
-                Way::Output(theirs) => carry_out(channel, theirs).await,
-                Way::Passed | Way::Input(_) => channel.file_done().await,
+                TreeRoute::Output(theirs) => carry_out(channel, theirs).await,
+                TreeRoute::Passed | TreeRoute::Input(_) => channel.file_done().await,
             }
         };
         tokio::pin!(done);
@@ -160,7 +160,7 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         self.socket.stop();
-        if let Way::Input(carrier) = &self.way {
+        if let TreeRoute::Input(carrier) = &self.way {
             carrier.abort();
         }
     }
@@ -188,10 +188,10 @@ async fn carry_out(channel: &mut Channel, to: &mut UnixStream) -> Result<FileDon
     while let Some(item) = channel.next().await? {
         match item {
             // Nobody takes it any more: the operation's own end is what there is to wait for.
-            Item::Event(ExecEvent::Stdout(bytes)) => drop(to.write_all(&bytes).await),
-            Item::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
-            Item::FileDone(result) => done = Some(result),
-            Item::Event(_) | Item::Closed => {}
+            OperationEvent::Event(ExecEvent::Stdout(bytes)) => drop(to.write_all(&bytes).await),
+            OperationEvent::Event(ExecEvent::NotStarted { reason, .. }) => return Err(Error::unavailable(reason)),
+            OperationEvent::FileDone(result) => done = Some(result),
+            OperationEvent::Event(_) | OperationEvent::Closed => {}
         }
     }
     file_result(done)

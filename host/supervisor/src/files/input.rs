@@ -5,19 +5,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skillhost_protocol::{FileError, FileErrorKind};
 
-use super::{Result, Who};
+use super::{Result, UserId};
 use crate::sys;
 
 /// Watches for TERM: a transfer that is ended has time to clean up after itself.
-pub struct Watch(Option<OwnedFd>);
+pub struct TermWatch(Option<OwnedFd>);
 
-impl Watch {
+impl TermWatch {
     pub fn new() -> Self {
         Self(sys::signal_fd().ok())
     }
 
     /// Waits until there is something to read from `fd`; an error when the transfer is to end.
-    pub fn wait(&self, who: Who, fd: impl AsFd) -> Result<()> {
+    pub fn wait(&self, who: UserId, fd: impl AsFd) -> Result<()> {
         let Self(Some(signals)) = self else { return Ok(()) };
         let fd = fd.as_fd();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
@@ -27,7 +27,7 @@ impl Watch {
     }
 
     /// An error when the transfer is to end.
-    pub fn check(&self, who: Who) -> Result<()> {
+    pub fn check(&self, who: UserId) -> Result<()> {
         let Self(Some(signals)) = self else { return Ok(()) };
         let mut fds = [PollFd::new(signals, PollFlags::IN)];
         Self::poll(who, &mut fds, Some(&Timespec::default()))?;
@@ -35,7 +35,7 @@ impl Watch {
         self.obey(&asked)
     }
 
-    fn poll(who: Who, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<()> {
+    fn poll(who: UserId, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<()> {
         let failed = |error| who.error("read", "the stream from the host", error);
         rustix::io::retry_on_intr(|| poll(fds, timeout)).map(drop).map_err(failed)
     }
@@ -51,18 +51,18 @@ impl Watch {
 }
 
 /// Standard input as a file operation's stream.
-pub struct Input {
-    watch: Watch,
+pub struct OperationInput {
+    watch: TermWatch,
     buffer: Vec<u8>,
 }
 
-impl Input {
+impl OperationInput {
     pub fn new() -> Self {
-        Self { watch: Watch::new(), buffer: vec![0; 256 * 1024] }
+        Self { watch: TermWatch::new(), buffer: vec![0; 256 * 1024] }
     }
 
     /// The next bytes; `None` at the end.
-    pub fn read(&mut self, who: Who) -> Result<Option<&[u8]>> {
+    pub fn read(&mut self, who: UserId) -> Result<Option<&[u8]>> {
         let stdin = sys::standard(0);
         self.watch.wait(who, stdin)?;
         let len = rustix::io::retry_on_intr(|| rustix::io::read(stdin, &mut self.buffer))

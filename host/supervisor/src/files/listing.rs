@@ -4,13 +4,13 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, open, statat};
-use skillhost_protocol::{FileDone, Found, Notes, record};
+use skillhost_protocol::{FileDone, ListedFile, Notes, record};
 
-use super::{Result, Who, done, output, told};
+use super::{Result, UserId, done, file_stat, output};
 use crate::sys;
 
 /// Sends at most `max` entries, in the order in which the directory has them; the answer counts all.
-pub fn perform(who: Who, path: &Path, max: u32) -> Result<FileDone> {
+pub fn perform(who: UserId, path: &Path, max: u32) -> Result<FileDone> {
     let failed = |error: rustix::io::Errno| who.error("list", path.display(), error);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(path, flags, Mode::empty()).map_err(failed)?;
@@ -33,7 +33,7 @@ pub fn perform(who: Who, path: &Path, max: u32) -> Result<FileDone> {
             count -= 1;
             continue;
         };
-        let found = Found { name: name.to_bytes().to_vec(), stat: told(&stat) };
+        let found = ListedFile { name: name.to_bytes().to_vec(), stat: file_stat(&stat) };
         let bytes = record::encode(&found)
             .map_err(|error| who.error("list", path.display(), std::io::Error::other(error.0)))?;
         out.write_all(&bytes).map_err(|error| who.error("list", path.display(), error))?;

@@ -20,19 +20,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, open, statat};
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::Descriptors;
-use skillhost_protocol::{FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes, Part};
+use skillhost_protocol::{ByteRange, FileDone, FileError, FileErrorKind, FileKind, FileOp, FileStat, Notes};
 
 use crate::sys;
 use crate::sys::plain;
-use input::Input;
+use input::OperationInput;
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
 
-/// Who asks, for messages.
+/// The user of a file operation, for messages.
 #[derive(Clone, Copy)]
-struct Who(u32);
+struct UserId(u32);
 
-impl Who {
+impl UserId {
     /// What an error of the kernel means, told to whoever asked for the operation.
     fn error(self, verb: &str, path: impl Display, error: impl Into<io::Error>) -> FileError {
         let error: io::Error = error.into();
@@ -87,7 +87,7 @@ pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd, framed: boo
     if path.is_empty() || path.contains('\0') {
         return Err(invalid("the path is empty or holds a NUL byte; name a file".into()));
     }
-    let (who, path) = (Who(uid), absolute(workspace, path));
+    let (who, path) = (UserId(uid), absolute(workspace, path));
     match op {
         FileOp::Read { part, .. } => read(who, &path, part),
         FileOp::Write { mode, .. } => write(who, &path, mode),
@@ -102,7 +102,7 @@ pub fn perform(op: FileOp, workspace: &str, uid: u32, job: &OwnedFd, framed: boo
 
 /// The socket of the tree, which follows the job. What comes on it can be read by nobody else: a process that is not
 /// dumpable has its descriptors looked at, and taken, by no other of its user.
-fn tree_socket(who: Who, job: &OwnedFd) -> Result<OwnedFd> {
+fn tree_socket(who: UserId, job: &OwnedFd) -> Result<OwnedFd> {
     let failed = |error: io::Error| who.error("receive", "the tree's socket", error);
     let mut descriptors = Descriptors::default();
     let received = descriptors.receive(job, &mut [0], RecvFlags::empty());
@@ -125,7 +125,7 @@ fn done(path: &Path, files: u64, bytes: u64, notes: Notes) -> FileDone {
 }
 
 /// Opens a regular file for reading. Neither waits for a pipe's writer nor wakes a device.
-fn open_regular(who: Who, path: &Path) -> Result<(OwnedFd, Stat)> {
+fn open_regular(who: UserId, path: &Path) -> Result<(OwnedFd, Stat)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = open(path, flags, Mode::empty()).map_err(|error| who.error("read", path.display(), error))?;
     let stat = fstat(&fd).map_err(|error| who.error("read", path.display(), error))?;
@@ -136,10 +136,10 @@ fn open_regular(who: Who, path: &Path) -> Result<(OwnedFd, Stat)> {
     }
 }
 
-fn read(who: Who, path: &Path, Part { offset, max, more }: Part) -> Result<FileDone> {
+fn read(who: UserId, path: &Path, ByteRange { offset, max, more }: ByteRange) -> Result<FileDone> {
     let (fd, stat) = open_regular(who, path)?;
     let max = max.unwrap_or(u64::MAX);
-    let mut stat = told(&stat);
+    let mut stat = file_stat(&stat);
     let too_large = || FileError {
         kind: FileErrorKind::TooLarge,
         message: format!("{} has more than the {max} bytes that were asked for", path.display()),
@@ -167,13 +167,13 @@ fn read(who: Who, path: &Path, Part { offset, max, more }: Part) -> Result<FileD
 /// Standard output, unbuffered.
 fn output() -> Result<File> {
     let fd = sys::standard(1).try_clone_to_owned();
-    fd.map(File::from).map_err(|error| Who(0).error("write", "the stream to the host", error))
+    fd.map(File::from).map_err(|error| UserId(0).error("write", "the stream to the host", error))
 }
 
-fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
+fn write(who: UserId, path: &Path, mode: u32) -> Result<FileDone> {
     let place = place::resolve(who, path)?;
     let mut target = place.open(who, mode)?;
-    let mut input = Input::new();
+    let mut input = OperationInput::new();
     let mut bytes = 0;
     while let Some(chunk) = input.read(who)? {
         target.file.write_all(chunk).map_err(|error| who.error("write", path.display(), error))?;
@@ -183,13 +183,13 @@ fn write(who: Who, path: &Path, mode: u32) -> Result<FileDone> {
     Ok(done(path, 1, bytes, Notes::default()))
 }
 
-fn stat(who: Who, path: &Path) -> Result<FileDone> {
+fn stat(who: UserId, path: &Path) -> Result<FileDone> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| who.error("see", path.display(), error))?;
-    Ok(FileDone { stat: Some(told(&stat)), ..done(path, 0, 0, Notes::default()) })
+    Ok(FileDone { stat: Some(file_stat(&stat)), ..done(path, 0, 0, Notes::default()) })
 }
 
 /// Removes what is at `path`; a link is removed and not followed.
-fn remove(who: Who, path: &Path, workspace: &Path, recursive: bool) -> Result<FileDone> {
+fn remove(who: UserId, path: &Path, workspace: &Path, recursive: bool) -> Result<FileDone> {
     let failed = |error: io::Error| who.error("remove", path.display(), error);
     if path.canonicalize().is_ok_and(|real| workspace.canonicalize().is_ok_and(|workspace| real == workspace)) {
         return Err(invalid(format!("{} is the workspace, which stays: remove what is in it", path.display())));
@@ -210,7 +210,7 @@ fn remove(who: Who, path: &Path, workspace: &Path, recursive: bool) -> Result<Fi
 }
 
 /// What is told of a file.
-fn told(stat: &Stat) -> FileStat {
+fn file_stat(stat: &Stat) -> FileStat {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Dir,

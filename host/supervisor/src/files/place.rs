@@ -11,25 +11,25 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Result, Who, invalid, is_directory};
+use super::{Result, UserId, invalid, is_directory};
 
 /// A name in a directory that is held open, so that what happens to the path meanwhile does not matter.
-pub struct Place {
+pub struct Destination {
     dir: OwnedFd,
     name: OsString,
     /// The whole path, for messages.
     path: PathBuf,
 }
 
-/// A file on its way to its place.
-pub struct Target {
+/// A file that is being written and not yet at its destination.
+pub struct PendingFile {
     pub file: File,
-    place: Place,
+    place: Destination,
     temporary: Option<OsString>,
 }
 
 /// The place that `path` names, through symbolic links as any program would go; makes parent directories.
-pub fn resolve(who: Who, path: &Path) -> Result<Place> {
+pub fn resolve(who: UserId, path: &Path) -> Result<Destination> {
     let failed = |error: io::Error| who.error("write", path.display(), error);
     if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return Err(is_directory(path.display()));
@@ -51,16 +51,16 @@ pub fn resolve(who: Who, path: &Path) -> Result<Place> {
     fs::create_dir_all(parent).map_err(failed)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(parent, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-    Ok(Place { dir, name: name.to_owned(), path: path.to_owned() })
+    Ok(Destination { dir, name: name.to_owned(), path: path.to_owned() })
 }
 
-impl Place {
+impl Destination {
     pub fn new(dir: OwnedFd, name: &OsStr, path: PathBuf) -> Self {
         Self { dir, name: name.to_owned(), path }
     }
 
     /// Opens a file that will take this place when it is committed. `mode` is for one that is new.
-    pub fn open(self, who: Who, mode: u32) -> Result<Target> {
+    pub fn open(self, who: UserId, mode: u32) -> Result<PendingFile> {
         let failed = |path: &Path, error: Errno| who.error("write", path.display(), error);
         let existing = match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
@@ -96,21 +96,21 @@ impl Place {
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if existing.is_some() => return self.open_in_place(who),
             Err(error) => return Err(failed(&self.path, error)),
         };
-        let target = Target { file: File::from(file), place: self, temporary: Some(temporary) };
+        let target = PendingFile { file: File::from(file), place: self, temporary: Some(temporary) };
         fchmod(&target.file, Mode::from_raw_mode(mode)).map_err(|error| failed(&target.place.path, error))?;
         Ok(target)
     }
 
     /// A file of somebody else's that may be written is written, not replaced: it would change hands.
-    fn open_in_place(self, who: Who) -> Result<Target> {
+    fn open_in_place(self, who: UserId) -> Result<PendingFile> {
         let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.dir, &self.name, flags, Mode::empty())
             .map_err(|error| who.error("write", self.path.display(), error))?;
-        Ok(Target { file: File::from(file), place: self, temporary: None })
+        Ok(PendingFile { file: File::from(file), place: self, temporary: None })
     }
 
     /// Makes a symbolic link here, in place of a file or a link.
-    pub fn link(&self, who: Who, target: &OsStr) -> Result<()> {
+    pub fn link(&self, who: UserId, target: &OsStr) -> Result<()> {
         let failed = |error: Errno| who.error("write", self.path.display(), error);
         if let Ok(stat) = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW)
             && FileType::from_raw_mode(stat.st_mode) == FileType::Directory
@@ -126,7 +126,7 @@ impl Place {
     }
 
     /// Opens the directory here, made when it is missing; never through a symbolic link.
-    pub fn directory(&self, who: Who, mode: u32) -> Result<OwnedFd> {
+    pub fn directory(&self, who: UserId, mode: u32) -> Result<OwnedFd> {
         let failed = |error: Errno| who.error("make the directory", self.path.display(), error);
         // Its owner, who is about to fill it, can always do so.
         match mkdirat(&self.dir, &self.name, Mode::from_raw_mode(mode & 0o777 | 0o700)) {
@@ -143,11 +143,11 @@ impl Place {
     }
 }
 
-impl Target {
+impl PendingFile {
     /// Puts the file in its place.
-    pub fn commit(mut self, who: Who) -> Result<()> {
+    pub fn commit(mut self, who: UserId) -> Result<()> {
         if let Some(temporary) = self.temporary.take() {
-            let Place { dir, name, path } = &self.place;
+            let Destination { dir, name, path } = &self.place;
             renameat(dir, &temporary, dir, name).map_err(|error| {
                 let _ = unlinkat(dir, &temporary, AtFlags::empty());
                 who.error("write", path.display(), error)
@@ -157,7 +157,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for PendingFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
             let _ = unlinkat(&self.place.dir, temporary, AtFlags::empty());
@@ -176,7 +176,7 @@ fn temporary_name() -> OsString {
 }
 
 /// A path from the working directory, for what has no directory of its own.
-pub fn open_root(who: Who, path: &Path) -> Result<OwnedFd> {
+pub fn open_root(who: UserId, path: &Path) -> Result<OwnedFd> {
     fs::create_dir_all(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => invalid(format!("{} is there already and is not a directory", path.display())),
         _ => who.error("make the directory", path.display(), error),

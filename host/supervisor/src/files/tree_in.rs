@@ -11,36 +11,36 @@ use std::path::Path;
 
 use skillhost_protocol::content::{self, Copying};
 use skillhost_protocol::socket::StreamError;
-use skillhost_protocol::stream::{Item, TreeReceiver};
-use skillhost_protocol::tree::{Entry, EntryKind};
+use skillhost_protocol::stream::{TreeItem, TreeReceiver};
+use skillhost_protocol::tree::{EntryKind, TreeEntry};
 use skillhost_protocol::{FileDone, FileError, FileErrorKind, ProtocolError};
 
-use super::input::Watch;
-use super::place::{self, Place, Target};
-use super::{Notes, Result, Who, done, invalid};
+use super::input::TermWatch;
+use super::place::{self, Destination, PendingFile};
+use super::{Notes, Result, UserId, done, invalid};
 
-struct Builder<'a> {
-    who: Who,
+struct TreeBuilder<'a> {
+    who: UserId,
     root: &'a Path,
     /// The root's directory, once the stream has said that the root is one.
     dir: Option<OwnedFd>,
-    file: Option<Target>,
+    file: Option<PendingFile>,
     began: bool,
     files: u64,
     bytes: u64,
 }
 
-pub fn perform(who: Who, root: &Path, socket: OwnedFd) -> Result<FileDone> {
-    let mut builder = Builder { who, root, dir: None, file: None, began: false, files: 0, bytes: 0 };
-    let watch = Watch::new();
+pub fn perform(who: UserId, root: &Path, socket: OwnedFd) -> Result<FileDone> {
+    let mut builder = TreeBuilder { who, root, dir: None, file: None, began: false, files: 0, bytes: 0 };
+    let watch = TermWatch::new();
     let mut tree = TreeReceiver::new(socket);
     loop {
         match tree.item().map_err(broken)? {
-            Some(Item::Entry(entry)) => builder.entry(entry)?,
-            Some(Item::Data(data)) => builder.data(data)?,
-            Some(Item::Hole(len)) => builder.hole(len)?,
-            Some(Item::Content { file, len }) => builder.content(&file, len, &watch)?,
-            Some(Item::End) => break,
+            Some(TreeItem::Entry(entry)) => builder.entry(entry)?,
+            Some(TreeItem::Data(data)) => builder.data(data)?,
+            Some(TreeItem::Hole(len)) => builder.hole(len)?,
+            Some(TreeItem::Content { file, len }) => builder.content(&file, len, &watch)?,
+            Some(TreeItem::End) => break,
             None => {
                 watch.wait(who, tree.socket())?;
                 let more = tree.fill().map_err(|error| match error {
@@ -64,8 +64,8 @@ fn broken(error: ProtocolError) -> FileError {
     FileError { kind: FileErrorKind::Other, message: format!("the tree that the host sent is none: {}", error.0) }
 }
 
-impl Builder<'_> {
-    fn entry(&mut self, entry: Entry) -> Result<()> {
+impl TreeBuilder<'_> {
+    fn entry(&mut self, entry: TreeEntry) -> Result<()> {
         self.finish_file()?;
         let components = entry.components().map_err(broken)?;
         let place = match components.split_last() {
@@ -91,16 +91,16 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn place(&self, name: &[u8], above: &[&[u8]], path: &[u8]) -> Result<Place> {
+    fn place(&self, name: &[u8], above: &[&[u8]], path: &[u8]) -> Result<Destination> {
         let failed = |error: std::io::Error| self.who.error("write", self.root.display(), error);
         let root = self.dir.as_ref().ok_or_else(|| broken(ProtocolError("entries beneath no directory".into())))?;
         let mut dir = root.try_clone().map_err(failed)?;
         let mut at = self.root.to_owned();
         for part in above {
             at.push(OsStr::from_bytes(part));
-            dir = Place::new(dir, OsStr::from_bytes(part), at.clone()).directory(self.who, 0o755)?;
+            dir = Destination::new(dir, OsStr::from_bytes(part), at.clone()).directory(self.who, 0o755)?;
         }
-        Ok(Place::new(dir, OsStr::from_bytes(name), self.root.join(OsStr::from_bytes(path))))
+        Ok(Destination::new(dir, OsStr::from_bytes(name), self.root.join(OsStr::from_bytes(path))))
     }
 
     fn data(&mut self, data: &[u8]) -> Result<()> {
@@ -118,7 +118,7 @@ impl Builder<'_> {
     }
 
     /// Copies what the host has passed: here, so that the sandbox pays for what is written and its user's rights hold.
-    fn content(&mut self, file: &OwnedFd, len: u64, watch: &Watch) -> Result<()> {
+    fn content(&mut self, file: &OwnedFd, len: u64, watch: &TermWatch) -> Result<()> {
         let target = self.file.as_ref().ok_or_else(|| broken(ProtocolError("content of no file".into())))?;
         let mut copying = Copying::new(file.as_fd(), target.file.as_fd(), len);
         loop {

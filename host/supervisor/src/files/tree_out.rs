@@ -8,21 +8,21 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, readlinkat, statat};
-use skillhost_protocol::content::{self, Piece, Pieces};
+use skillhost_protocol::content::{self, ContentPiece, Pieces};
 use skillhost_protocol::socket::StreamError;
 use skillhost_protocol::stream::TreeSender;
-use skillhost_protocol::tree::{Entry, EntryKind};
+use skillhost_protocol::tree::{EntryKind, TreeEntry};
 use skillhost_protocol::{FileDone, FileError};
 
-use super::{Notes, Result, Who, done, invalid, open_regular};
+use super::{Notes, Result, UserId, done, invalid, open_regular};
 use crate::sys;
 
 /// Deeper than that is no tree of anybody's, and every level holds a descriptor.
 const MAX_DEPTH: usize = 100;
 const CHUNK: usize = 64 * 1024;
 
-struct Sender {
-    who: Who,
+struct TreeWalker {
+    who: UserId,
     tree: TreeSender<OwnedFd>,
     chunk: Vec<u8>,
     notes: Notes,
@@ -30,15 +30,15 @@ struct Sender {
     bytes: u64,
 }
 
-struct Level {
+struct OpenDirectory {
     dir: OwnedFd,
     path: Vec<u8>,
     names: std::vec::IntoIter<CString>,
 }
 
-pub fn perform(who: Who, root: &Path, socket: OwnedFd, framed: bool) -> Result<FileDone> {
+pub fn perform(who: UserId, root: &Path, socket: OwnedFd, framed: bool) -> Result<FileDone> {
     let tree = TreeSender::new(socket);
-    let mut sender = Sender {
+    let mut sender = TreeWalker {
         who,
         tree: if framed { tree.by_bytes() } else { tree },
         chunk: vec![0; CHUNK],
@@ -70,10 +70,10 @@ pub fn perform(who: Who, root: &Path, socket: OwnedFd, framed: bool) -> Result<F
     Ok(done(root, sender.files, sender.bytes, sender.notes))
 }
 
-impl Sender {
+impl TreeWalker {
     fn walk(&mut self, dir: OwnedFd, root: &Path) -> Result<()> {
         let names = names(&dir).map_err(|error| self.who.error("read", root.display(), error))?;
-        let mut levels = vec![Level { dir, path: Vec::new(), names }];
+        let mut levels = vec![OpenDirectory { dir, path: Vec::new(), names }];
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.next() else {
                 levels.pop();
@@ -85,11 +85,11 @@ impl Sender {
             }
             path.extend_from_slice(name.as_bytes());
             match self.visit(&level.dir, &name, &path, root) {
-                Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(Level { dir, path, names }),
+                Ok(Some((dir, names))) if levels.len() < MAX_DEPTH => levels.push(OpenDirectory { dir, path, names }),
                 Ok(Some(_)) => self.leave_out(&path, "it is too deep"),
                 Ok(None) => {}
-                Err(Trouble::Entry(error)) => self.leave_out(&path, &crate::sys::plain(&error.into())),
-                Err(Trouble::Stream(error)) => return Err(error),
+                Err(TreeOutError::Entry(error)) => self.leave_out(&path, &crate::sys::plain(&error.into())),
+                Err(TreeOutError::Stream(error)) => return Err(error),
             }
         }
         Ok(())
@@ -102,14 +102,14 @@ impl Sender {
         name: &CString,
         path: &[u8],
         root: &Path,
-    ) -> Result<Option<(OwnedFd, std::vec::IntoIter<CString>)>, Trouble> {
+    ) -> Result<Option<(OwnedFd, std::vec::IntoIter<CString>)>, TreeOutError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let below = openat(dir, name, flags | OFlags::DIRECTORY, Mode::empty())?;
                 let names = names(&below)?;
-                self.entry(path.to_vec(), EntryKind::Dir, stat.st_mode).map_err(Trouble::Stream)?;
+                self.entry(path.to_vec(), EntryKind::Dir, stat.st_mode).map_err(TreeOutError::Stream)?;
                 return Ok(Some((below, names)));
             }
             FileType::RegularFile => {
@@ -117,14 +117,14 @@ impl Sender {
                 // It may have become something else since.
                 let stat = fstat(&fd)?;
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                    return Err(Trouble::Entry(rustix::io::Errno::STALE));
+                    return Err(TreeOutError::Entry(rustix::io::Errno::STALE));
                 }
-                self.entry(path.to_vec(), EntryKind::File, stat.st_mode).map_err(Trouble::Stream)?;
-                self.file(fd, root).map_err(Trouble::Stream)?;
+                self.entry(path.to_vec(), EntryKind::File, stat.st_mode).map_err(TreeOutError::Stream)?;
+                self.file(fd, root).map_err(TreeOutError::Stream)?;
             }
             FileType::Symlink => {
                 let target = readlinkat(dir, name, Vec::new())?.into_bytes();
-                self.entry(path.to_vec(), EntryKind::Symlink { target }, stat.st_mode).map_err(Trouble::Stream)?;
+                self.entry(path.to_vec(), EntryKind::Symlink { target }, stat.st_mode).map_err(TreeOutError::Stream)?;
             }
             _ => self.leave_out(path, "it is a device, a socket or a pipe"),
         }
@@ -136,7 +136,7 @@ impl Sender {
     }
 
     fn entry(&mut self, path: Vec<u8>, kind: EntryKind, mode: u32) -> Result<()> {
-        let entry = Entry { path, kind, mode: mode & 0o777 };
+        let entry = TreeEntry { path, kind, mode: mode & 0o777 };
         self.tree.entry(&entry).map_err(|error| unsent(self.who, error))
     }
 
@@ -152,12 +152,12 @@ impl Sender {
         loop {
             let piece = pieces.next(&mut self.chunk).map_err(|error| self.who.error("read", root.display(), error))?;
             let sent = match piece {
-                Piece::End => return Ok(()),
-                Piece::Hole(len) => {
+                ContentPiece::End => return Ok(()),
+                ContentPiece::Hole(len) => {
                     self.bytes += len;
                     self.tree.hole(len)
                 }
-                Piece::Data(len) => {
+                ContentPiece::Data(len) => {
                     self.bytes += len as u64;
                     self.tree.data(self.chunk.get(..len).unwrap_or_default())
                 }
@@ -167,7 +167,7 @@ impl Sender {
     }
 }
 
-fn unsent(who: Who, error: StreamError) -> FileError {
+fn unsent(who: UserId, error: StreamError) -> FileError {
     match error {
         StreamError::Io(error) => who.error("write", "the stream to the host", error),
         StreamError::Protocol(error) => invalid(format!("the tree cannot be sent: {}", error.0)),
@@ -175,12 +175,12 @@ fn unsent(who: Who, error: StreamError) -> FileError {
 }
 
 /// What went wrong with one entry: itself, which is noted, or the stream, which is over.
-enum Trouble {
+enum TreeOutError {
     Entry(rustix::io::Errno),
     Stream(FileError),
 }
 
-impl From<rustix::io::Errno> for Trouble {
+impl From<rustix::io::Errno> for TreeOutError {
     fn from(error: rustix::io::Errno) -> Self {
         Self::Entry(error)
     }

@@ -7,11 +7,11 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use skillhost_protocol::{Change, Changed, FileDone, Notes, record};
 
-use super::{Result, Who, done, output};
+use super::{Result, UserId, done, output};
 use crate::sys;
 
 /// Sends changes until the path is gone. Whoever has heard enough ends this process.
-pub fn perform(who: Who, path: &Path) -> Result<FileDone> {
+pub fn perform(who: UserId, path: &Path) -> Result<FileDone> {
     let failed = |error: io::Error| who.error("watch", path.display(), error);
     let watch = inotify::init(CreateFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let wanted = WatchFlags::CREATE

@@ -22,10 +22,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, UnshareFlags};
-use skillhost_protocol::local::{LocalSpec, MAX_SPEC, Stage, Users};
+use skillhost_protocol::local::{LocalSpec, MAX_SPEC, SetupStage, Users};
 
-use crate::door::Around;
-use crate::door::Door;
+use crate::host_socket::Confinement;
+use crate::host_socket::HostSocket;
 use crate::procs::OomCounter;
 use crate::{leader, sys};
 
@@ -46,17 +46,17 @@ const GO: u8 = b'g';
 
 /// What could not be done.
 pub struct Failure {
-    pub stage: Stage,
+    pub stage: SetupStage,
     pub what: String,
     pub error: io::Error,
 }
 
 impl Failure {
-    fn new(stage: Stage, what: &str, error: impl Into<io::Error>) -> Self {
+    fn new(stage: SetupStage, what: &str, error: impl Into<io::Error>) -> Self {
         Self { stage, what: what.to_owned(), error: error.into() }
     }
 
-    /// Tells the host.
+    /// Reports the failure to the host.
     fn report(&self) {
         let Self { stage, what, error } = self;
         let line = format!("failed {} {what}: {}", stage.word(), crate::sys::plain(error)).replace('\n', " ");
@@ -73,16 +73,16 @@ fn say(line: &str) {
     let _ = out.write_all(format!("{line}\n").as_bytes());
 }
 
-/// What the inner process goes on with.
-pub struct Inside {
+/// The context that the inner process goes on with.
+pub struct InnerContext {
     /// The host's socket.
-    pub door: Door,
+    pub host_socket: HostSocket,
     pub oom: OomCounter,
-    pub around: Around,
+    pub around: Confinement,
 }
 
 /// Makes the sandbox. Returns only in its PID 1; the outer process waits here for the sandbox's end.
-pub fn enter() -> Inside {
+pub fn enter() -> InnerContext {
     match begin() {
         Ok(inside) => inside,
         Err(failure) => {
@@ -92,20 +92,20 @@ pub fn enter() -> Inside {
     }
 }
 
-fn begin() -> Result<Inside, Failure> {
-    let spec = read_spec().map_err(|error| Failure::new(Stage::Spec, "the order", error))?;
+fn begin() -> Result<InnerContext, Failure> {
+    let spec = read_spec().map_err(|error| Failure::new(SetupStage::Spec, "the order", error))?;
     if spec.bare {
         return bare(spec);
     }
     if let Users::One { uid, gid } = spec.users {
-        unshare(UnshareFlags::NEWUSER).map_err(|error| Failure::new(Stage::User, "a user namespace", error))?;
-        map_self(uid, gid).map_err(|error| Failure::new(Stage::User, "its users", error))?;
+        unshare(UnshareFlags::NEWUSER).map_err(|error| Failure::new(SetupStage::User, "a user namespace", error))?;
+        map_self(uid, gid).map_err(|error| Failure::new(SetupStage::User, "its users", error))?;
     }
     let all = NAMESPACES.into_iter().fold(UnshareFlags::empty(), |all, one| all | one);
-    unshare(all).map_err(|error| Failure::new(Stage::Namespaces, "namespaces", error))?;
+    unshare(all).map_err(|error| Failure::new(SetupStage::Namespaces, "namespaces", error))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.map_err(|error| Failure::new(Stage::Namespaces, "a socket", error))?;
-    match sys::fork().map_err(|error| Failure::new(Stage::Namespaces, "a process in them", error))? {
+    let (ours, theirs) = pair.map_err(|error| Failure::new(SetupStage::Namespaces, "a socket", error))?;
+    match sys::fork().map_err(|error| Failure::new(SetupStage::Namespaces, "a process in them", error))? {
         Some(inner) => {
             drop(theirs);
             outside(inner, ours, spec.users, Signal::KILL)
@@ -165,7 +165,7 @@ fn outside(inner: i32, socket: OwnedFd, users: Users, end: Signal) -> ! {
             MAP_ME => match map_other(inner, users) {
                 Ok(()) => MAPPED,
                 Err(error) => {
-                    Failure::new(Stage::User, "its users", error).report();
+                    Failure::new(SetupStage::User, "its users", error).report();
                     sys::exit(1);
                 }
             },
@@ -211,44 +211,44 @@ fn wait_for_the_end(inner: i32, end: Signal) {
 
 // --- inside
 
-fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<Inside, Failure> {
+fn inside(spec: LocalSpec, socket: OwnedFd) -> Result<InnerContext, Failure> {
     let mut socket = File::from(socket);
-    unshare(UnshareFlags::NEWNS).map_err(|error| Failure::new(Stage::Namespaces, "a mount namespace", error))?;
-    rustix::system::sethostname(b"sandbox").map_err(|error| Failure::new(Stage::Namespaces, "its name", error))?;
-    sys::loopback_up().map_err(|error| Failure::new(Stage::Namespaces, "the loopback", error))?;
+    unshare(UnshareFlags::NEWNS).map_err(|error| Failure::new(SetupStage::Namespaces, "a mount namespace", error))?;
+    rustix::system::sethostname(b"sandbox").map_err(|error| Failure::new(SetupStage::Namespaces, "its name", error))?;
+    sys::loopback_up().map_err(|error| Failure::new(SetupStage::Namespaces, "the loopback", error))?;
     let oom = OomCounter::at(spec.oom_counter.as_deref());
     root::build(&spec)?;
     if let Users::Two { .. } = spec.users {
-        enter_users(&mut socket).map_err(|error| Failure::new(Stage::User, "a user namespace", error))?;
+        enter_users(&mut socket).map_err(|error| Failure::new(SetupStage::User, "a user namespace", error))?;
     }
-    give_up().map_err(|error| Failure::new(Stage::Privileges, "privileges", error))?;
+    give_up().map_err(|error| Failure::new(SetupStage::Privileges, "privileges", error))?;
     limit(&spec);
-    filter::confine().map_err(|error| Failure::new(Stage::Filter, "the filter of system calls", error))?;
+    filter::confine().map_err(|error| Failure::new(SetupStage::Filter, "the filter of system calls", error))?;
     ready(&spec, socket, Signal::KILL)?;
-    Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Sandbox })
+    Ok(InnerContext { host_socket: HostSocket::Outside(spec.socket.into()), oom, around: Confinement::Sandbox })
 }
 
 /// Ties this process to the outer one, and says that it is ready.
 fn ready(spec: &LocalSpec, mut socket: File, end: Signal) -> Result<(), Failure> {
     // The last change of credentials is made; each would clear this.
     rustix::process::set_parent_process_death_signal(Some(end))
-        .map_err(|error| Failure::new(Stage::Privileges, "the tie to the host", error))?;
+        .map_err(|error| Failure::new(SetupStage::Privileges, "the tie to the host", error))?;
     // If the outer process was gone before that, nobody answers.
-    ask(&mut socket, READY, GO).map_err(|error| Failure::new(Stage::Privileges, "the host", error))?;
+    ask(&mut socket, READY, GO).map_err(|error| Failure::new(SetupStage::Privileges, "the host", error))?;
     if spec.probe {
         sys::exit(0);
     }
-    let null = File::open("/dev/null").map_err(|error| Failure::new(Stage::Files, "/dev/null", error))?;
+    let null = File::open("/dev/null").map_err(|error| Failure::new(SetupStage::Files, "/dev/null", error))?;
     for standard in 0..=2 {
-        sys::dup_to(null.as_fd(), standard).map_err(|error| Failure::new(Stage::Files, "/dev/null", error))?;
+        sys::dup_to(null.as_fd(), standard).map_err(|error| Failure::new(SetupStage::Files, "/dev/null", error))?;
     }
     Ok(())
 }
 
 /// No sandbox: the same two processes, and a supervisor that adopts orphans in the place of a PID 1. Its tree ends with it
 /// as long as nobody kills it, which a command of its own user can do; that is what "no isolation" means.
-fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
-    let failed = |what: &str, error: io::Error| Failure::new(Stage::Privileges, what, error);
+fn bare(spec: LocalSpec) -> Result<InnerContext, Failure> {
+    let failed = |what: &str, error: io::Error| Failure::new(SetupStage::Privileges, what, error);
     let host = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid());
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|error| failed("a socket", error.into()))?;
@@ -263,7 +263,11 @@ fn bare(spec: LocalSpec) -> Result<Inside, Failure> {
     let oom = OomCounter::at(spec.oom_counter.as_deref());
     limit(&spec);
     ready(&spec, File::from(theirs), Signal::TERM)?;
-    Ok(Inside { door: Door::Outside(spec.socket.into()), oom, around: Around::Host { host, parent } })
+    Ok(InnerContext {
+        host_socket: HostSocket::Outside(spec.socket.into()),
+        oom,
+        around: Confinement::Host { host, parent },
+    })
 }
 
 fn ask(socket: &mut File, word: u8, expected: u8) -> io::Result<()> {

@@ -19,7 +19,7 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_remount, unmount,
 };
-use skillhost_protocol::local::{LocalSpec, Shown, Stage, Users};
+use skillhost_protocol::local::{HostBind, LocalSpec, SetupStage, Users};
 
 use super::Failure;
 
@@ -37,7 +37,7 @@ const WORKSPACE: &str = "/workspace";
 
 /// Builds it and makes it this process's root.
 pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
-    let files = |what: &str, error: io::Error| Failure { stage: Stage::Files, what: what.to_owned(), error };
+    let files = |what: &str, error: io::Error| Failure { stage: SetupStage::Files, what: what.to_owned(), error };
     let root = Path::new(&spec.root);
     // What is mounted from here on is seen by nobody else.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -49,7 +49,7 @@ pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
     for path in &spec.system {
         show(root, Path::new(path)).map_err(|error| files(path, error))?;
     }
-    for Shown { name, real } in &spec.extra {
+    for HostBind { name, real } in &spec.extra {
         unchanged(Path::new(real))
             .and_then(|opened| bind(&by_descriptor(&opened), &inside(root, Path::new(name))))
             .map_err(|error| files(name, error))?;
@@ -70,7 +70,7 @@ pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             Ok(mount("proc", &proc, "proc", flags, None)?)
         })
-        .map_err(|error| Failure { stage: Stage::Proc, what: "/proc".into(), error })?;
+        .map_err(|error| Failure { stage: SetupStage::Proc, what: "/proc".into(), error })?;
 
     std::env::set_current_dir(root)
         .and_then(|()| {

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skillhost_protocol::{Command, ExecStart, FileOp, FileStart, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, ProtocolError};
 
 use super::Supervisor;
-use crate::exec::{Exec, Setup};
+use crate::exec::{Setup, SupervisedExec};
 use crate::leader::{Job, Task};
 
 /// A socket beside a job: the leader's end, and the other one where it is the supervisor's.
@@ -113,7 +113,7 @@ impl Supervisor {
                     }
                     let setup =
                         Setup { id, leader, is_file, stdin, terminal, window, argv, deadline, oom_before, session };
-                    self.execs.insert(id, Exec::new(setup, pair));
+                    self.execs.insert(id, SupervisedExec::new(setup, pair));
                 }
                 Err(error) => {
                     let why = crate::sys::plain(&error);

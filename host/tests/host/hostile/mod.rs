@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use skillhost::host::{Held, Host, HostOptions};
+use skillhost::host::{Host, HostOptions, ResourceCounts};
 use skillhost_api::answer::Answer;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{AuditList, Authority, Call, Event, Request, RunAnswer, RunRequest, TailAudit, Trust};
 use tokio::sync::mpsc;
 
@@ -99,7 +99,7 @@ impl Machine {
             let mut events = Vec::new();
             while let Some(piece) = pieces.recv().await {
                 match piece {
-                    Output::Event(event) => events.push(event),
+                    CallOutput::Event(event) => events.push(event),
                     other => panic!("{other:?}"),
                 }
             }
@@ -146,7 +146,7 @@ impl Machine {
     /// Asserts that nothing is held.
     #[track_caller]
     pub fn holds_nothing(&self) {
-        assert_eq!(self.host.held(), Held::default());
+        assert_eq!(self.host.resource_counts(), ResourceCounts::default());
     }
 }
 

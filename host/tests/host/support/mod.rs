@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skillhost::sandbox::link::{
-    Ending, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, Listener, SOCKET_NAME, User,
+    Ending, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
 };
 use skillhost::sandbox::supervisor::SUPERVISOR;
 
@@ -89,7 +89,7 @@ pub fn config(dir: &Path) -> HelloConfig {
 }
 
 /// A place for a sandbox, and its supervisor on the way.
-pub fn prepare() -> (tempfile::TempDir, Listener, Child, i32) {
+pub fn prepare() -> (tempfile::TempDir, SupervisorListener, Child, i32) {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let workspace = dir.path().join("workspace");
@@ -98,7 +98,7 @@ pub fn prepare() -> (tempfile::TempDir, Listener, Child, i32) {
     let run = dir.path().join("run");
     fs::create_dir(&run).unwrap();
     fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
-    let listener = Listener::bind(&run).unwrap();
+    let listener = SupervisorListener::bind(&run).unwrap();
     let unshare = spawn(dir.path());
     let init = child_of(unshare.id());
     (dir, listener, unshare, init)

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use rustix::net::RecvFlags;
 use serde::de::DeserializeOwned;
-use skillhost::sandbox::link::{HelloConfig, Link, Listener, SOCKET_NAME};
+use skillhost::sandbox::link::{HelloConfig, Link, SOCKET_NAME, SupervisorListener};
 use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
 use skillhost_protocol::socket::Descriptors;
-use skillhost_protocol::{Header, Kind, MAGIC, SupervisorHello, ToHost, ToSupervisor, VERSION};
+use skillhost_protocol::{Header, MAGIC, PayloadKind, SupervisorHello, ToHost, ToSupervisor, VERSION};
 
 /// The other end, spoken by hand.
 pub struct Peer {
@@ -33,7 +33,7 @@ impl Peer {
         self.raw(&frame);
     }
 
-    pub fn data(&mut self, kind: Kind, exec: u32, bytes: &[u8]) {
+    pub fn data(&mut self, kind: PayloadKind, exec: u32, bytes: &[u8]) {
         self.raw(&Header { kind, exec, len: bytes.len() }.encode());
         self.raw(bytes);
     }
@@ -53,7 +53,7 @@ impl Peer {
         loop {
             let header = Header::decode(&self.exactly(HEADER)).unwrap().unwrap();
             let payload = self.exactly(header.len);
-            if header.kind == Kind::Control && wanted(&decode_control(&payload).unwrap()) {
+            if header.kind == PayloadKind::Control && wanted(&decode_control(&payload).unwrap()) {
                 return;
             }
         }
@@ -82,7 +82,7 @@ impl Peer {
 }
 
 pub async fn link(dir: &Path) -> (Link, Peer) {
-    let listener = Listener::bind(dir).unwrap();
+    let listener = SupervisorListener::bind(dir).unwrap();
     let mut peer = Peer::connect(dir);
     peer.hello(VERSION);
     let own = i32::try_from(std::process::id()).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
-use skillhost_api::io::Output;
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::BackendChoice;
 use skillhost_api::types::{
     BlackboardChange, BlackboardEntry, Delivery, Event, ExecAnswer, ExecRequest, PublishRequest, Request, WatchRequest,
@@ -147,14 +147,14 @@ fn watched(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
     interleave(bench.pace, by(3), vec![Ok(by(1))])
 }
 
-type Watcher = (tokio::task::JoinHandle<Result<()>>, mpsc::Receiver<Output>);
+type Watcher = (tokio::task::JoinHandle<Result<()>>, mpsc::Receiver<CallOutput>);
 
 /// One that has begun to watch.
 fn watcher(host: &InProcess<'_>) -> Result<Watcher> {
     let request = WatchRequest { pattern: "shell:**".into(), ..WatchRequest::default() };
     let (task, mut output) = host.begin(Request::BlackboardWatch(request));
     let first = host.wait(output.recv());
-    ensure!(matches!(first, Some(Output::Event(Event::Watching))), "the watch began with {first:?}");
+    ensure!(matches!(first, Some(CallOutput::Event(Event::Watching))), "the watch began with {first:?}");
     Ok((task, output))
 }
 
@@ -174,10 +174,10 @@ async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox, watchers: &mut [Watch
 }
 
 /// Reads events until a command has ended; all of its output must have come.
-async fn followed(output: &mut mpsc::Receiver<Output>) -> Result<()> {
+async fn followed(output: &mut mpsc::Receiver<CallOutput>) -> Result<()> {
     let mut bytes = 0;
     while let Some(piece) = output.recv().await {
-        let Output::Event(Event::Blackboard(event)) = piece else { continue };
+        let CallOutput::Event(Event::Blackboard(event)) = piece else { continue };
         if event.event_type != BlackboardChange::Write {
             continue;
         }

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::BackendChoice;
 use skillhost_api::types::{Delivery, ExecRequest, Request};
 use tokio::sync::mpsc;
@@ -64,7 +64,7 @@ async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
     let read = async {
         let mut bytes = 0;
         while let Some(piece) = pieces.recv().await {
-            if let Output::Stdout(piece) = piece {
+            if let CallOutput::Stdout(piece) = piece {
                 bytes += piece.len() as u64;
             }
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use skillhost::host::{Host, HostOptions};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
     Authority, Call, Event, ExecAnswer, ExecRequest, ExecSpec, HostStatus, LaunchAnswer, LaunchRequest, Request,
     RunRequest, StopAnswer,
@@ -112,7 +112,7 @@ impl<'a> InProcess<'a> {
     }
 
     /// Begins a call in the background; what it puts out comes from the channel. It ends when the handle is aborted.
-    pub(crate) fn begin(&self, request: Request) -> (JoinHandle<Result<()>>, mpsc::Receiver<Output>) {
+    pub(crate) fn begin(&self, request: Request) -> (JoinHandle<Result<()>>, mpsc::Receiver<CallOutput>) {
         let (output, outputs) = mpsc::channel(QUEUE);
         let (host, call) = (self.host.clone(), self.request(request));
         let task = self.runtime.spawn(async move {
@@ -173,6 +173,6 @@ pub(crate) fn exec(sandbox: &Sandbox, argv: &[&str]) -> ExecRequest {
 }
 
 /// Whether an output says that an action of the guest `bench` has begun.
-pub(crate) fn is_first_line(output: &Output) -> bool {
-    matches!(output, Output::Event(Event::Log { .. }))
+pub(crate) fn is_first_line(output: &CallOutput) -> bool {
+    matches!(output, CallOutput::Event(Event::Log { .. }))
 }

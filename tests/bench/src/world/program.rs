@@ -9,7 +9,7 @@ use serde_json::Value;
 use skillhost::process::{self, HostProcess};
 use skillhost_api::caller::Caller;
 use skillhost_api::client::Client;
-use skillhost_api::io::{CallIo, Output};
+use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{Authority, Call, Request};
 use tokio::sync::mpsc;
 
@@ -64,7 +64,7 @@ impl<'a> Program<'a> {
         let mut bytes = Vec::new();
         let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
             while let Some(piece) = pieces.recv().await {
-                if let Output::Stdout(piece) = piece {
+                if let CallOutput::Stdout(piece) = piece {
                     bytes.extend_from_slice(&piece);
                 }
             }

@@ -13,8 +13,8 @@ use bollard::models::{
 use skillhost_api::types::Network;
 
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
-use crate::sandbox::members::Identity;
-use crate::sandbox::members::Slot;
+use crate::sandbox::members::MemberSlot;
+use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::{SandboxSpec, WORKSPACE, Workspace};
 
 const MIB: i64 = 1024 * 1024;
@@ -23,9 +23,9 @@ const MIB: i64 = 1024 * 1024;
 pub const BRIDGE_SOCKET: &str = "/.skillhost-bridge/socket";
 const BRIDGE_DIR: &str = "/.skillhost-bridge";
 
-/// Where the supervisor comes from, and so how it is reached.
+/// The mount that holds the supervisor, and so how it is reached.
 #[derive(Debug, Clone, Copy)]
-pub enum Control<'a> {
+pub enum ControlMount<'a> {
     /// This directory of the host, with the host's socket beside it.
     Directory(&'a Path),
     /// This volume of the engine; it listens inside.
@@ -33,7 +33,7 @@ pub enum Control<'a> {
 }
 
 /// The body of the create call.
-pub fn container(spec: &SandboxSpec, control: Control<'_>) -> ContainerCreateBody {
+pub fn container(spec: &SandboxSpec, control: ControlMount<'_>) -> ContainerCreateBody {
     let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
     let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
     let mut tmpfs = temporary(spec);
@@ -42,8 +42,8 @@ pub fn container(spec: &SandboxSpec, control: Control<'_>) -> ContainerCreateBod
         Workspace::Volume { volume: name } => volume(name, WORKSPACE, false),
     };
     let (control, verb, socket) = match control {
-        Control::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
-        Control::Volume(name) => {
+        ControlMount::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
+        ControlMount::Volume(name) => {
             tmpfs.insert(BRIDGE_DIR.to_owned(), "rw,noexec,nosuid,nodev,mode=0700,size=64k".to_owned());
             (volume(name, CONTROL, true), "listen", BRIDGE_SOCKET.to_owned())
         }
@@ -105,7 +105,7 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
     let mut all = HashMap::from([("/tmp".to_owned(), options("mode=1777"))]);
     if spec.shared {
         // Before anybody is attached: later, another agent could have made the directory first.
-        all.extend(Slot::all().map(|slot| {
+        all.extend(MemberSlot::all().map(|slot| {
             let user = slot.user(spec.identity);
             (slot.home(), options(&format!("mode=0700,uid={},gid={}", user.uid, user.gid)))
         }));
@@ -114,7 +114,7 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
 }
 
 /// A container that gives a volume to the commands' user, and can do nothing else.
-pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: Identity) -> ContainerCreateBody {
+pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: SandboxUser) -> ContainerCreateBody {
     let host_config = HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(vec!["CHOWN".to_owned()]),
@@ -125,7 +125,7 @@ pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: Identity)
         mounts: Some(vec![volume(workspace, WORKSPACE, false), volume(supervisor, CONTROL, true)]),
         ..HostConfig::default()
     };
-    let Identity { uid, gid } = user;
+    let SandboxUser { uid, gid } = user;
     let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
     ContainerCreateBody {
         image: Some(image.0.clone()),

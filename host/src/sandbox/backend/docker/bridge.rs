@@ -30,8 +30,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What is kept of a bridge's complaints.
 const MAX_COMPLAINT: usize = 2048;
 
-type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, ApiError>> + Send>>;
-type Input = Pin<Box<dyn AsyncWrite + Send>>;
+type EngineOutput = Pin<Box<dyn Stream<Item = Result<LogOutput, ApiError>> + Send>>;
+type EngineInput = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Starts a bridge in a running container and gives this end of it.
 pub async fn open(api: &Api, engine_id: &str) -> Result<UnixStream, ApiError> {
@@ -74,7 +74,13 @@ async fn ended(api: &Api, engine_id: &str) {
 }
 
 /// Carries both ways until either end is over, or the container is.
-async fn carry(output: Output, input: Input, from: OwnedReadHalf, to: OwnedWriteHalf, ended: impl Future<Output = ()>) {
+async fn carry(
+    output: EngineOutput,
+    input: EngineInput,
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    ended: impl Future<Output = ()>,
+) {
     let mut complaint = BytesMut::new();
     {
         let mut out = std::pin::pin!(carry_out(output, to, &mut complaint));
@@ -91,7 +97,7 @@ async fn carry(output: Output, input: Input, from: OwnedReadHalf, to: OwnedWrite
     }
 }
 
-async fn carry_out(mut output: Output, mut to: OwnedWriteHalf, complaint: &mut BytesMut) {
+async fn carry_out(mut output: EngineOutput, mut to: OwnedWriteHalf, complaint: &mut BytesMut) {
     while let Some(Ok(piece)) = output.next().await {
         match piece {
             LogOutput::StdOut { message } => {
@@ -111,7 +117,7 @@ fn keep(complaint: &mut BytesMut, message: &Bytes) {
     complaint.extend_from_slice(message.get(..room).unwrap_or_default());
 }
 
-async fn carry_in(mut from: OwnedReadHalf, mut input: Input) {
+async fn carry_in(mut from: OwnedReadHalf, mut input: EngineInput) {
     let mut buffer = BytesMut::with_capacity(CHUNK);
     loop {
         buffer.reserve(CHUNK);

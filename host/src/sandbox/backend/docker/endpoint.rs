@@ -17,17 +17,17 @@ const DEFAULT: &str = "unix:///var/run/docker.sock";
 /// The library's own deadline in seconds, above all of ours.
 const TIMEOUT: u64 = 120;
 
-/// An engine's place, as it is written in `DOCKER_HOST`.
+/// The address of an engine, as it is written in `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint(String);
+pub struct EngineEndpoint(String);
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for EngineEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<String> for Endpoint {
+impl From<String> for EngineEndpoint {
     fn from(host: String) -> Self {
         Self(host)
     }
@@ -38,7 +38,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-impl Endpoint {
+impl EngineEndpoint {
     /// What `DOCKER_HOST` names, or the usual place.
     pub fn from_env() -> Self {
         Self(variable("DOCKER_HOST").unwrap_or_else(|| DEFAULT.to_owned()))
@@ -109,18 +109,19 @@ impl Endpoint {
     }
 }
 
+/// A client of an engine's API, or why there is none.
+type EngineConnection = Result<Api, bollard::errors::Error>;
+
 /// What an engine on another machine is reached by.
 #[cfg(feature = "remote-engines")]
 mod remote {
     use super::*;
 
-    type Connected = Result<Api, bollard::errors::Error>;
-
-    pub(super) fn over_ssh(address: &str) -> Result<Connected> {
+    pub(super) fn over_ssh(address: &str) -> Result<EngineConnection> {
         Ok(Api::connect_with_ssh(address, TIMEOUT, API_DEFAULT_VERSION, None))
     }
 
-    pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<Connected> {
+    pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<EngineConnection> {
         Ok(Api::connect_with_ssl(address, key, cert, ca, TIMEOUT, API_DEFAULT_VERSION))
     }
 }
@@ -130,19 +131,17 @@ mod remote {
 mod remote {
     use super::*;
 
-    type Connected = Result<Api, bollard::errors::Error>;
-
     fn left_out(what: &str) -> Error {
         Error::unavailable(format!(
             "this program speaks to no engine over {what}: build it with the feature `remote-engines`, or use unix://PATH"
         ))
     }
 
-    pub(super) fn over_ssh(_: &str) -> Result<Connected> {
+    pub(super) fn over_ssh(_: &str) -> Result<EngineConnection> {
         Err(left_out("ssh"))
     }
 
-    pub(super) fn over_tls(_: &str, _: [&Path; 3]) -> Result<Connected> {
+    pub(super) fn over_tls(_: &str, _: [&Path; 3]) -> Result<EngineConnection> {
         Err(left_out("TLS"))
     }
 }
@@ -161,18 +160,18 @@ mod tests {
 
     #[test]
     fn tcp_is_plain_only_with_the_operators_word() {
-        let tcp = Endpoint::from("tcp://127.0.0.1:1".to_owned());
+        let tcp = EngineEndpoint::from("tcp://127.0.0.1:1".to_owned());
         let error = tcp.connect(false).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.message.contains("allow-plain-tcp"), "{error}");
         tcp.connect(true).unwrap();
-        assert!(Endpoint::from("https://127.0.0.1:1".to_owned()).connect(true).is_err());
+        assert!(EngineEndpoint::from("https://127.0.0.1:1".to_owned()).connect(true).is_err());
     }
 
     #[test]
     fn what_names_no_engine_is_refused() {
         for host in ["", "docker.sock", "/var/run/docker.sock", "ftp://x", "ssh://me@there:2222"] {
-            let error = Endpoint::from(host.to_owned()).connect(true).unwrap_err();
+            let error = EngineEndpoint::from(host.to_owned()).connect(true).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument, "{host}: {error}");
         }
     }

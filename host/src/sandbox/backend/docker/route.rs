@@ -20,13 +20,13 @@ use skillhost_api::units::hex;
 
 use super::super::{ImageId, Route, Transport};
 use super::body::bind;
-use super::{ASK, Client, Docker, force};
+use super::{ASK, DockerBackend, EngineClient, force};
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// Where a probe's directory is seen.
 const PROBE: &str = "/.skillhost-probe";
-/// What lies in it.
+/// The name of the file in it.
 const NONCE: &str = "nonce";
 /// Runtimes whose sandboxes are processes of this kernel.
 const OF_THIS_KERNEL: [&str; 5] = ["runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"];
@@ -44,9 +44,9 @@ pub enum TransportChoice {
     Bridge,
 }
 
-/// Whether the engine sees this machine's files, and how that is known.
+/// Whether an engine sees this machine's files, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct FileVisibility {
     pub shared: bool,
     pub why: String,
 }
@@ -56,16 +56,21 @@ pub fn has_own_kernel(runtime: Option<&str>) -> bool {
     runtime.is_some_and(|runtime| !OF_THIS_KERNEL.contains(&runtime))
 }
 
-impl Docker {
+impl DockerBackend {
     /// How sandboxes of this runtime are reached; `image` is any that the engine has.
-    pub(super) async fn route(&self, client: &Client, runtime: Option<&str>, image: Option<&ImageId>) -> Result<Route> {
+    pub(super) async fn route(
+        &self,
+        client: &EngineClient,
+        runtime: Option<&str>,
+        image: Option<&ImageId>,
+    ) -> Result<Route> {
         let runtime = client.runtime(runtime);
         let choice = self.config.transport;
         if choice == TransportChoice::Bridge {
             let why = "`[engine] transport = \"bridge\"` says so".to_owned();
             return Ok(Route { transport: Transport::Bridge, shares_files: false, why });
         }
-        let Sight { shared, why } = self.sight(client, image).await?;
+        let FileVisibility { shared, why } = self.sight(client, image).await?;
         if choice == TransportChoice::Socket {
             return match shared {
                 true => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
@@ -87,19 +92,19 @@ impl Docker {
         }
     }
 
-    async fn sight(&self, client: &Client, image: Option<&ImageId>) -> Result<Sight> {
+    async fn sight(&self, client: &EngineClient, image: Option<&ImageId>) -> Result<FileVisibility> {
         if let Some(why) = self.elsewhere(client) {
-            return Ok(Sight { shared: false, why });
+            return Ok(FileVisibility { shared: false, why });
         }
         let (Some(image), Some(state_dir)) = (image, &self.state_dir) else {
             let why = "the engine is on this machine; whether it sees our files is tried once it has an image".into();
-            return Ok(Sight { shared: true, why });
+            return Ok(FileVisibility { shared: true, why });
         };
         client.sight.get_or_try_init(|| self.look(client, image, state_dir)).await.cloned()
     }
 
     /// Why the engine cannot share our files, as far as it says so itself.
-    fn elsewhere(&self, client: &Client) -> Option<String> {
+    fn elsewhere(&self, client: &EngineClient) -> Option<String> {
         if self.endpoint.socket().is_none() {
             return Some("it is not reached through a Unix socket".to_owned());
         }
@@ -112,26 +117,27 @@ impl Docker {
         Some(format!("it gives its containers users of their own ({own})"))
     }
 
-    async fn look(&self, client: &Client, image: &ImageId, state_dir: &Path) -> Result<Sight> {
+    async fn look(&self, client: &EngineClient, image: &ImageId, state_dir: &Path) -> Result<FileVisibility> {
         let marker = state_dir.join("engines").join(self.name_of(client, state_dir));
-        let shared = |why: &str| Ok(Sight { shared: true, why: why.to_owned() });
+        let shared = |why: &str| Ok(FileVisibility { shared: true, why: why.to_owned() });
         if marker.exists() {
             return shared("the engine has shown before that it sees this machine's files");
         }
         match self.try_sight(client, image, state_dir).await? {
             None => {
-                let kept = private::directory(&state_dir.join("engines")).and_then(|()| Ok(fs::write(&marker, "")?));
+                let kept =
+                    private_dir::directory(&state_dir.join("engines")).and_then(|()| Ok(fs::write(&marker, "")?));
                 if let Err(error) = kept {
                     tracing::warn!("{}: {error}", marker.display());
                 }
                 shared("the engine has shown that it sees this machine's files")
             }
-            Some(why) => Ok(Sight { shared: false, why }),
+            Some(why) => Ok(FileVisibility { shared: false, why }),
         }
     }
 
     /// A name for this engine with this state directory.
-    fn name_of(&self, client: &Client, state_dir: &Path) -> String {
+    fn name_of(&self, client: &EngineClient, state_dir: &Path) -> String {
         let mut hash = Sha256::new();
         let info = &client.info;
         for part in [
@@ -147,19 +153,19 @@ impl Docker {
     }
 
     /// Why the engine does not see a directory of ours; `None` when it does.
-    async fn try_sight(&self, client: &Client, image: &ImageId, state_dir: &Path) -> Result<Option<String>> {
+    async fn try_sight(&self, client: &EngineClient, image: &ImageId, state_dir: &Path) -> Result<Option<String>> {
         // Where the sandboxes' own are: in a directory that is closed to everybody else, an engine of another user's included.
         let state_dir = state_dir.canonicalize().map_err(|error| Error::from(error).context(state_dir.display()))?;
         let beneath = state_dir.join("sandboxes");
         let dir = tempfile::tempdir_in(&beneath).map_err(|error| Error::from(error).context(beneath.display()))?;
         let nonce = random_hex(16)?;
         fs::write(dir.path().join(NONCE), &nonce).map_err(|error| Error::from(error).context(beneath.display()))?;
-        let still = match self.still(client, image, None, bind(dir.path(), PROBE, true)).await {
-            Ok(still) => still,
+        let probe = match self.make_probe_container(client, image, None, bind(dir.path(), PROBE, true)).await {
+            Ok(probe) => probe,
             Err(error) => return Ok(Some(format!("it cannot mount a directory of ours: {}", error.message))),
         };
-        let found = still.read(&format!("{PROBE}/{NONCE}"), nonce.len() as u64).await;
-        still.remove().await;
+        let found = probe.read(&format!("{PROBE}/{NONCE}"), nonce.len() as u64).await;
+        probe.remove().await;
         Ok(match found {
             Ok(found) if found.content != nonce.as_bytes() => {
                 Some("where a file of ours is, it sees another one".to_owned())
@@ -174,13 +180,13 @@ impl Docker {
     }
 
     /// Makes a container that is never started, for what it mounts.
-    pub(super) async fn still<'a>(
+    pub(super) async fn make_probe_container<'a>(
         &'a self,
-        client: &'a Client,
+        client: &'a EngineClient,
         image: &ImageId,
         name: Option<String>,
         mount: Mount,
-    ) -> Result<Still<'a>> {
+    ) -> Result<ProbeContainer<'a>> {
         let host_config = HostConfig {
             mounts: Some(vec![mount]),
             network_mode: Some("none".to_owned()),
@@ -196,27 +202,27 @@ impl Docker {
             ..ContainerCreateBody::default()
         };
         let id = self.create(client, name, body).await?.id;
-        Ok(Still { engine: self, client, id })
+        Ok(ProbeContainer { engine: self, client, id })
     }
 }
 
 /// A file, as an engine sees it.
-pub struct Seen {
+pub struct SeenFile {
     pub content: Vec<u8>,
-    /// Whose it is.
+    /// The user id that owns it.
     pub uid: u64,
 }
 
-/// A container that is never started.
-pub struct Still<'a> {
-    pub engine: &'a Docker,
-    pub client: &'a Client,
+/// A container that is never started: it shows what an engine mounts.
+pub struct ProbeContainer<'a> {
+    pub engine: &'a DockerBackend,
+    pub client: &'a EngineClient,
     pub id: String,
 }
 
-impl Still<'_> {
+impl ProbeContainer<'_> {
     /// A file of at most `max` bytes, as the engine sees it.
-    pub async fn read(&self, path: &str, max: u64) -> Result<Seen> {
+    pub async fn read(&self, path: &str, max: u64) -> Result<SeenFile> {
         // A header, the content and its padding, and the archive's end.
         let most = usize::try_from(max).unwrap_or(usize::MAX).saturating_add(64 * 1024);
         let options = DownloadFromContainerOptions { path: path.to_owned() };
@@ -241,7 +247,7 @@ impl Still<'_> {
         let uid = entry.header().uid()?;
         let mut content = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(&mut entry, max.saturating_add(1)), &mut content)?;
-        Ok(Seen { content, uid })
+        Ok(SeenFile { content, uid })
     }
 
     /// Removes it. One that stays is never started either, and the engine's owner sees what it was for.
@@ -261,14 +267,14 @@ mod tests {
     use crate::sandbox::backend::docker::EngineConfig;
     use skillhost_api::error::ErrorKind;
 
-    fn client(info: SystemInfo) -> Client {
+    fn client(info: SystemInfo) -> EngineClient {
         // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
         let api = bollard::Docker::connect_with_http("http://localhost", 1, bollard::API_DEFAULT_VERSION).unwrap();
-        Client::new(api, info)
+        EngineClient::new(api, info)
     }
 
-    fn docker(endpoint: &str, transport: TransportChoice) -> Docker {
-        Docker { config: EngineConfig { transport, ..EngineConfig::default() }, ..Docker::at(endpoint) }
+    fn docker(endpoint: &str, transport: TransportChoice) -> DockerBackend {
+        DockerBackend { config: EngineConfig { transport, ..EngineConfig::default() }, ..DockerBackend::at(endpoint) }
     }
 
     fn usual(options: &[&str]) -> SystemInfo {

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::{CONTROL, ImageId, SUPERVISOR_FILE};
 use super::body::{self, volume};
-use super::{ASK, Client, Docker, MAKE, REMOVE, force};
+use super::{ASK, DockerBackend, EngineClient, MAKE, REMOVE, force};
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use crate::sandbox::supervisor::{DIGEST, SUPERVISOR};
 
@@ -34,9 +34,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Says what a volume is for.
 const LABEL_VOLUME: &str = "skillhost.volume";
 
-impl Docker {
+impl DockerBackend {
     /// The volume with the supervisor in it; `image` is any that the engine has.
-    pub(super) async fn supervisor_volume<'a>(&self, client: &'a Client, image: &ImageId) -> Result<&'a str> {
+    pub(super) async fn supervisor_volume<'a>(&self, client: &'a EngineClient, image: &ImageId) -> Result<&'a str> {
         let ready = client.supervisor.get_or_try_init(|| self.fill(client, image)).await;
         ready.map(String::as_str).map_err(|error| {
             let kind = error.kind;
@@ -44,13 +44,13 @@ impl Docker {
         })
     }
 
-    async fn fill(&self, client: &Client, image: &ImageId) -> Result<String> {
+    async fn fill(&self, client: &EngineClient, image: &ImageId) -> Result<String> {
         let name = format!("skillhost-supervisor-{}", *DIGEST);
         self.volume(client, &name, "supervisor", HashMap::new()).await?;
         let until = Instant::now() + FILLING;
-        let still = loop {
-            match self.still(client, image, Some(name.clone()), volume(&name, CONTROL, false)).await {
-                Ok(still) => break still,
+        let probe = loop {
+            match self.make_probe_container(client, image, Some(name.clone()), volume(&name, CONTROL, false)).await {
+                Ok(probe) => break probe,
                 // Another host process is at it.
                 Err(error) if error.kind == ErrorKind::AlreadyExists && Instant::now() < until => sleep(LOOK).await,
                 // It was, and has died.
@@ -65,26 +65,26 @@ impl Docker {
         let filled = async {
             let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
             let is_ours = async || {
-                let found = still.read(&program, SUPERVISOR.len() as u64).await;
+                let found = probe.read(&program, SUPERVISOR.len() as u64).await;
                 found.is_ok_and(|found| found.content == SUPERVISOR)
             };
             if is_ours().await {
                 return Ok(());
             }
-            self.upload(client, &still.id, CONTROL, archive(SUPERVISOR_FILE, 0o555, SUPERVISOR)?).await?;
+            self.upload(client, &probe.id, CONTROL, archive(SUPERVISOR_FILE, 0o555, SUPERVISOR)?).await?;
             match is_ours().await {
                 true => Ok(()),
                 false => Err(Error::unavailable("what was put into its volume is not what came out")),
             }
         };
         let filled = filled.await;
-        still.remove().await;
+        probe.remove().await;
         filled.map(|()| name)
     }
 
     /// Gives the volume that is a sandbox's workspace to the commands' user: with a container that can do this and nothing
     /// else, and in which nothing but our program runs.
-    pub(super) async fn hand_over(&self, client: &Client, spec: &SandboxSpec) -> Result<()> {
+    pub(super) async fn hand_over(&self, client: &EngineClient, spec: &SandboxSpec) -> Result<()> {
         let Workspace::Volume { volume: name } = &spec.workspace else { return Ok(()) };
         let supervisor = self.supervisor_volume(client, &spec.image).await?;
         let body = body::giver(&spec.image, supervisor, name, spec.identity);
@@ -99,7 +99,7 @@ impl Docker {
         given
     }
 
-    async fn ended_well(&self, client: &Client, id: &str) -> Result<()> {
+    async fn ended_well(&self, client: &EngineClient, id: &str) -> Result<()> {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
         let mut waiting = client.api.wait_container(id, Some(options));
         let ended =
@@ -113,13 +113,19 @@ impl Docker {
     }
 
     /// Makes the volume of a workspace, when it is not there.
-    pub(super) async fn workspace_volume(&self, client: &Client, name: &str, spec: &SandboxSpec) -> Result<()> {
+    pub(super) async fn workspace_volume(&self, client: &EngineClient, name: &str, spec: &SandboxSpec) -> Result<()> {
         let labels = spec.labels.iter().filter(|(label, _)| OF_A_SESSION.contains(&label.as_str()));
         self.volume(client, name, "workspace", labels.map(|(label, value)| (label.clone(), value.clone())).collect())
             .await
     }
 
-    async fn volume(&self, client: &Client, name: &str, what: &str, mut labels: HashMap<String, String>) -> Result<()> {
+    async fn volume(
+        &self,
+        client: &EngineClient,
+        name: &str,
+        what: &str,
+        mut labels: HashMap<String, String>,
+    ) -> Result<()> {
         labels.insert(LABEL_VOLUME.to_owned(), what.to_owned());
         let request =
             VolumeCreateRequest { name: Some(name.to_owned()), labels: Some(labels), ..VolumeCreateRequest::default() };
@@ -131,7 +137,7 @@ impl Docker {
         made.map(drop)
     }
 
-    async fn upload(&self, client: &Client, engine_id: &str, to: &str, archive: Vec<u8>) -> Result<()> {
+    async fn upload(&self, client: &EngineClient, engine_id: &str, to: &str, archive: Vec<u8>) -> Result<()> {
         let options = UploadToContainerOptions { path: to.to_owned(), ..UploadToContainerOptions::default() };
         let body = bollard::body_full(Bytes::from(archive));
         let upload = client.api.upload_to_container(engine_id, Some(options), body);

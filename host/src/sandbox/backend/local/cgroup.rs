@@ -217,11 +217,11 @@ fn candidates(limit: Limit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> 
     };
     let one = ours(&|_, controllers| controllers.split(',').any(|one| one == limit.controller()));
     if let (Some(path), Some(top)) = (one, mounted(mounts, "cgroup", Some(limit.controller()))) {
-        return vec![(beneath(&top, &path), Version::One)];
+        return vec![(join_relative(&top, &path), Version::One)];
     }
     let two = ours(&|number, controllers| number == "0" && controllers.is_empty());
     let (Some(path), Some(top)) = (two, mounted(mounts, "cgroup2", None)) else { return Vec::new() };
-    let (own, first) = (beneath(&top, &path), path == "/");
+    let (own, first) = (join_relative(&top, &path), path == "/");
     // A group's own processes keep it from having limited children, except for the tree's root.
     own.ancestors()
         .skip(usize::from(!first))
@@ -236,7 +236,7 @@ fn passes_on(dir: &Path, limit: Limit) -> bool {
         .is_ok_and(|text| text.split_whitespace().any(|one| one == limit.controller()))
 }
 
-fn beneath(top: &Path, path: &str) -> PathBuf {
+fn join_relative(top: &Path, path: &str) -> PathBuf {
     top.join(path.trim_start_matches('/'))
 }
 

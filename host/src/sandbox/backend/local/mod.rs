@@ -23,15 +23,16 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Network;
-use skillhost_protocol::local::{LocalSpec, Shown, Stage, Users};
+use skillhost_protocol::local::{HostBind, LocalSpec, SetupStage, Users};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::{
-    Backend, CONTROL, Found, ImageId, Probe, Running, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS, confined, mounts,
+    Backend, CONTROL, FoundSandbox, ImageId, Probe, RunningSandbox, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS,
+    confined, mounts,
 };
 use crate::sandbox::images::Role;
-use crate::sandbox::members::Identity;
+use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
@@ -51,9 +52,9 @@ const BUSY_TRIES: usize = 100;
 const MAX_LINE: u64 = 8192;
 const MIB: u64 = 1024 * 1024;
 
-/// What the operator says of local sandboxes.
+/// The operator's settings for local sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LocalConfig {
+pub struct LocalSettings {
     /// Nothing isolates: commands run on this machine. Whoever sets this must have each of them approved.
     pub bare: bool,
     /// Paths of the host that are seen inside, read-only, besides the system's own.
@@ -64,25 +65,25 @@ pub struct LocalConfig {
     pub require_limits: bool,
 }
 
-/// The kernel of this machine.
-pub struct Local {
-    config: LocalConfig,
+/// The backend of this machine's own kernel.
+pub struct LocalBackend {
+    config: LocalSettings,
     /// Where the trial sandbox of a probe is made.
     state_dir: PathBuf,
-    identity: Identity,
+    identity: SandboxUser,
     cgroups: Cgroups,
-    running: Mutex<HashMap<String, Arc<Held>>>,
+    running: Mutex<HashMap<String, Arc<LocalSandbox>>>,
 }
 
-/// A sandbox that runs.
-struct Held {
+/// A local sandbox that runs.
+struct LocalSandbox {
     id: String,
     init_pid: i32,
-    outer: tokio::sync::Mutex<Outer>,
+    outer: tokio::sync::Mutex<OuterProcess>,
 }
 
-/// Its process outside.
-struct Outer {
+/// The process of a local sandbox that is outside of it.
+struct OuterProcess {
     child: Child,
     /// Closing it ends the sandbox.
     life_line: Option<ChildStdin>,
@@ -90,16 +91,22 @@ struct Outer {
     cgroup: Option<Cgroup>,
 }
 
-impl Local {
+impl LocalBackend {
     /// The backend; looks at what can be limited here, and makes nothing.
-    pub fn new(config: LocalConfig, state_dir: &Path) -> Self {
+    pub fn new(config: LocalSettings, state_dir: &Path) -> Self {
         let state_dir = state_dir.to_owned();
-        Self { config, state_dir, identity: Identity::of_host(), cgroups: Cgroups::find(), running: Mutex::default() }
+        Self {
+            config,
+            state_dir,
+            identity: SandboxUser::of_host(),
+            cgroups: Cgroups::find(),
+            running: Mutex::default(),
+        }
     }
 
     /// The users of a sandbox, or why there cannot be one.
     fn users(&self) -> Result<Users> {
-        let Identity { uid, gid } = self.identity;
+        let SandboxUser { uid, gid } = self.identity;
         if !rustix::process::geteuid().is_root() {
             return Ok(Users::One { uid, gid });
         }
@@ -131,9 +138,9 @@ impl Local {
     }
 
     /// What the operator adds, as long as it is no way out.
-    fn extra(&self) -> Result<Vec<Shown>> {
+    fn extra(&self) -> Result<Vec<HostBind>> {
         if !self.config.bare {
-            mounts::check_apart(&system::PATHS, &self.state_dir)?;
+            mounts::check_outside_state_dir(&system::PATHS, &self.state_dir)?;
         }
         self.config.shown(&self.state_dir)
     }
@@ -156,7 +163,7 @@ impl Local {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.cgroups.lacking();
         if self.config.bare {
-            let Identity { uid, .. } = self.identity;
+            let SandboxUser { uid, .. } = self.identity;
             notes.push(format!(
                 "nothing isolates commands: they run on this machine as uid {uid}, with its files and its network, and \
                  each waits for `skillhost approve`, because the operator wrote `isolation = \"none\"`"
@@ -165,15 +172,15 @@ impl Local {
         notes
     }
 
-    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Arc<Held>>> {
+    fn table(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Arc<LocalSandbox>>> {
         self.running.lock()
     }
 
-    fn held(&self, engine_id: &str) -> Option<Arc<Held>> {
+    fn sandbox(&self, engine_id: &str) -> Option<Arc<LocalSandbox>> {
         self.table().get(engine_id).cloned()
     }
 
-    async fn launch(&self, spec: &SandboxSpec) -> Result<Running> {
+    async fn launch(&self, spec: &SandboxSpec) -> Result<RunningSandbox> {
         if spec.network != Network::None {
             return Err(Error::unavailable(
                 "a local sandbox has no network but its own loopback: launch it with the network `none`, or use a \
@@ -195,9 +202,9 @@ impl Local {
         let order = self.order(spec, &root, &cgroup)?;
         let (outer, init_pid) = self.make(&spec.control.join(SUPERVISOR_FILE), &order, &env, Some(cgroup)).await?;
         let engine_id = format!("local-{init_pid}");
-        let held = Held { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
-        self.table().insert(engine_id.clone(), Arc::new(held));
-        Ok(Running {
+        let sandbox = LocalSandbox { id: spec.id.clone(), init_pid, outer: tokio::sync::Mutex::new(outer) };
+        self.table().insert(engine_id.clone(), Arc::new(sandbox));
+        Ok(RunningSandbox {
             engine_id,
             init_pid: Some(init_pid),
             own_kernel: false,
@@ -271,7 +278,7 @@ impl Local {
         order: &LocalSpec,
         env: &BTreeMap<String, String>,
         cgroup: Option<Cgroup>,
-    ) -> Result<(Outer, i32)> {
+    ) -> Result<(OuterProcess, i32)> {
         let mut command = Command::new(program);
         command
             // Not where it lies, which is nobody's business inside.
@@ -299,7 +306,7 @@ impl Local {
                 Error::unavailable(format!("the supervisor cannot be put into its control group: {error}"))
             })?;
         }
-        let mut outer = Outer { child, life_line: None, cgroup };
+        let mut outer = OuterProcess { child, life_line: None, cgroup };
         let asked = async {
             let bytes = postcard::to_stdvec(order).map_err(|error| Error::other(error.to_string()))?;
             let len = u32::try_from(bytes.len()).map_err(|error| Error::other(error.to_string()))?;
@@ -327,8 +334,8 @@ impl Local {
     }
 
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
-        let Some(held) = self.held(engine_id) else { return Ok(()) };
-        let mut outer = held.outer.lock().await;
+        let Some(sandbox) = self.sandbox(engine_id) else { return Ok(()) };
+        let mut outer = sandbox.outer.lock().await;
         if let Some(cgroup) = &outer.cgroup {
             cgroup.lift_processors();
         }
@@ -337,7 +344,7 @@ impl Local {
         if !outer.end().await {
             return Err(Error::unavailable(format!(
                 "the processes of {} did not end within {} s of being killed",
-                held.id,
+                sandbox.id,
                 END.as_secs()
             )));
         }
@@ -388,7 +395,7 @@ async fn spawn(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 
-impl Outer {
+impl OuterProcess {
     /// Ends the sandbox; `false` when its processes are not gone in time.
     async fn end(&mut self) -> bool {
         drop(self.life_line.take());
@@ -434,7 +441,7 @@ fn understand(line: &str) -> Result<i32> {
         return Ok(pid);
     }
     let failed = line.strip_prefix("failed ").and_then(|rest| rest.split_once(' '));
-    let Some((stage, why)) = failed.and_then(|(word, why)| Some((Stage::from_word(word)?, why))) else {
+    let Some((stage, why)) = failed.and_then(|(word, why)| Some((SetupStage::from_word(word)?, why))) else {
         return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
     };
     Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
@@ -462,7 +469,7 @@ fn offered(role: &Role) -> bool {
     role.local && role.runtime.is_none()
 }
 
-impl Backend for Local {
+impl Backend for LocalBackend {
     fn name(&self) -> &'static str {
         "local"
     }
@@ -504,7 +511,7 @@ impl Backend for Local {
         ))
     }
 
-    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<Running>> {
+    fn launch<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<RunningSandbox>> {
         Box::pin(self.launch(spec))
     }
 
@@ -522,17 +529,17 @@ impl Backend for Local {
     }
 
     fn init_pid<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<Option<i32>>> {
-        Box::pin(std::future::ready(Ok(self.held(engine_id).map(|held| held.init_pid))))
+        Box::pin(std::future::ready(Ok(self.sandbox(engine_id).map(|sandbox| sandbox.init_pid))))
     }
 
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove(engine_id, grace))
     }
 
-    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         self.cgroups.sweep(deployment);
-        let found = |(engine_id, held): (&String, &Arc<Held>)| Found {
-            id: held.id.clone(),
+        let found = |(engine_id, sandbox): (&String, &Arc<LocalSandbox>)| FoundSandbox {
+            id: sandbox.id.clone(),
             engine_id: engine_id.clone(),
             running: true,
         };

@@ -2,38 +2,38 @@
 
 use std::fs;
 
-use skillhost_protocol::local::Stage;
+use skillhost_protocol::local::SetupStage;
 
 /// What helps, as far as the place of the failure tells.
-pub(super) fn remedy(stage: Stage) -> String {
+pub(super) fn remedy(stage: SetupStage) -> String {
     let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     match stage {
-        Stage::User if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") => {
+        SetupStage::User if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") => {
             "this kernel lets only root make user namespaces (`sysctl kernel.unprivileged_userns_clone=1` changes that)"
                 .into()
         }
-        Stage::User if setting("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") => {
+        SetupStage::User if setting("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") => {
             "user namespaces are switched off (`sysctl user.max_user_namespaces=10000` switches them on)".into()
         }
-        Stage::User | Stage::Namespaces
+        SetupStage::User | SetupStage::Namespaces
             if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") =>
         {
             "AppArmor keeps user namespaces from programs that have no profile (allow them to skillhost's supervisor, or \
              `sysctl kernel.apparmor_restrict_unprivileged_userns=0`)"
                 .into()
         }
-        Stage::User | Stage::Namespaces => {
+        SetupStage::User | SetupStage::Namespaces => {
             "this process may make no namespaces; in a container, its seccomp profile or lacking rights forbid it. Use a \
              container engine (`--backend docker`), or start skillhost where user namespaces are allowed"
                 .into()
         }
-        Stage::Proc => "this process itself lives in a container that hides parts of /proc, and the kernel gives no fresh \
+        SetupStage::Proc => "this process itself lives in a container that hides parts of /proc, and the kernel gives no fresh \
                         one there; run it in one whose /proc is not masked, or use a container engine"
             .into(),
-        Stage::Files => "the state directory, the workspace and what `[local] read-only` lists must be there and on file \
+        SetupStage::Files => "the state directory, the workspace and what `[local] read-only` lists must be there and on file \
                          systems that may be mounted"
             .into(),
-        Stage::Filter => "this kernel has no seccomp filters, and without them there is no sandbox".into(),
-        Stage::Spec | Stage::Privileges => "which is not expected; please report it".into(),
+        SetupStage::Filter => "this kernel has no seccomp filters, and without them there is no sandbox".into(),
+        SetupStage::Spec | SetupStage::Privileges => "which is not expected; please report it".into(),
     }
 }

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skillhost_api::error::Result;
-use skillhost_protocol::local::Shown;
+use skillhost_protocol::local::HostBind;
 
 use super::super::{ImageId, mounts};
-use super::{LocalConfig, utf8};
+use super::{LocalSettings, utf8};
 
 /// Shown read-only in their own place, where they are there.
 pub const PATHS: [&str; 50] = [
@@ -68,12 +68,12 @@ pub const PATHS: [&str; 50] = [
     "/etc/zoneinfo",
 ];
 
-impl LocalConfig {
+impl LocalSettings {
     /// What the operator adds, with where it leads now. Refuses what would let commands out, or is not there.
-    pub(in crate::sandbox) fn shown(&self, state_dir: &Path) -> Result<Vec<Shown>> {
-        let shown = |path: &PathBuf| -> Result<Shown> {
+    pub(in crate::sandbox) fn shown(&self, state_dir: &Path) -> Result<Vec<HostBind>> {
+        let shown = |path: &PathBuf| -> Result<HostBind> {
             let real = mounts::check_listed(path, state_dir)?;
-            Ok(Shown { name: utf8(path)?, real: utf8(&real)? })
+            Ok(HostBind { name: utf8(path)?, real: utf8(&real)? })
         };
         let all: Result<_> = self.read_only.iter().map(shown).collect();
         all.map_err(|error| error.context("`[local] read-only` in skillhost.toml"))
@@ -102,8 +102,8 @@ mod tests {
         let (tools, link) = (dir.path().canonicalize().unwrap().join("tools"), dir.path().join("link"));
         fs::create_dir(&tools).unwrap();
         std::os::unix::fs::symlink(&tools, &link).unwrap();
-        let config = LocalConfig { read_only: vec![link.clone()], ..LocalConfig::default() };
-        let shown = Shown { name: utf8(&link).unwrap(), real: utf8(&tools).unwrap() };
+        let config = LocalSettings { read_only: vec![link.clone()], ..LocalSettings::default() };
+        let shown = HostBind { name: utf8(&link).unwrap(), real: utf8(&tools).unwrap() };
         assert_eq!(config.shown(&dir.path().join("state")).unwrap(), [shown]);
     }
 }

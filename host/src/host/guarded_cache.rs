@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::skills::Guard;
+use crate::skills::ChangeGuard;
 
 /// How long what cannot be kept is made each time before that is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -18,17 +18,17 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 pub(super) struct GuardedCache<K, V> {
     /// The most that are kept.
     most: usize,
-    known: Mutex<Known<K, V>>,
+    known: Mutex<CacheState<K, V>>,
 }
 
-struct Known<K, V> {
-    entries: HashMap<K, State<V>>,
+struct CacheState<K, V> {
+    entries: HashMap<K, CacheEntry<V>>,
     /// Changes that are on no disk.
     changes: u64,
 }
 
-enum State<V> {
-    Kept(Arc<(V, Guard)>),
+enum CacheEntry<V> {
+    Kept(Arc<(V, ChangeGuard)>),
     /// Somebody is about to keep one.
     Trying,
     CannotBe(Instant),
@@ -36,13 +36,13 @@ enum State<V> {
 
 impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> GuardedCache<K, V> {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, known: Mutex::new(Known { entries: HashMap::new(), changes: 0 }) }
+        Self { most, known: Mutex::new(CacheState { entries: HashMap::new(), changes: 0 }) }
     }
 
     /// The value, if all that it was made of is as it was.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let kept = match self.lock().entries.get(key)? {
-            State::Kept(kept) => kept.clone(),
+            CacheEntry::Kept(kept) => kept.clone(),
             _ => return None,
         };
         // Not under the lock of all: the file system may take its time.
@@ -51,7 +51,7 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
         }
         {
             let mut known = self.lock();
-            if matches!(known.entries.get(key), Some(State::Kept(other)) if Arc::ptr_eq(other, &kept)) {
+            if matches!(known.entries.get(key), Some(CacheEntry::Kept(other)) if Arc::ptr_eq(other, &kept)) {
                 known.entries.remove(key);
             }
         }
@@ -70,17 +70,17 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
     pub(super) fn begin(&self, key: &K) -> Option<u64> {
         let mut known = self.lock();
         match known.entries.get(key) {
-            Some(State::CannotBe(since)) if since.elapsed() >= TRY_AGAIN => {}
+            Some(CacheEntry::CannotBe(since)) if since.elapsed() >= TRY_AGAIN => {}
             Some(_) => return None,
             None => {}
         }
-        known.put(self.most, key.clone(), State::Trying);
+        known.put(self.most, key.clone(), CacheEntry::Trying);
         Some(known.changes)
     }
 
     /// Keeps what was made since [`Self::begin`]; none says that it cannot be kept.
-    pub(super) fn end(&self, key: K, began: u64, kept: Option<(V, Guard)>) {
-        let state = kept.map_or_else(|| State::CannotBe(Instant::now()), |kept| State::Kept(Arc::new(kept)));
+    pub(super) fn end(&self, key: K, began: u64, kept: Option<(V, ChangeGuard)>) {
+        let state = kept.map_or_else(|| CacheEntry::CannotBe(Instant::now()), |kept| CacheEntry::Kept(Arc::new(kept)));
         let mut known = self.lock();
         if known.changes == began {
             known.put(self.most, key, state);
@@ -90,13 +90,13 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known<K, V>> {
+    fn lock(&self) -> MutexGuard<'_, CacheState<K, V>> {
         self.known.lock()
     }
 }
 
-impl<K: Eq + Hash + Send + 'static, V: Send + Sync + 'static> Known<K, V> {
-    fn put(&mut self, most: usize, key: K, state: State<V>) {
+impl<K: Eq + Hash + Send + 'static, V: Send + Sync + 'static> CacheState<K, V> {
+    fn put(&mut self, most: usize, key: K, state: CacheEntry<V>) {
         if self.entries.len() >= most && !self.entries.contains_key(&key) {
             let_go(std::mem::take(&mut self.entries));
         }
@@ -120,7 +120,7 @@ mod tests {
     const MOST: usize = 8;
 
     /// A value that was made of a directory which is there.
-    fn kept(dir: &Path) -> (u32, Guard) {
+    fn kept(dir: &Path) -> (u32, ChangeGuard) {
         let mut set = WatchSet::default();
         set.file(&dir.join("file"));
         (7, ChangeQueue::open().unwrap().guard(set).unwrap())

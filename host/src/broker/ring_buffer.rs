@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 /// The last bytes of a stream.
 #[derive(Debug)]
-pub(super) struct Retained {
+pub(super) struct RingBuffer {
     bytes: VecDeque<u8>,
     max: usize,
     /// How many came before the first that is kept.
     dropped: u64,
 }
 
-/// A piece of it.
+/// A slice of a ring buffer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct RingSlice {
     pub(super) bytes: Vec<u8>,
     /// Where the next piece begins.
     pub(super) next: u64,
@@ -21,7 +21,7 @@ pub(super) struct Piece {
     pub(super) dropped: u64,
 }
 
-impl Retained {
+impl RingBuffer {
     pub(super) fn new(max: usize) -> Self {
         Self { bytes: VecDeque::new(), max, dropped: 0 }
     }
@@ -42,12 +42,12 @@ impl Retained {
     }
 
     /// What is kept from the stream's byte `from` on, `max` bytes at most.
-    pub(super) fn read(&self, from: u64, max: usize) -> Piece {
+    pub(super) fn read(&self, from: u64, max: usize) -> RingSlice {
         let from = from.min(self.total());
         let start = from.max(self.dropped);
         let at = usize::try_from(start - self.dropped).unwrap_or(usize::MAX);
         let bytes: Vec<u8> = self.bytes.iter().skip(at).take(max).copied().collect();
-        Piece { next: start + bytes.len() as u64, dropped: start - from, bytes }
+        RingSlice { next: start + bytes.len() as u64, dropped: start - from, bytes }
     }
 }
 
@@ -57,17 +57,17 @@ mod tests {
 
     #[test]
     fn the_end_is_kept_and_the_rest_is_counted() {
-        let mut kept = Retained::new(4);
+        let mut kept = RingBuffer::new(4);
         kept.push(b"ab");
-        assert_eq!(kept.read(0, 10), Piece { bytes: b"ab".to_vec(), next: 2, dropped: 0 });
+        assert_eq!(kept.read(0, 10), RingSlice { bytes: b"ab".to_vec(), next: 2, dropped: 0 });
         kept.push(b"cdef");
         assert_eq!(kept.total(), 6);
-        assert_eq!(kept.read(0, 10), Piece { bytes: b"cdef".to_vec(), next: 6, dropped: 2 });
+        assert_eq!(kept.read(0, 10), RingSlice { bytes: b"cdef".to_vec(), next: 6, dropped: 2 });
         // One that has read so far misses nothing.
-        assert_eq!(kept.read(3, 2), Piece { bytes: b"de".to_vec(), next: 5, dropped: 0 });
+        assert_eq!(kept.read(3, 2), RingSlice { bytes: b"de".to_vec(), next: 5, dropped: 0 });
         kept.push(b"0123456789");
-        assert_eq!(kept.read(6, 10), Piece { bytes: b"6789".to_vec(), next: 16, dropped: 6 });
+        assert_eq!(kept.read(6, 10), RingSlice { bytes: b"6789".to_vec(), next: 16, dropped: 6 });
         // From beyond its end there is nothing, yet.
-        assert_eq!(kept.read(99, 10), Piece { bytes: Vec::new(), next: 16, dropped: 0 });
+        assert_eq!(kept.read(99, 10), RingSlice { bytes: Vec::new(), next: 16, dropped: 0 });
     }
 }

@@ -24,7 +24,7 @@ const PRIVATE: u32 = 0o700;
 
 /// What is around a supervisor, and so whom it takes orders from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Around {
+pub enum Confinement {
     /// A sandbox of its own: whoever has a process id here is inside, and no master.
     Sandbox,
     /// This machine: its host, and the process that ends it, have process ids like everybody.
@@ -45,14 +45,15 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-pub enum Door {
+/// The socket between a supervisor and its host, by which side listens on it.
+pub enum HostSocket {
     /// The host listens at this path.
     Outside(PathBuf),
     /// The host comes here.
     Inside(OwnedFd),
 }
 
-impl Door {
+impl HostSocket {
     /// Listens at `path`, whose directory becomes, or is, closed to everybody but us.
     pub fn inside(path: &Path) -> io::Result<Self> {
         // An engine may not have closed it as it was told.
@@ -70,7 +71,7 @@ impl Door {
         matches!(self, Self::Outside(_))
     }
 
-    /// What tells that somebody is at the door.
+    /// The socket that becomes readable when a host connects.
     pub fn listener(&self) -> Option<&OwnedFd> {
         match self {
             Self::Outside(_) => None,
@@ -79,7 +80,7 @@ impl Door {
     }
 
     /// The host's connection; `None` when who came is not the host.
-    pub fn open(&self, around: Around) -> io::Result<Option<OwnedFd>> {
+    pub fn open(&self, around: Confinement) -> io::Result<Option<OwnedFd>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match self {
             Self::Outside(path) => {
@@ -87,8 +88,8 @@ impl Door {
                 connect(&socket, &SocketAddrUnix::new(path)?)?;
                 // Only the host is outside of our pid namespace. Whoever is inside has no business with us.
                 let host = match around {
-                    Around::Sandbox => 0,
-                    Around::Host { host, .. } => host,
+                    Confinement::Sandbox => 0,
+                    Confinement::Host { host, .. } => host,
                 };
                 Ok((sys::peer(&socket)?.pid == host).then_some(socket))
             }

@@ -19,18 +19,18 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::body::{Taken, whole};
+use super::authenticator::Authenticator;
+use super::body::{RequestGuard, whole};
 use super::connections::Busy;
-use super::counted::Counted;
-use super::doorplate::Doorplate;
-use super::metrics::{self, Endpoint, Metrics};
-use super::refusal::{Answer, JSON, Reason, Refusal, respond};
+use super::metered::MeteredService;
+use super::metrics::{self, HttpEndpoint, Metrics};
+use super::origin_policy::OriginPolicy;
+use super::refusal::{HttpRefusal, HttpResponse, JSON, Reason, respond};
 use super::tool_call;
-use super::visitors::Visitors;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
 use crate::json::written;
-use crate::mcp::{self, Identity, Server, Stateless, Whose, mended, read};
+use crate::mcp::{self, ClientIdentity, IdentitySource, Server, Stateless, mended, read};
 use crate::process::HostService;
 
 /// How long the host may take to say that it is ready.
@@ -38,33 +38,33 @@ const READY: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-type Mcp = StreamableHttpService<Server<Counted<HostService>>, NeverSessionManager>;
+type Mcp = StreamableHttpService<Server<MeteredService<HostService>>, NeverSessionManager>;
 
-/// Answers requests.
-pub(super) struct Front {
-    plate: Doorplate,
-    visitors: Visitors,
+/// Takes a request through its checks to its endpoint.
+pub(super) struct HttpRouter {
+    origin_policy: OriginPolicy,
+    authenticator: Authenticator,
     max_body: usize,
     body_timeout: Duration,
     mcp: Mcp,
-    server: Server<Counted<HostService>>,
-    clients: Stateless<Counted<HostService>>,
+    server: Server<MeteredService<HostService>>,
+    clients: Stateless<MeteredService<HostService>>,
     service: Arc<HostService>,
     pub(super) metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 }
 
-impl Front {
+impl HttpRouter {
     pub(super) fn new(
         config: &HttpConfig,
         options: Arc<McpConfig>,
-        visitors: Visitors,
+        authenticator: Authenticator,
         service: Arc<HostService>,
         stop: watch::Receiver<bool>,
     ) -> Self {
         let metrics = Metrics::new();
-        let counted = Counted::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
-        let server = Server::new(Arc::new(counted), Whose::OfRequest, options);
+        let metered = MeteredService::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
+        let server = Server::new(Arc::new(metered), IdentitySource::OfRequest, options);
         // Hosts, origins and bodies are checked here, before a token is looked at; a second list would only differ.
         let how = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -73,8 +73,8 @@ impl Front {
             .disable_allowed_origins()
             .with_max_request_body_bytes(config.max_body.bytes());
         Self {
-            plate: Doorplate::new(config),
-            visitors,
+            origin_policy: OriginPolicy::new(config),
+            authenticator,
             max_body: config.max_body.bytes(),
             body_timeout: config.body_timeout.0,
             clients: Stateless::new(&server),
@@ -97,8 +97,8 @@ impl Front {
         request: Request<Incoming>,
         local: std::net::SocketAddr,
         busy: Busy,
-    ) -> (Answer, Taken) {
-        let endpoint = Endpoint::at(request.uri().path());
+    ) -> (HttpResponse, RequestGuard) {
+        let endpoint = HttpEndpoint::at(request.uri().path());
         let mut under_way = self.metrics.begin(endpoint);
         let (parts, body) = request.into_parts();
         let (mut answer, slot) = match self.admit(endpoint, parts, body, local, &busy).await {
@@ -108,10 +108,10 @@ impl Front {
         // What depends on the token must not be kept for another one.
         answer.headers_mut().entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         under_way.answered(answer.status());
-        (answer, Taken { busy, counted: Some((slot, under_way)) })
+        (answer, RequestGuard { busy, counted: Some((slot, under_way)) })
     }
 
-    fn refuse(&self, refusal: Refusal) -> Answer {
+    fn refuse(&self, refusal: HttpRefusal) -> HttpResponse {
         self.metrics.refused(refusal.reason);
         tracing::debug!(reason = ?refusal.reason, "a request was turned away");
         refusal.answer()
@@ -119,14 +119,14 @@ impl Front {
 
     async fn admit(
         &self,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         parts: Parts,
         body: Incoming,
         local: std::net::SocketAddr,
         busy: &Busy,
-    ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
-        self.plate.meant(&parts, local)?;
-        let Some(origin) = self.plate.origin(&parts.headers)? else {
+    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+        self.origin_policy.check_host(&parts, local)?;
+        let Some(origin) = self.origin_policy.origin(&parts.headers)? else {
             return self.enter(endpoint, parts, body, busy).await;
         };
         // A browser asks first, without the token, and shows a page nothing that does not say that it may be shown.
@@ -146,33 +146,33 @@ impl Front {
 
     async fn enter(
         &self,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         parts: Parts,
         body: Incoming,
         busy: &Busy,
-    ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
-        if endpoint == Endpoint::Mcp {
+    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+        if endpoint == HttpEndpoint::Mcp {
             return self.mcp(parts, body, busy).await;
         }
-        if endpoint != Endpoint::Other && ![Method::GET, Method::HEAD].contains(&parts.method) {
-            return Err(Refusal::new(Reason::Method, "this path is only read: use GET"));
+        if endpoint != HttpEndpoint::Other && ![Method::GET, Method::HEAD].contains(&parts.method) {
+            return Err(HttpRefusal::new(Reason::Method, "this path is only read: use GET"));
         }
         let answer = match endpoint {
-            Endpoint::Healthz => respond(StatusCode::OK, TEXT, "it serves\n"),
-            Endpoint::Readyz => {
+            HttpEndpoint::Healthz => respond(StatusCode::OK, TEXT, "it serves\n"),
+            HttpEndpoint::Readyz => {
                 self.ready().await?;
                 respond(StatusCode::OK, TEXT, "it is ready\n")
             }
-            Endpoint::Metrics => {
-                self.visitors.find(&parts.headers)?;
+            HttpEndpoint::Metrics => {
+                self.authenticator.find(&parts.headers)?;
                 // Writing to a string does not fail.
                 let text = self.metrics.text(&self.service.status()).unwrap_or_default();
                 respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
             }
-            Endpoint::Mcp | Endpoint::Other => {
+            HttpEndpoint::Mcp | HttpEndpoint::Other => {
                 let message =
                     "there is nothing at this path: MCP is at /mcp, besides there are /healthz, /readyz and /metrics";
-                return Err(Refusal::new(Reason::NotFound, message));
+                return Err(HttpRefusal::new(Reason::NotFound, message));
             }
         };
         Ok((answer, None))
@@ -183,25 +183,25 @@ impl Front {
         mut parts: Parts,
         body: Incoming,
         busy: &Busy,
-    ) -> Result<(Answer, Option<OwnedSemaphorePermit>), Refusal> {
-        let visitor = self.visitors.find(&parts.headers)?;
+    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+        let client = self.authenticator.find(&parts.headers)?;
         busy.let_in();
-        let slot = visitor.enter()?;
+        let slot = client.enter()?;
         if parts.method != Method::POST {
-            return Err(Refusal::new(Reason::NotPosted, "messages are posted to this path: use POST"));
+            return Err(HttpRefusal::new(Reason::NotPosted, "messages are posted to this path: use POST"));
         }
         let body = whole(body, self.max_body, self.body_timeout).await?;
         if !is_json(&parts.headers) {
             let message = "a message is JSON: send `Content-Type: application/json`";
-            return Err(Refusal::new(Reason::MediaType, message));
+            return Err(HttpRefusal::new(Reason::MediaType, message));
         }
         if let Some((call, peer)) = tool_call::read(&parts.headers, &body, &self.clients) {
-            let said = self.server.call_directly(call, Some(visitor.identity().clone()), peer.clone()).await;
+            let said = self.server.call_directly(call, Some(client.identity().clone()), peer.clone()).await;
             return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(slot)));
         }
-        vouch(&mut parts, visitor.identity());
+        vouch(&mut parts, client.identity());
         // The SDK has no use for a notification that is a request by itself.
-        self.server.notified(visitor.identity(), &body);
+        self.server.notified(client.identity(), &body);
         let body = match mended(&body) {
             Cow::Owned(mended) => mended.into(),
             Cow::Borrowed(_) => body,
@@ -210,24 +210,24 @@ impl Front {
         Ok((said_as_json(answer, &body).await, Some(slot)))
     }
 
-    async fn ready(&self) -> Result<(), Refusal> {
+    async fn ready(&self) -> Result<(), HttpRefusal> {
         if *self.stop.borrow() {
-            return Err(Refusal::new(Reason::NotReady, "the host process is about to leave"));
+            return Err(HttpRefusal::new(Reason::NotReady, "the host process is about to leave"));
         }
         match timeout(READY, self.service.ready()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 // Whoever asks needs no token, so the reason is for the log.
                 tracing::error!("not ready: {error}");
-                Err(Refusal::new(Reason::NotReady, "the host cannot work; `skillhost doctor` and its log say why"))
+                Err(HttpRefusal::new(Reason::NotReady, "the host cannot work; `skillhost doctor` and its log say why"))
             }
-            Err(_) => Err(Refusal::new(Reason::NotReady, "the host does not answer")),
+            Err(_) => Err(HttpRefusal::new(Reason::NotReady, "the host does not answer")),
         }
     }
 }
 
 /// Puts who calls in the place of what said so. That has said what it has to say, and shall reach no handler and no log.
-fn vouch(parts: &mut Parts, identity: &Identity) {
+fn vouch(parts: &mut Parts, identity: &ClientIdentity) {
     for secret in [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE] {
         parts.headers.remove(secret);
     }
@@ -240,7 +240,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// What the SDK refuses in plain text, as an error of the protocol, which clients show.
-async fn said_as_json(answer: Answer, body: &[u8]) -> Answer {
+async fn said_as_json(answer: HttpResponse, body: &[u8]) -> HttpResponse {
     let is_text = answer.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != JSON);
     if !is_text || !answer.status().is_client_error() {
         return answer;
@@ -251,16 +251,16 @@ async fn said_as_json(answer: Answer, body: &[u8]) -> Answer {
             mcp::Incoming::Refused(error) => {
                 respond(StatusCode::BAD_REQUEST, JSON, serde_json::to_vec(&error).unwrap_or_default())
             }
-            _ => Refusal::new(Reason::NoMessage, "the body of the request is no message of JSON-RPC 2.0").answer(),
+            _ => HttpRefusal::new(Reason::NoMessage, "the body of the request is no message of JSON-RPC 2.0").answer(),
         },
         StatusCode::NOT_ACCEPTABLE => {
             let message = "an answer is JSON or a stream of events: send `Accept: application/json, text/event-stream`";
-            Refusal::new(Reason::Accept, message).answer()
+            HttpRefusal::new(Reason::Accept, message).answer()
         }
         status => {
             // All its texts are short.
             let text = answer.into_body().collect().await.map(|text| text.to_bytes()).unwrap_or_default();
-            let mut said = Refusal::new(Reason::NoMessage, String::from_utf8_lossy(&text).into_owned()).answer();
+            let mut said = HttpRefusal::new(Reason::NoMessage, String::from_utf8_lossy(&text).into_owned()).answer();
             *said.status_mut() = status;
             said
         }
@@ -268,7 +268,7 @@ async fn said_as_json(answer: Answer, body: &[u8]) -> Answer {
 }
 
 /// What a browser is told that asks whether a page may send a request.
-fn permission() -> Answer {
+fn permission() -> HttpResponse {
     let mut answer = respond(StatusCode::NO_CONTENT, TEXT, Bytes::new());
     let headers = answer.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
@@ -295,9 +295,9 @@ mod tests {
             request = request.header(name, value);
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        let identity = Identity { caller: Caller::default(), project: None, may_approve: false };
+        let identity = ClientIdentity { caller: Caller::default(), project: None, may_approve: false };
         vouch(&mut parts, &identity);
         assert!(!format!("{parts:?}").contains("secret"), "{parts:?}");
-        assert_eq!((parts.headers.len(), parts.extensions.get::<Identity>()), (1, Some(&identity)));
+        assert_eq!((parts.headers.len(), parts.extensions.get::<ClientIdentity>()), (1, Some(&identity)));
     }
 }

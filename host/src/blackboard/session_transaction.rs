@@ -9,21 +9,21 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use serde_json::{Map, Value};
 use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 
-use super::watch::Weighed;
-use super::{Eviction, Limits, Totals, Write};
+use super::watch::SizedEvent;
+use super::{BlackboardLimits, Eviction, Totals, WriteRequest};
 
-/// Which room an entry is in.
+/// The partition of a session's room that an entry counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Partition {
     /// What agents write.
     Values = 0,
     /// What the host writes of an exec.
     Streams = 1,
 }
 
-/// Why a write was not done.
+/// The reason why a write was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum WriteRefusal {
     /// This version is there.
     Conflict(u64),
     /// There is no room, and nothing makes any.
@@ -34,7 +34,7 @@ pub(super) enum Refused {
 
 /// An entry that was written.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct WrittenEntry {
     pub(super) created_at_ms: u64,
     pub(super) created_by: String,
     pub(super) expires_at_ms: Option<u64>,
@@ -47,24 +47,24 @@ struct Usage {
     bytes: u64,
 }
 
-/// A session in a transaction. What it counted is written by [`Session::close`].
-pub(super) struct Session<'a> {
+/// A session's entries in a transaction. What it counted is written by [`SessionTransaction::close`].
+pub(super) struct SessionTransaction<'a> {
     transaction: &'a Transaction<'a>,
     scope: &'a str,
-    limits: &'a Limits,
+    limits: &'a BlackboardLimits,
     now: u64,
     event: u64,
     values: Usage,
     streams: Usage,
-    told: Vec<Weighed>,
+    told: Vec<SizedEvent>,
 }
 
-/// What is known of an entry without its value.
-struct Known {
+/// An entry without its value.
+struct EntryMetadata {
     key: String,
     version: u64,
     bytes: u64,
-    room: Room,
+    room: Partition,
     expires_at_ms: Option<u64>,
     created_at_ms: u64,
     created_by: String,
@@ -75,12 +75,12 @@ struct Known {
 
 const KNOWN: &str = "key, version, bytes, room, expires_at_ms, created_at_ms, created_by, updated_by, tags, metadata";
 
-fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<Known> {
-    Ok(Known {
+fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryMetadata> {
+    Ok(EntryMetadata {
         key: row.get(0)?,
         version: row.get(1)?,
         bytes: row.get(2)?,
-        room: if row.get::<_, u8>(3)? == Room::Streams as u8 { Room::Streams } else { Room::Values },
+        room: if row.get::<_, u8>(3)? == Partition::Streams as u8 { Partition::Streams } else { Partition::Values },
         expires_at_ms: row.get(4)?,
         created_at_ms: row.get(5)?,
         created_by: row.get(6)?,
@@ -90,11 +90,11 @@ fn known(row: &rusqlite::Row<'_>) -> rusqlite::Result<Known> {
     })
 }
 
-impl<'a> Session<'a> {
+impl<'a> SessionTransaction<'a> {
     pub(super) fn open(
         transaction: &'a Transaction<'a>,
         scope: &'a str,
-        limits: &'a Limits,
+        limits: &'a BlackboardLimits,
         now: u64,
     ) -> rusqlite::Result<Self> {
         let counts = transaction
@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
     }
 
     /// Writes what was counted; the answer is what happened, for those who watch.
-    pub(super) fn close(self) -> rusqlite::Result<Vec<Weighed>> {
+    pub(super) fn close(self) -> rusqlite::Result<Vec<SizedEvent>> {
         if !self.told.is_empty() {
             self.transaction
                 .prepare_cached("INSERT OR REPLACE INTO board_sessions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
@@ -136,18 +136,18 @@ impl<'a> Session<'a> {
     /// Writes an entry, whose value is `text` as JSON.
     pub(super) fn put(
         &mut self,
-        room: Room,
+        room: Partition,
         agent: &str,
-        write: Write,
+        write: WriteRequest,
         text: &str,
-    ) -> rusqlite::Result<Result<Placed, Refused>> {
+    ) -> rusqlite::Result<Result<WrittenEntry, WriteRefusal>> {
         let mut before = self.known(&write.key)?;
         if let Some(expired) = before.take_if(|known| known.expires_at_ms.is_some_and(|at| at <= self.now)) {
             self.remove(expired, BlackboardChange::Expire, None)?;
         }
         let there = before.as_ref().map_or(0, |known| known.version);
         if write.if_version.is_some_and(|expected| expected != there) {
-            return Ok(Err(Refused::Conflict(there)));
+            return Ok(Err(WriteRefusal::Conflict(there)));
         }
         let tags = if write.tags.is_empty() { "[]".into() } else { Value::from(write.tags.clone()).to_string() };
         let metadata =
@@ -160,12 +160,12 @@ impl<'a> Session<'a> {
             bytes: usage.bytes.saturating_sub(old_bytes) + bytes,
         };
         if bytes > self.limits.max_bytes {
-            return Ok(Err(Refused::TooLarge(bytes)));
+            return Ok(Err(WriteRefusal::TooLarge(bytes)));
         }
-        let keeps = room == Room::Values && self.limits.eviction == Eviction::Refuse;
+        let keeps = room == Partition::Values && self.limits.eviction == Eviction::Refuse;
         let grows = old_entries == 0 || bytes > old_bytes;
         if keeps && grows && (after.entries > self.limits.max_entries || after.bytes > self.limits.max_bytes) {
-            return Ok(Err(Refused::Full));
+            return Ok(Err(WriteRefusal::Full));
         }
         *self.usage(room) = after;
         self.event += 1;
@@ -214,9 +214,9 @@ impl<'a> Session<'a> {
             metadata: write.metadata,
             dropped: 0,
         });
-        self.told.push(Weighed { event: event.clone(), bytes: text.len() });
+        self.told.push(SizedEvent { event: event.clone(), bytes: text.len() });
         self.make_room(room, &event.key)?;
-        Ok(Ok(Placed { created_at_ms, created_by, expires_at_ms, event }))
+        Ok(Ok(WrittenEntry { created_at_ms, created_by, expires_at_ms, event }))
     }
 
     /// Deletes an entry. The answer is the version that it had.
@@ -225,11 +225,11 @@ impl<'a> Session<'a> {
         agent: &str,
         key: &str,
         if_version: Option<u64>,
-    ) -> rusqlite::Result<Result<Option<u64>, Refused>> {
+    ) -> rusqlite::Result<Result<Option<u64>, WriteRefusal>> {
         let known = self.known(key)?.filter(|known| known.expires_at_ms.is_none_or(|at| at > self.now));
         let there = known.as_ref().map_or(0, |known| known.version);
         if if_version.is_some_and(|expected| expected != there) {
-            return Ok(Err(Refused::Conflict(there)));
+            return Ok(Err(WriteRefusal::Conflict(there)));
         }
         let Some(known) = known else { return Ok(Ok(None)) };
         self.remove(known, BlackboardChange::Delete, Some(agent))?;
@@ -259,14 +259,14 @@ impl<'a> Session<'a> {
         self.transaction.prepare_cached("DELETE FROM board_streams WHERE exec_id = ?1")?.execute([exec_id]).map(drop)
     }
 
-    fn usage(&mut self, room: Room) -> &mut Usage {
+    fn usage(&mut self, room: Partition) -> &mut Usage {
         match room {
-            Room::Values => &mut self.values,
-            Room::Streams => &mut self.streams,
+            Partition::Values => &mut self.values,
+            Partition::Streams => &mut self.streams,
         }
     }
 
-    fn known(&self, key: &str) -> rusqlite::Result<Option<Known>> {
+    fn known(&self, key: &str) -> rusqlite::Result<Option<EntryMetadata>> {
         self.transaction
             .prepare_cached(&format!("SELECT {KNOWN} FROM board_entries WHERE scope = ?1 AND key = ?2"))?
             .query_row([self.scope, key], known)
@@ -274,7 +274,7 @@ impl<'a> Session<'a> {
     }
 
     /// Lets the entries go that were not used for longest, but never `keep`, which was just written.
-    fn make_room(&mut self, room: Room, keep: &str) -> rusqlite::Result<()> {
+    fn make_room(&mut self, room: Partition, keep: &str) -> rusqlite::Result<()> {
         loop {
             let usage = *self.usage(room);
             if usage.entries <= self.limits.max_entries && usage.bytes <= self.limits.max_bytes {
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn remove(&mut self, known: Known, event_type: BlackboardChange, by: Option<&str>) -> rusqlite::Result<()> {
+    fn remove(&mut self, known: EntryMetadata, event_type: BlackboardChange, by: Option<&str>) -> rusqlite::Result<()> {
         self.transaction
             .prepare_cached("DELETE FROM board_entries WHERE scope = ?1 AND key = ?2")?
             .execute([self.scope, &known.key])?;
@@ -315,7 +315,7 @@ impl<'a> Session<'a> {
             metadata: serde_json::from_str(&known.metadata).unwrap_or_else(|_| Map::new()),
             dropped: 0,
         };
-        self.told.push(Weighed { event: Arc::new(event), bytes: 0 });
+        self.told.push(SizedEvent { event: Arc::new(event), bytes: 0 });
         Ok(())
     }
 }

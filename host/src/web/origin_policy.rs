@@ -10,22 +10,22 @@ use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 
-use super::refusal::{Reason, Refusal};
+use super::refusal::{HttpRefusal, Reason};
 use crate::config::{HostName, HttpConfig, Origin};
 
-/// Our names, and the web pages that are allowed.
-pub(super) struct Doorplate {
+/// The `Host` names and `Origin`s that are let in.
+pub(super) struct OriginPolicy {
     hosts: Vec<HostName>,
     origins: Vec<Origin>,
 }
 
-impl Doorplate {
+impl OriginPolicy {
     pub(super) fn new(config: &HttpConfig) -> Self {
         Self { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() }
     }
 
     /// Whether a request that came to the address `local` is meant for us.
-    pub(super) fn meant(&self, request: &Parts, local: SocketAddr) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, request: &Parts, local: SocketAddr) -> Result<(), HttpRefusal> {
         let mut named = request.headers.get_all(HOST).iter();
         let host = match (named.next(), named.next()) {
             (Some(host), None) => host.to_str().ok().and_then(HostName::parse),
@@ -43,7 +43,7 @@ impl Doorplate {
         {
             return Ok(());
         }
-        Err(Refusal::new(
+        Err(HttpRefusal::new(
             Reason::Host,
             "the Host header does not name this server; its operator can add a name to `allowed-hosts` in [http] of the configuration",
         ))
@@ -59,13 +59,13 @@ impl Doorplate {
     }
 
     /// The origin that the answer is for, when a web page sent the request.
-    pub(super) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
+    pub(super) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, HttpRefusal> {
         let mut named = headers.get_all(ORIGIN).iter();
         let Some(origin) = named.next() else { return Ok(None) };
         let allowed = self.origins.iter().any(|allowed| allowed.text().as_bytes() == origin.as_bytes());
         match allowed && named.next().is_none() {
             true => Ok(Some(origin.clone())),
-            false => Err(Refusal::new(
+            false => Err(HttpRefusal::new(
                 Reason::Origin,
                 "web pages of this origin may not use this server; its operator can add the origin to `allowed-origins` in [http] of the configuration",
             )),
@@ -79,64 +79,66 @@ mod tests {
 
     use super::*;
 
-    fn plate(hosts: &[&str], origins: &[&str]) -> Doorplate {
+    fn policy(hosts: &[&str], origins: &[&str]) -> OriginPolicy {
         let own = |text: &&str| (*text).to_owned();
-        Doorplate {
+        OriginPolicy {
             hosts: hosts.iter().map(|text| own(text).try_into().unwrap()).collect(),
             origins: origins.iter().map(|text| own(text).try_into().unwrap()).collect(),
         }
     }
 
-    fn meant(plate: &Doorplate, local: &str, uri: &str, hosts: &[&str]) -> bool {
+    fn check_host(policy: &OriginPolicy, local: &str, uri: &str, hosts: &[&str]) -> bool {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
             request = request.header(HOST, *host);
         }
-        plate.meant(&request.body(()).unwrap().into_parts().0, local.parse().unwrap()).is_ok()
+        policy.check_host(&request.body(()).unwrap().into_parts().0, local.parse().unwrap()).is_ok()
     }
 
     #[test]
     fn only_our_own_names_are_answered() {
-        let none = plate(&[], &[]);
+        let none = policy(&[], &[]);
         for ours in ["127.0.0.1:8931", "127.0.0.1", "localhost:8931", "LOCALHOST", "localhost:9000"] {
-            assert!(meant(&none, "127.0.0.1:8931", "/mcp", &[ours]), "{ours}");
+            assert!(check_host(&none, "127.0.0.1:8931", "/mcp", &[ours]), "{ours}");
         }
         for other in
             ["evil.example", "evil.example:8931", "127.0.0.2", "localhost.evil.example", "[::1]", "", "a@localhost"]
         {
-            assert!(!meant(&none, "127.0.0.1:8931", "/mcp", &[other]), "{other}");
+            assert!(!check_host(&none, "127.0.0.1:8931", "/mcp", &[other]), "{other}");
         }
         assert!(
-            meant(&none, "[::1]:80", "/", &["[::1]:80"]) && meant(&none, "[::ffff:127.0.0.1]:80", "/", &["127.0.0.1"])
+            check_host(&none, "[::1]:80", "/", &["[::1]:80"])
+                && check_host(&none, "[::ffff:127.0.0.1]:80", "/", &["127.0.0.1"])
         );
         // Beyond loopback `localhost` is another machine.
         assert!(
-            meant(&none, "192.0.2.1:80", "/", &["192.0.2.1"]) && !meant(&none, "192.0.2.1:80", "/", &["localhost"])
+            check_host(&none, "192.0.2.1:80", "/", &["192.0.2.1"])
+                && !check_host(&none, "192.0.2.1:80", "/", &["localhost"])
         );
-        let named = plate(&["mcp.example.org"], &[]);
-        assert!(meant(&named, "192.0.2.1:80", "/", &["mcp.example.org:443"]));
-        assert!(!meant(&named, "192.0.2.1:80", "/", &["other.example.org"]));
+        let named = policy(&["mcp.example.org"], &[]);
+        assert!(check_host(&named, "192.0.2.1:80", "/", &["mcp.example.org:443"]));
+        assert!(!check_host(&named, "192.0.2.1:80", "/", &["other.example.org"]));
     }
 
     #[test]
     fn a_request_that_names_several_hosts_names_none() {
-        let none = plate(&[], &[]);
-        assert!(!meant(&none, "127.0.0.1:80", "/", &[]));
-        assert!(!meant(&none, "127.0.0.1:80", "/", &["localhost", "evil.example"]));
-        assert!(!meant(&none, "127.0.0.1:80", "http://evil.example/mcp", &["localhost"]));
-        assert!(!meant(&none, "127.0.0.1:80", "http://localhost/mcp", &["evil.example"]));
-        assert!(meant(&none, "127.0.0.1:80", "http://localhost/mcp", &["localhost"]));
+        let none = policy(&[], &[]);
+        assert!(!check_host(&none, "127.0.0.1:80", "/", &[]));
+        assert!(!check_host(&none, "127.0.0.1:80", "/", &["localhost", "evil.example"]));
+        assert!(!check_host(&none, "127.0.0.1:80", "http://evil.example/mcp", &["localhost"]));
+        assert!(!check_host(&none, "127.0.0.1:80", "http://localhost/mcp", &["evil.example"]));
+        assert!(check_host(&none, "127.0.0.1:80", "http://localhost/mcp", &["localhost"]));
     }
 
     #[test]
     fn an_origin_is_allowed_as_it_is_written_or_not_at_all() {
-        let plate = plate(&[], &["https://example.org"]);
+        let policy = policy(&[], &["https://example.org"]);
         let with = |origins: &[&str]| {
             let mut headers = HeaderMap::new();
             for origin in origins {
                 headers.append(ORIGIN, HeaderValue::from_str(origin).unwrap());
             }
-            plate.origin(&headers).map(|origin| origin.is_some()).ok()
+            policy.origin(&headers).map(|origin| origin.is_some()).ok()
         };
         assert_eq!(with(&[]), Some(false));
         assert_eq!(with(&["https://example.org"]), Some(true));

@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use skillhost_api::types::Network;
 
 use crate::blackboard::covers;
-use crate::skills::manifest::Workspace;
+use crate::skills::manifest::WorkspaceAccess;
 
 /// What a skill may that was granted nothing.
 pub(super) const NOTHING: &str = "nothing but compute";
 
-/// What a skill may do. The default is nothing; so is what an older record does not tell.
+/// The effective grant of a skill. The default is nothing; so is what an older record does not tell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Reach {
+pub(crate) struct EffectiveGrant {
     pub(crate) network: Network,
     /// Host roots by name.
-    pub(crate) copy_out: BTreeMap<String, Place>,
-    pub(crate) copy_in: BTreeMap<String, Place>,
+    pub(crate) copy_out: BTreeMap<String, RootLocation>,
+    pub(crate) copy_in: BTreeMap<String, RootLocation>,
     /// How its own code sees the session's workspace.
-    pub(crate) workspace: Workspace,
+    pub(crate) workspace: WorkspaceAccess,
     /// Sandboxes at once.
     pub(crate) containers: u32,
-    /// Of one sandbox.
+    /// Cores of one sandbox.
     pub(crate) cpus: f64,
     pub(crate) memory_mib: u64,
     pub(crate) roles: BTreeSet<String>,
@@ -39,17 +39,17 @@ pub(crate) struct Reach {
     pub(crate) read: BTreeSet<String>,
 }
 
-/// Where a root lies.
+/// The directory that a root means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Place {
+pub(crate) enum RootLocation {
     /// Where the caller works.
     Project,
     /// In a directory that the operator named, through no link.
     At(PathBuf),
 }
 
-impl Place {
+impl RootLocation {
     fn is_within(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Project, Self::Project) => true,
@@ -59,10 +59,10 @@ impl Place {
     }
 }
 
-impl Reach {
+impl EffectiveGrant {
     /// Whether a file system that changes can change it.
     pub(super) fn has_places(&self) -> bool {
-        self.copy_in.values().chain(self.copy_out.values()).any(|place| matches!(place, Place::At(_)))
+        self.copy_in.values().chain(self.copy_out.values()).any(|place| matches!(place, RootLocation::At(_)))
     }
 
     /// What it has beyond `kept`, in words; nothing when it lies within. What a person must not miss comes first: the rest
@@ -75,7 +75,7 @@ impl Reach {
         new_places(&mut new, "copy out to", &self.copy_out, &kept.copy_out);
         new_places(&mut new, "copy in from", &self.copy_in, &kept.copy_in);
         if self.workspace > kept.workspace {
-            let access = if self.workspace == Workspace::ReadWrite { "read and write" } else { "read" };
+            let access = if self.workspace == WorkspaceAccess::ReadWrite { "read and write" } else { "read" };
             new.push(format!("{access} the session's workspace"));
         }
         more(&mut new, "sandboxes at once", self.containers, kept.containers);
@@ -87,7 +87,7 @@ impl Reach {
         new
     }
 
-    /// All of it in words.
+    /// The grant in words.
     pub(super) fn in_words(&self) -> String {
         let words = self.beyond(&Self::default());
         if words.is_empty() { NOTHING.into() } else { words.join("; ") }
@@ -102,11 +102,16 @@ fn more<T: PartialOrd + Default + Display>(new: &mut Vec<String>, what: &str, no
 }
 
 /// By where they lie: another name for the same directory is nothing new.
-fn new_places(new: &mut Vec<String>, verb: &str, places: &BTreeMap<String, Place>, kept: &BTreeMap<String, Place>) {
+fn new_places(
+    new: &mut Vec<String>,
+    verb: &str,
+    places: &BTreeMap<String, RootLocation>,
+    kept: &BTreeMap<String, RootLocation>,
+) {
     for (name, place) in places.iter().filter(|(_, place)| !kept.values().any(|kept| place.is_within(kept))) {
         new.push(match place {
-            Place::Project => format!("{verb} the directory that its caller works in"),
-            Place::At(path) => format!("{verb} {name} ({})", path.display()),
+            RootLocation::Project => format!("{verb} the directory that its caller works in"),
+            RootLocation::At(path) => format!("{verb} {name} ({})", path.display()),
         });
     }
 }
@@ -124,20 +129,20 @@ mod tests {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    fn at(name: &str, path: &str) -> BTreeMap<String, Place> {
-        [(name.to_owned(), Place::At(path.into()))].into()
+    fn at(name: &str, path: &str) -> BTreeMap<String, RootLocation> {
+        [(name.to_owned(), RootLocation::At(path.into()))].into()
     }
 
-    fn usual() -> Reach {
-        Reach {
+    fn usual() -> EffectiveGrant {
+        EffectiveGrant {
             roles: set(&["default"]),
             cpus: 1.0,
             memory_mib: 1024,
             containers: 1,
             copy_in: at("data", "/srv/data"),
             publish: set(&["stats:*"]),
-            workspace: Workspace::ReadOnly,
-            ..Reach::default()
+            workspace: WorkspaceAccess::ReadOnly,
+            ..EffectiveGrant::default()
         }
     }
 
@@ -145,7 +150,7 @@ mod tests {
     fn what_is_new_is_said_and_nothing_else() {
         let usual = usual();
         assert_eq!(usual.beyond(&usual), Vec::<String>::new());
-        type Change = fn(&mut Reach);
+        type Change = fn(&mut EffectiveGrant);
         let wider: [(Change, &str); 11] = [
             (|r| r.network = Network::Bridge, "network bridge"),
             (|r| r.roles.extend(["build".into()]), "role build"),
@@ -155,10 +160,10 @@ mod tests {
             (|r| r.copy_in = at("data", "/srv"), "copy in from data (/srv)"),
             (|r| r.copy_out = at("data", "/srv/data"), "copy out to data (/srv/data)"),
             (
-                |r| r.copy_in.extend([("project".into(), Place::Project)]),
+                |r| r.copy_in.extend([("project".into(), RootLocation::Project)]),
                 "copy in from the directory that its caller works in",
             ),
-            (|r| r.workspace = Workspace::ReadWrite, "read and write the session's workspace"),
+            (|r| r.workspace = WorkspaceAccess::ReadWrite, "read and write the session's workspace"),
             (|r| r.publish.extend(["stats:**".into()]), "publish blackboard keys stats:**"),
             (|r| r.read.extend(["stats:a".into()]), "read blackboard keys stats:a"),
         ];
@@ -175,8 +180,8 @@ mod tests {
             // Another name for the same place.
             |r| r.copy_in = at("other", "/srv/data"),
             |r| r.publish = set(&["stats:a*", "stats:b"]),
-            |r| r.workspace = Workspace::None,
-            |r| *r = Reach::default(),
+            |r| r.workspace = WorkspaceAccess::None,
+            |r| *r = EffectiveGrant::default(),
         ];
         for change in narrower {
             let mut changed = usual.clone();
@@ -191,13 +196,13 @@ mod tests {
         reach.publish = (0..128).map(|number| format!("a{number}:**")).collect();
         reach.network = Network::Bridge;
         assert!(reach.in_words().starts_with("network bridge; copy in from data"), "{}", reach.in_words());
-        assert_eq!(Reach::default().in_words(), "nothing but compute");
+        assert_eq!(EffectiveGrant::default().in_words(), "nothing but compute");
     }
 
     #[test]
     fn it_is_read_back_and_what_is_unknown_is_nothing() {
         let text = serde_json::to_string(&usual()).unwrap();
-        assert_eq!(serde_json::from_str::<Reach>(&text).unwrap(), usual());
-        assert_eq!(serde_json::from_str::<Reach>("{}").unwrap(), Reach::default());
+        assert_eq!(serde_json::from_str::<EffectiveGrant>(&text).unwrap(), usual());
+        assert_eq!(serde_json::from_str::<EffectiveGrant>("{}").unwrap(), EffectiveGrant::default());
     }
 }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::hostile::{Machine, nothing};
-use skillhost::apart::Bounds;
 use skillhost::engine::compile::BOUNDS;
 use skillhost::host::HostOptions;
+use skillhost::subprocess::ProcessBounds;
 use skillhost_api::error::ErrorKind;
 
-async fn machine(bounds: Bounds) -> Machine {
+async fn machine(bounds: ProcessBounds) -> Machine {
     let describer = Some(env!("CARGO_BIN_EXE_skillhost").into());
     Machine::with(HostOptions { describer, compile_bounds: Some(bounds), ..HostOptions::default() }).await
 }
@@ -35,7 +35,7 @@ fn grid(loops: usize, locals: usize) -> Vec<u8> {
 }
 
 /// Calls a component that cannot be compiled within the bounds, and sees that the host has not suffered.
-async fn refused(bounds: Bounds, kind: ErrorKind, says: &[&str]) {
+async fn refused(bounds: ProcessBounds, kind: ErrorKind, says: &[&str]) {
     let machine = machine(bounds).await;
     machine.add_component("grid", &grid(1_000, 20_000), "");
     machine.run("grid", serde_json::json!({"n": -1})).await.fails(kind, says);
@@ -62,7 +62,7 @@ async fn what_is_compiled_apart_runs_here() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compile_without_end_is_ended_by_its_processor_time() {
     refused(
-        Bounds { cpu_seconds: 1, ..BOUNDS },
+        ProcessBounds { cpu_seconds: 1, ..BOUNDS },
         ErrorKind::InvalidArgument,
         &["signal: 24", "1 s of processor time", "build it again"],
     )
@@ -72,7 +72,7 @@ async fn a_compile_without_end_is_ended_by_its_processor_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compile_without_end_is_ended_by_the_clock() {
     refused(
-        Bounds { wall: Duration::from_secs(1), ..BOUNDS },
+        ProcessBounds { wall: Duration::from_secs(1), ..BOUNDS },
         ErrorKind::Unavailable,
         &["had not ended in time", "try again"],
     )
@@ -82,7 +82,7 @@ async fn a_compile_without_end_is_ended_by_the_clock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compile_that_takes_all_memory_is_ended() {
     refused(
-        Bounds { memory_mib: 256, ..BOUNDS },
+        ProcessBounds { memory_mib: 256, ..BOUNDS },
         ErrorKind::InvalidArgument,
         &["256 MiB", "memory allocation", "build it again"],
     )

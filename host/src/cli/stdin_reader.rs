@@ -20,7 +20,7 @@ const MAX_TEXT: u64 = 32 << 20;
 /// A file that cannot be read to its end is not one that ends there: the channel then stays open, so that the call cannot
 /// take the half for the whole, and `broken` has the error.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(super) struct StdinReader {
     pub(super) input: mpsc::Receiver<Bytes>,
     pub(super) broken: oneshot::Receiver<Broken>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Broken {
     _stays_open: mpsc::Sender<Bytes>,
 }
 
-impl Feed {
+impl StdinReader {
     /// Of the file, or of standard input for `-`.
     pub(super) fn open(source: &str) -> Result<Self> {
         let (mut file, name) = open(source)?;
@@ -120,14 +120,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_directory_is_no_file_and_says_so() {
-        let error = Feed::open("/").unwrap_err();
+        let error = StdinReader::open("/").unwrap_err();
         assert!(error.message.contains("is a directory"), "{error}");
     }
 
     #[tokio::test]
     async fn what_breaks_off_is_not_an_end() {
         // Opens, and cannot be read: its own memory has no first page.
-        let mut feed = Feed::open("/proc/self/mem").unwrap();
+        let mut feed = StdinReader::open("/proc/self/mem").unwrap();
         let broken = feed.broken.await.unwrap();
         assert!(broken.error.message.contains("cannot be read"), "{}", broken.error);
         assert_eq!(feed.input.try_recv(), Err(mpsc::error::TryRecvError::Empty), "the call was told of an end");

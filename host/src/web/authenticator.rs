@@ -17,36 +17,37 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::Result;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::refusal::{Reason, Refusal};
+use super::refusal::{HttpRefusal, Reason};
 use crate::config::HttpConfig;
 use crate::config::http::{RATE, TokenDigest, digest_of};
-use crate::mcp::Identity;
+use crate::mcp::ClientIdentity;
 use crate::project;
 
 /// When a client may try again whose requests have to end first.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Who is let in.
-pub(super) enum Visitors {
+/// Finds the client that a request comes from, by its token.
+pub(super) enum Authenticator {
     /// Everybody, as one.
-    Anybody(Visitor),
+    Anybody(HttpClient),
     /// Who has a token, by its digest.
-    Known(HashMap<TokenDigest, Visitor>),
+    Known(HashMap<TokenDigest, HttpClient>),
 }
 
-/// One who is let in.
-pub(super) struct Visitor {
-    identity: Identity,
-    bounds: Arc<Bounds>,
+/// A client that is let in, with its limits.
+pub(super) struct HttpClient {
+    identity: ClientIdentity,
+    bounds: Arc<ClientLimits>,
 }
 
-struct Bounds {
+/// Rate limiter and concurrency limit of one identity.
+struct ClientLimits {
     rate: Option<DefaultDirectRateLimiter>,
     clock: DefaultClock,
     slots: Arc<Semaphore>,
 }
 
-impl Bounds {
+impl ClientLimits {
     fn new(config: &HttpConfig, rate: Option<u32>) -> Arc<Self> {
         // As many at once as in a second: a burst after a pause is what agents do.
         let rate = rate.map(|rate| Quota::per_second(NonZeroU32::new(rate).unwrap_or(NonZeroU32::MIN)));
@@ -58,44 +59,48 @@ impl Bounds {
     }
 }
 
-impl Visitors {
+impl Authenticator {
     /// Those of the configuration; `anybody` where it has no tokens. A project has nothing in common with the state directory.
-    pub(super) fn new(config: &HttpConfig, anybody: Identity, state_dir: &Path) -> Result<Self> {
+    pub(super) fn new(config: &HttpConfig, anybody: ClientIdentity, state_dir: &Path) -> Result<Self> {
         let tokens = config.tokens()?;
         if tokens.is_empty() {
-            let project = anybody.project.map(|project| project::apart(project, state_dir)).transpose()?;
-            let anybody = Identity { project, ..anybody };
+            let project = anybody.project.map(|project| project::outside_state_dir(project, state_dir)).transpose()?;
+            let anybody = ClientIdentity { project, ..anybody };
             // All are one: there is nobody whom a rate would be fair to.
-            return Ok(Self::Anybody(Visitor { identity: anybody, bounds: Bounds::new(config, config.rate) }));
+            return Ok(Self::Anybody(HttpClient { identity: anybody, bounds: ClientLimits::new(config, config.rate) }));
         }
-        let mut bounds: HashMap<&Caller, Arc<Bounds>> = HashMap::new();
+        let mut bounds: HashMap<&Caller, Arc<ClientLimits>> = HashMap::new();
         let mut known = HashMap::new();
         for (digest, token) in tokens {
-            let bounds =
-                bounds.entry(&token.caller).or_insert_with(|| Bounds::new(config, Some(config.rate.unwrap_or(RATE))));
-            let project =
-                token.project.as_deref().map(|said| project::apart(project::named(said)?, state_dir)).transpose();
-            let identity = Identity {
+            let bounds = bounds
+                .entry(&token.caller)
+                .or_insert_with(|| ClientLimits::new(config, Some(config.rate.unwrap_or(RATE))));
+            let project = token
+                .project
+                .as_deref()
+                .map(|said| project::outside_state_dir(project::named(said)?, state_dir))
+                .transpose();
+            let identity = ClientIdentity {
                 caller: token.caller.clone(),
                 project: project.map_err(|error| error.context(format!("the [[http.token]] of {}", token.caller)))?,
                 may_approve: token.may_approve,
             };
-            known.insert(digest, Visitor { identity, bounds: Arc::clone(bounds) });
+            known.insert(digest, HttpClient { identity, bounds: Arc::clone(bounds) });
         }
         Ok(Self::Known(known))
     }
 
     /// Who sent a request with these headers.
-    pub(super) fn find(&self, headers: &HeaderMap) -> Result<&Visitor, Refusal> {
+    pub(super) fn find(&self, headers: &HeaderMap) -> Result<&HttpClient, HttpRefusal> {
         let known = match self {
-            Self::Anybody(visitor) => return Ok(visitor),
+            Self::Anybody(client) => return Ok(client),
             Self::Known(known) => known,
         };
         let mut said = headers.get_all(AUTHORIZATION).iter();
         let said = match (said.next(), said.next()) {
             (Some(said), None) => said,
             (None, _) => {
-                return Err(Refusal::new(
+                return Err(HttpRefusal::new(
                     Reason::NoToken,
                     "a token is needed here: send `Authorization: Bearer TOKEN`, with the token that the operator has given you",
                 ));
@@ -103,11 +108,11 @@ impl Visitors {
             (Some(_), Some(_)) => {
                 let message =
                     "the request has several `Authorization` headers, whose tokens may be several callers': send one";
-                return Err(Refusal::new(Reason::NoToken, message));
+                return Err(HttpRefusal::new(Reason::NoToken, message));
             }
         };
         bearer(said.as_bytes()).and_then(digest_of).and_then(|digest| known.get(&digest)).ok_or_else(|| {
-            Refusal::new(
+            HttpRefusal::new(
                 Reason::WrongToken,
                 "the token is not one of those that the operator has given out, or is not sent as `Authorization: Bearer TOKEN`",
             )
@@ -121,21 +126,21 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| rest.trim_ascii())
 }
 
-impl Visitor {
-    /// Who calls.
-    pub(super) fn identity(&self) -> &Identity {
+impl HttpClient {
+    /// The identity that its calls are made with.
+    pub(super) fn identity(&self) -> &ClientIdentity {
         &self.identity
     }
 
     /// One more request, until what this gives is dropped.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         let slot = Arc::clone(&self.bounds.slots).try_acquire_owned().map_err(|_| {
             let message = "as many of your requests are under way as may be (`concurrent` in [http] of the configuration): wait for one to end";
-            Refusal::new(Reason::Concurrency, message).retry_after(SOON)
+            HttpRefusal::new(Reason::Concurrency, message).retry_after(SOON)
         })?;
         self.bounds.rate.as_ref().map_or(Ok(()), |rate| rate.check()).map_err(|until| {
             let message = "your requests come faster than they may (`rate` in [http] of the configuration): wait before the next one";
-            Refusal::new(Reason::Rate, message).retry_after(until.wait_time_from(self.bounds.clock.now()))
+            HttpRefusal::new(Reason::Rate, message).retry_after(until.wait_time_from(self.bounds.clock.now()))
         })?;
         Ok(slot)
     }
@@ -149,11 +154,11 @@ mod tests {
     use super::*;
     use skillhost_api::units::hex;
 
-    fn anybody() -> Identity {
-        Identity { caller: Caller::default(), project: None, may_approve: false }
+    fn anybody() -> ClientIdentity {
+        ClientIdentity { caller: Caller::default(), project: None, may_approve: false }
     }
 
-    fn known(rate: u32, concurrent: usize) -> Visitors {
+    fn known(rate: u32, concurrent: usize) -> Authenticator {
         let token = |token: &str, agent: &str| {
             let digest = hex(&Sha256::digest(token));
             format!("[[token]]\nsha256 = '{digest}'\ntenant = 't'\nsession = 's'\nagent = '{agent}'\n")
@@ -161,7 +166,7 @@ mod tests {
         let all =
             [token("token-number-one", "a"), token("token-number-two", "a"), token("token-number-three", "b")].concat();
         let config: HttpConfig = toml::from_str(&format!("rate = {rate}\nconcurrent = {concurrent}\n{all}")).unwrap();
-        Visitors::new(&config, anybody(), Path::new("/no/such/state")).unwrap()
+        Authenticator::new(&config, anybody(), Path::new("/no/such/state")).unwrap()
     }
 
     fn said(values: &[&str]) -> HeaderMap {
@@ -176,20 +181,20 @@ mod tests {
     fn without_tokens_there_is_a_rate_only_where_one_is_set() {
         let all = |config: &str| {
             let config = toml::from_str(config).unwrap();
-            let visitors = Visitors::new(&config, anybody(), Path::new("/no/such/state")).unwrap();
-            let visitor = visitors.find(&HeaderMap::new()).unwrap();
-            (0..2 * RATE).all(|_| visitor.enter().is_ok())
+            let authenticator = Authenticator::new(&config, anybody(), Path::new("/no/such/state")).unwrap();
+            let client = authenticator.find(&HeaderMap::new()).unwrap();
+            (0..2 * RATE).all(|_| client.enter().is_ok())
         };
         assert!(all("") && !all("rate = 1"));
     }
 
     #[test]
     fn a_token_says_who_calls() {
-        let visitors = known(1, 1);
+        let authenticator = known(1, 1);
         let agent = |values: &[&str]| {
-            visitors
+            authenticator
                 .find(&said(values))
-                .map(|visitor| visitor.identity.caller.agent.clone())
+                .map(|client| client.identity.caller.agent.clone())
                 .map_err(|refusal| refusal.reason)
         };
         assert_eq!(agent(&["Bearer token-number-one"]).as_deref(), Ok("a"));
@@ -210,9 +215,9 @@ mod tests {
 
     #[test]
     fn tokens_of_one_identity_share_its_bounds() {
-        let visitors = known(1_000_000, 2);
+        let authenticator = known(1_000_000, 2);
         let enter = |token: &str| {
-            visitors
+            authenticator
                 .find(&said(&[&format!("Bearer token-number-{token}")]))
                 .unwrap()
                 .enter()
@@ -229,10 +234,10 @@ mod tests {
     #[test]
     fn who_is_too_fast_is_told_when_to_come_back() {
         // Twice within a second, however long the test takes: the bucket holds one.
-        let visitors = known(1, 100);
-        let visitor = visitors.find(&said(&["Bearer token-number-one"])).unwrap();
+        let authenticator = known(1, 100);
+        let client = authenticator.find(&said(&["Bearer token-number-one"])).unwrap();
         // Some two of so many come within a second; without a bound on them, one that refuses nobody would never end this.
-        let refused = (0..1_000_000).find_map(|_| visitor.enter().err()).expect("nobody was refused");
+        let refused = (0..1_000_000).find_map(|_| client.enter().err()).expect("nobody was refused");
         assert_eq!(refused.reason, Reason::Rate);
         assert_eq!(refused.answer().headers()["retry-after"], "1");
     }

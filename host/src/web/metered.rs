@@ -1,4 +1,4 @@
-//! The host as clients over HTTP reach it: each call is counted, ends when the host stops, and survives its own bugs.
+//! The host as clients over HTTP reach it: each call is metered, ends when the host stops, and survives its own bugs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio::sync::watch;
 
 use super::metrics::Metrics;
 
-/// A service behind the door.
-pub(super) struct Counted<S> {
+/// A service whose calls are counted and timed.
+pub(super) struct MeteredService<S> {
     service: Arc<S>,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 }
 
-impl<S> Counted<S> {
+impl<S> MeteredService<S> {
     pub(super) fn new(service: Arc<S>, metrics: Arc<Metrics>, stop: watch::Receiver<bool>) -> Self {
         Self { service, metrics, stop }
     }
 }
 
-impl<S: Service> Service for Counted<S> {
+impl<S: Service> Service for MeteredService<S> {
     async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
-        let mut counting = Counting {
+        let mut counting = MeteredCall {
             metrics: &self.metrics,
             kind: call.request.resource().name(),
             // Until we know better: a call that is dropped ends here.
@@ -57,14 +57,14 @@ impl<S: Service> Service for Counted<S> {
     }
 }
 
-struct Counting<'a> {
+struct MeteredCall<'a> {
     metrics: &'a Metrics,
     kind: &'static str,
     outcome: &'static str,
     since: Instant,
 }
 
-impl Drop for Counting<'_> {
+impl Drop for MeteredCall<'_> {
     fn drop(&mut self) {
         self.metrics.called(self.kind, self.outcome, self.since.elapsed());
     }
@@ -121,10 +121,10 @@ mod tests {
     #[tokio::test]
     async fn however_a_call_ends_it_is_counted_once() {
         let (metrics, (stop, stopped)) = (Metrics::new(), watch::channel(false));
-        let counted = Counted::new(Arc::new(Told), Arc::clone(&metrics), stopped);
+        let metered = MeteredService::new(Arc::new(Told), Arc::clone(&metrics), stopped);
         let ask = |query| {
             let (call, io) = call(query);
-            counted.answer(call, io)
+            metered.answer(call, io)
         };
         ask("well").await.unwrap();
         assert_eq!(ask("fail").await.unwrap_err().message, "as it was told");

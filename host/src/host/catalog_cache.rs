@@ -8,39 +8,41 @@ use std::sync::Arc;
 use skillhost_api::error::Result;
 
 use super::Host;
-use super::actions::Look;
-use super::guarded::GuardedCache;
+use super::actions::CatalogSnapshot;
+use super::guarded_cache::GuardedCache;
 use super::trust;
-use crate::skills::{Catalog, ChangeQueue, Entry, Guard, Roots, SkillName, Source, WatchSet, manifest};
+use crate::skills::{
+    Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillName, SkillSource, WatchSet, manifest,
+};
 
 /// The most projects whose catalogues are kept.
 const MAX_CATALOGUES: usize = 8;
 /// The most skills that are kept for calls.
 const MAX_SKILLS: usize = 256;
 
-/// Catalogues and skills whose files are guarded.
-pub(super) struct Kept {
-    catalogues: GuardedCache<Option<PathBuf>, Arc<Look>>,
+/// Cache of catalogues and single skills, each kept while its change guard holds.
+pub(super) struct CatalogCache {
+    catalogues: GuardedCache<Option<PathBuf>, Arc<CatalogSnapshot>>,
     /// By the project as it is written, for to take a path apart costs more than all the rest, and the skill's name.
-    skills: GuardedCache<(Option<OsString>, SkillName), Arc<Found>>,
+    skills: GuardedCache<(Option<OsString>, SkillName), Arc<FoundSkill>>,
     queue: Option<Arc<ChangeQueue>>,
 }
 
 /// A skill that was found.
-pub(super) struct Found {
-    pub(super) entry: Entry,
+pub(super) struct FoundSkill {
+    pub(super) entry: CatalogEntry,
     /// The own path, through no link, of the project that it is of.
     pub(super) project: Option<PathBuf>,
 }
 
-impl Found {
-    fn new(entry: Entry, project: Option<&Path>) -> Result<Self> {
-        let project = project.filter(|_| entry.source == Source::Project).map(trust::real).transpose()?;
+impl FoundSkill {
+    fn new(entry: CatalogEntry, project: Option<&Path>) -> Result<Self> {
+        let project = project.filter(|_| entry.source == SkillSource::Project).map(trust::real).transpose()?;
         Ok(Self { entry, project })
     }
 }
 
-impl Default for Kept {
+impl Default for CatalogCache {
     fn default() -> Self {
         Self {
             catalogues: GuardedCache::new(MAX_CATALOGUES),
@@ -50,9 +52,9 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
+impl CatalogCache {
     /// The look at a project's catalogue, if that is as it was.
-    pub(super) fn catalogue(&self, project: Option<&Path>) -> Option<Arc<Look>> {
+    pub(super) fn catalogue(&self, project: Option<&Path>) -> Option<Arc<CatalogSnapshot>> {
         self.catalogues.get(&project.map(Path::to_owned))
     }
 
@@ -61,15 +63,15 @@ impl Kept {
         self.skills.forget();
     }
 
-    fn guard(&self, set: WatchSet) -> Option<Guard> {
+    fn guard(&self, set: WatchSet) -> Option<ChangeGuard> {
         self.queue.as_ref()?.guard(set)
     }
 }
 
 /// What is about to change on no disk: whatever becomes of it, what was known before is worth nothing after it.
-pub(super) struct Changing<'a>(&'a Host);
+pub(super) struct InvalidateOnDrop<'a>(&'a Host);
 
-impl Drop for Changing<'_> {
+impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
         self.0.kept.forget();
         self.0.watches.look_again();
@@ -78,8 +80,8 @@ impl Drop for Changing<'_> {
 
 impl Host {
     /// To be held over a change of what skills' states depend on besides their files.
-    pub(super) fn changing(&self) -> Changing<'_> {
-        Changing(self)
+    pub(super) fn changing(&self) -> InvalidateOnDrop<'_> {
+        InvalidateOnDrop(self)
     }
 
     /// Keeps a look at the catalogue, for one who has found it unchanged. Nobody waits for that.
@@ -93,7 +95,7 @@ impl Host {
         }
     }
 
-    fn look_to_keep(&self, project: Option<&Path>) -> Option<(Arc<Look>, Guard)> {
+    fn look_to_keep(&self, project: Option<&Path>) -> Option<(Arc<CatalogSnapshot>, ChangeGuard)> {
         // A problem may be the machine's of that moment, and end without a change on disk.
         let look = || self.look_at(project, true).ok().filter(|look| look.problems.is_empty());
         let first = look()?;
@@ -115,7 +117,7 @@ impl Host {
     }
 
     /// The skill called `name`, with what its component is known to be.
-    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> Result<Arc<Found>> {
+    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> Result<Arc<FoundSkill>> {
         let key = (project.map(|project| project.as_os_str().to_owned()), name.clone());
         if let Some(found) = self.kept.skills.get(&key) {
             return Ok(found);
@@ -130,12 +132,12 @@ impl Host {
                 host.kept.skills.end(key, began, kept);
             });
         }
-        Ok(Arc::new(Found::new(entry, project)?))
+        Ok(Arc::new(FoundSkill::new(entry, project)?))
     }
 
-    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Option<(Arc<Found>, Guard)> {
+    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Option<(Arc<FoundSkill>, ChangeGuard)> {
         let roots = Roots::from_env(project);
-        let first = Catalog::recall(&roots, name, &self.shelf)?;
+        let first = Catalog::recall(&roots, name, &self.skill_cache)?;
         let mut set = WatchSet::default();
         if let Some(project) = project {
             set.way(project);
@@ -152,8 +154,8 @@ impl Host {
         }
         let guard = self.kept.guard(set)?;
         // What happened before the guard was there shows in no event.
-        let entry = Catalog::recall(&roots, name, &self.shelf).filter(|entry| entry.is_same(&first))?;
-        let found = Found::new(entry, project).ok()?;
+        let entry = Catalog::recall(&roots, name, &self.skill_cache).filter(|entry| entry.is_same(&first))?;
+        let found = FoundSkill::new(entry, project).ok()?;
         guard.holds().then(|| (Arc::new(found), guard))
     }
 }

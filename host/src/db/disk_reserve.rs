@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The room of a database. It is dropped after the connection: closing its file would end the connection's locks.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct DiskReserve {
     disk: Arc<Disk>,
     file: File,
     log: PathBuf,
@@ -45,7 +45,7 @@ pub(super) struct Ground {
     looked: Option<Instant>,
 }
 
-impl Ground {
+impl DiskReserve {
     pub(super) fn new(disk: Arc<Disk>, file: File, log: PathBuf) -> Self {
         Self { disk, file, log, page: 0, covered: 0, committed: 0, can_cover: true, looked: None }
     }

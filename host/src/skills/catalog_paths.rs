@@ -14,16 +14,16 @@ use super::discovery::{Catalog, MAX_DIRS, Roots};
 
 /// Directories by their real path, and which of their entries matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Places(BTreeMap<PathBuf, Entries>);
+pub struct CatalogPaths(BTreeMap<PathBuf, RelevantEntries>);
 
 /// Which entries of a directory matter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Entries {
+pub(super) enum RelevantEntries {
     All,
     Only(BTreeSet<OsString>),
 }
 
-impl Entries {
+impl RelevantEntries {
     /// Has these matter, too.
     pub(super) fn extend(&mut self, more: Self) {
         match (&mut *self, more) {
@@ -34,7 +34,7 @@ impl Entries {
     }
 }
 
-impl Places {
+impl CatalogPaths {
     /// Those of the roots and of what was found there.
     pub fn of(roots: &Roots, catalog: &Catalog) -> Self {
         let mut places = Self::default();
@@ -43,7 +43,7 @@ impl Places {
             places.skills(&root.dir, &mut left);
             let plugins = root.dir.with_file_name("plugins");
             let Some(plugins) = places.reach(&plugins) else { continue };
-            places.0.insert(plugins.clone(), Entries::All);
+            places.0.insert(plugins.clone(), RelevantEntries::All);
             for plugin in directories(&plugins, &mut left) {
                 places.skills(&plugin.join("skills"), &mut left);
             }
@@ -61,9 +61,9 @@ impl Places {
     fn skills(&mut self, dir: &Path, left: &mut usize) {
         let Some(real) = self.reach(dir).filter(|real| real.is_dir()) else { return };
         for skill in directories(&real, left) {
-            self.0.insert(skill, Entries::All);
+            self.0.insert(skill, RelevantEntries::All);
         }
-        self.0.insert(real, Entries::All);
+        self.0.insert(real, RelevantEntries::All);
     }
 
     /// A skill's file, when it is not simply an entry of the skill's directory, of which all entries matter.
@@ -104,8 +104,8 @@ impl Places {
     }
 
     fn only(&mut self, dir: PathBuf, name: &OsStr) {
-        let name = Entries::Only(BTreeSet::from([name.to_owned()]));
-        self.0.entry(dir).or_insert_with(|| Entries::Only(BTreeSet::new())).extend(name);
+        let name = RelevantEntries::Only(BTreeSet::from([name.to_owned()]));
+        self.0.entry(dir).or_insert_with(|| RelevantEntries::Only(BTreeSet::new())).extend(name);
     }
 
     /// The directories.
@@ -114,15 +114,15 @@ impl Places {
     }
 
     /// Which entries of `dir` matter.
-    pub(super) fn entries(&self, dir: &Path) -> Option<&Entries> {
+    pub(super) fn entries(&self, dir: &Path) -> Option<&RelevantEntries> {
         self.0.get(dir)
     }
 
     /// Whether it matters what becomes of `path`.
     pub(super) fn has(&self, path: &Path) -> bool {
         match (path.parent().and_then(|dir| self.0.get(dir)), path.file_name()) {
-            (Some(Entries::All), _) => true,
-            (Some(Entries::Only(names)), Some(name)) => names.contains(name),
+            (Some(RelevantEntries::All), _) => true,
+            (Some(RelevantEntries::Only(names)), Some(name)) => names.contains(name),
             _ => false,
         }
     }
@@ -162,14 +162,14 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::super::discovery::{Root, Source};
-    use super::super::loaded::Shelf;
+    use super::super::discovery::{SkillRoot, SkillSource};
+    use super::super::loaded::SkillCache;
     use super::super::{frontmatter, manifest};
     use super::*;
 
-    fn places(root: &Path) -> Places {
-        let roots = Roots(vec![Root { dir: root.to_owned(), source: Source::User }]);
-        Places::of(&roots, &Catalog::discover(&roots, &Shelf::default()))
+    fn places(root: &Path) -> CatalogPaths {
+        let roots = Roots(vec![SkillRoot { dir: root.to_owned(), source: SkillSource::User }]);
+        CatalogPaths::of(&roots, &Catalog::discover(&roots, &SkillCache::default()))
     }
 
     fn skill(dir: &Path, component: &str) {

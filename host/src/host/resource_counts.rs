@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use super::Host;
-use crate::engine::Live;
+use crate::engine::EngineUsage;
 
 /// What is held on behalf of callers. With no call under way and no sandbox running all of it is zero, whatever the calls
 /// before did; what a call held is given back before its answer, but for a sandbox that a skill leaves behind, which
 /// is stopped after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct ResourceCounts {
     /// Calls under way.
     pub calls: usize,
     /// Effects that have begun and are not recorded yet.
@@ -23,13 +23,13 @@ pub struct Held {
     /// Sandboxes that count against somebody's quota, those that are being launched included.
     pub reserved: usize,
     /// What invocations hold of the engine.
-    pub engine: Live,
+    pub engine: EngineUsage,
 }
 
 impl Host {
-    /// What is held now.
-    pub fn held(&self) -> Held {
-        Held {
+    /// The counts at this moment.
+    pub fn resource_counts(&self) -> ResourceCounts {
+        ResourceCounts {
             calls: self.calls.load(Ordering::Relaxed),
             effects: self.broker.audit().effects(),
             sandboxes: self.broker.sandboxes().list().len(),

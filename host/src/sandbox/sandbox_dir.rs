@@ -18,7 +18,7 @@ use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, write_atomically};
 use crate::ids::random_hex;
-use crate::private;
+use crate::private_dir;
 
 /// What leads every sandbox's id.
 const PREFIX: &str = "sbx_";
@@ -31,16 +31,16 @@ const MAX_RECORD: u64 = 16 << 20;
 
 /// The directory of all sandboxes.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct SandboxDirs {
     root: PathBuf,
     supervisor: PathBuf,
 }
 
-impl Places {
+impl SandboxDirs {
     /// Makes the directory ready, with this version's supervisor in it.
     pub fn open(state_dir: &Path) -> Result<Self> {
         let root = state_dir.join("sandboxes");
-        private::directory(&root)?;
+        private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let supervisor = root.join(format!("supervisor-{}", *DIGEST));
         let places = Self { root, supervisor };
@@ -52,7 +52,7 @@ impl Places {
         // A file of ours of this name and size can only be this one: nobody else can write here.
         let there = rustix::fs::statat(rustix::fs::CWD, &self.supervisor, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
         let length = i64::try_from(SUPERVISOR.len()).ok();
-        if there.is_ok_and(|there| private::is_ours(&there) && Some(there.st_size) == length) {
+        if there.is_ok_and(|there| private_dir::is_ours(&there) && Some(there.st_size) == length) {
             return Ok(());
         }
         let mut file = tempfile::NamedTempFile::new_in(&self.root)?;
@@ -87,10 +87,10 @@ impl Places {
     }
 
     /// A new sandbox's place under a new id.
-    pub fn create(&self) -> Result<Place> {
+    pub fn create(&self) -> Result<SandboxDir> {
         let place = self.place(format!("{PREFIX}{}", random_hex(ID_BYTES)?));
         DirBuilder::new().mode(PRIVATE).create(&place.dir).map_err(|error| at(&place.dir, error))?;
-        let guard = Unfinished(Some(&place));
+        let guard = RemoveOnFailure(Some(&place));
         let control = place.control();
         DirBuilder::new().mode(PRIVATE).create(&control).map_err(|error| at(&control, error))?;
         let program = control.join(SUPERVISOR_FILE);
@@ -103,12 +103,12 @@ impl Places {
     }
 
     /// The place of a sandbox that is there.
-    pub fn place(&self, id: String) -> Place {
-        Place { dir: self.root.join(&id), id }
+    pub fn place(&self, id: String) -> SandboxDir {
+        SandboxDir { dir: self.root.join(&id), id }
     }
 
     /// All places, with their records where they can be read.
-    pub fn all(&self) -> Result<Vec<(Place, Result<SandboxInfo>)>> {
+    pub fn all(&self) -> Result<Vec<(SandboxDir, Result<SandboxInfo>)>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(&self.root).map_err(|error| at(&self.root, error))? {
             let entry = entry.map_err(|error| at(&self.root, error))?;
@@ -130,15 +130,15 @@ pub(super) fn is_id(text: &str) -> bool {
     })
 }
 
-/// One sandbox's place.
+/// One sandbox's directory.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct SandboxDir {
     /// The sandbox's id.
     pub id: String,
     dir: PathBuf,
 }
 
-impl Place {
+impl SandboxDir {
     /// What is mounted into the sandbox.
     pub fn control(&self) -> PathBuf {
         self.dir.join("control")
@@ -166,7 +166,7 @@ impl Place {
         Ok(info)
     }
 
-    /// Removes it all.
+    /// Removes the directory and all in it.
     pub fn remove(&self) -> Result<()> {
         let removed = match std::fs::remove_dir_all(&self.dir) {
             // What commands made in a home without isolation may be closed to ourselves: tools leave caches that cannot be written.
@@ -194,16 +194,16 @@ fn open_up(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes a place whose making fails half way.
-struct Unfinished<'a>(Option<&'a Place>);
+/// Removes a sandbox's directory unless its making is completed.
+struct RemoveOnFailure<'a>(Option<&'a SandboxDir>);
 
-impl Unfinished<'_> {
+impl RemoveOnFailure<'_> {
     fn done(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for RemoveOnFailure<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.0
             && let Err(error) = place.remove()

@@ -20,7 +20,7 @@ const MAX_MESSAGE: usize = 4_096;
 #[derive(Deserialize)]
 struct Cancelled {
     method: Method,
-    params: Params,
+    params: CancelParams,
 }
 
 #[derive(Deserialize)]
@@ -31,21 +31,21 @@ enum Method {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Params {
+struct CancelParams {
     request_id: RequestId,
 }
 
 type Calls = HashMap<(Caller, RequestId), Vec<Arc<Notify>>>;
 
-/// The calls of all callers.
+/// The calls under way that another request can cancel.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightCalls {
     calls: Arc<Mutex<Calls>>,
 }
 
 /// A call, for as long as it is under way.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct InFlightCall {
     calls: Arc<Mutex<Calls>>,
     key: (Caller, RequestId),
     cancel: Arc<Notify>,
@@ -55,12 +55,12 @@ fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
     calls.lock()
 }
 
-impl UnderWay {
+impl InFlightCalls {
     /// Adds a call.
-    pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> Begun {
+    pub(super) fn begin(&self, caller: &Caller, id: &RequestId) -> InFlightCall {
         let (key, cancel) = ((caller.clone(), id.clone()), Arc::<Notify>::default());
         lock(&self.calls).entry(key.clone()).or_default().push(cancel.clone());
-        Begun { calls: self.calls.clone(), key, cancel }
+        InFlightCall { calls: self.calls.clone(), key, cancel }
     }
 
     /// Cancels what a message says is cancelled, if it says that.
@@ -82,14 +82,14 @@ impl UnderWay {
     }
 }
 
-impl Begun {
+impl InFlightCall {
     /// Waits until it is cancelled.
     pub(super) async fn cancelled(&self) {
         self.cancel.notified().await;
     }
 }
 
-impl Drop for Begun {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         let mut calls = lock(&self.calls);
         if let Some(of_key) = calls.get_mut(&self.key) {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn just_the_callers_own_call_is_cancelled_and_none_where_two_are_meant() {
-        let under_way = UnderWay::default();
+        let under_way = InFlightCalls::default();
         let (me, other) = (Caller::default(), Caller { tenant: "other".into(), ..Caller::default() });
         let id = RequestId::Number(1);
         let mine = under_way.begin(&me, &id);

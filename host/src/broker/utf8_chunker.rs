@@ -4,14 +4,14 @@ use bytes::Bytes;
 
 use super::Chunk;
 
-/// Which stream a chunk is of.
+/// The stream that a chunk is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(super) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-impl Tag {
+impl OutputStream {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -22,15 +22,15 @@ impl Tag {
 
 /// Makes chunks of pieces: neighbours of one stream are joined, none is longer than allowed, and no character is cut in two.
 #[derive(Debug)]
-pub(super) struct Cutter {
+pub(super) struct Utf8Chunker {
     longest: usize,
-    runs: Vec<(Tag, Vec<u8>)>,
+    runs: Vec<(OutputStream, Vec<u8>)>,
     /// Of each stream, the beginning of a character whose rest has not come yet.
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
-impl Cutter {
+impl Utf8Chunker {
     pub(super) fn new(longest: usize) -> Self {
         Self { longest: longest.max(4), runs: Vec::new(), stdout: Vec::new(), stderr: Vec::new() }
     }
@@ -38,8 +38,8 @@ impl Cutter {
     /// Takes a piece, and gives its length.
     pub(super) fn take(&mut self, piece: Chunk) -> usize {
         let (tag, bytes): (_, Bytes) = match piece {
-            Chunk::Stdout(bytes) => (Tag::Stdout, bytes),
-            Chunk::Stderr(bytes) => (Tag::Stderr, bytes),
+            Chunk::Stdout(bytes) => (OutputStream::Stdout, bytes),
+            Chunk::Stderr(bytes) => (OutputStream::Stderr, bytes),
         };
         match self.runs.last_mut() {
             Some((last, run)) if *last == tag => run.extend_from_slice(&bytes),
@@ -49,16 +49,16 @@ impl Cutter {
     }
 
     /// The chunks of what was taken. At the `end` nothing is kept back.
-    pub(super) fn cut(&mut self, end: bool) -> Vec<(Tag, Vec<u8>)> {
+    pub(super) fn cut(&mut self, end: bool) -> Vec<(OutputStream, Vec<u8>)> {
         let mut chunks = Vec::new();
         let mut runs = std::mem::take(&mut self.runs);
         if end {
-            runs.extend([(Tag::Stdout, Vec::new()), (Tag::Stderr, Vec::new())]);
+            runs.extend([(OutputStream::Stdout, Vec::new()), (OutputStream::Stderr, Vec::new())]);
         }
         for (tag, run) in runs {
             let begun = match tag {
-                Tag::Stdout => &mut self.stdout,
-                Tag::Stderr => &mut self.stderr,
+                OutputStream::Stdout => &mut self.stdout,
+                OutputStream::Stderr => &mut self.stderr,
             };
             let mut bytes = std::mem::take(begun);
             bytes.extend(run);
@@ -97,7 +97,7 @@ fn begun_character(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn texts(chunks: &[(Tag, Vec<u8>)]) -> Vec<(Tag, &str)> {
+    fn texts(chunks: &[(OutputStream, Vec<u8>)]) -> Vec<(OutputStream, &str)> {
         chunks.iter().map(|(tag, bytes)| (*tag, std::str::from_utf8(bytes).unwrap())).collect()
     }
 
@@ -114,13 +114,13 @@ mod tests {
     fn a_character_in_two_pieces_is_one_again() {
         for character in ["é", "€", "🦀"] {
             for at in 1..character.len() {
-                let mut cutter = Cutter::new(64);
+                let mut cutter = Utf8Chunker::new(64);
                 cutter.take(out(&character.as_bytes()[..at]));
                 assert_eq!(cutter.cut(false), []);
                 // The other stream is not held up by it.
                 cutter.take(err("ö".as_bytes()));
                 cutter.take(out(&character.as_bytes()[at..]));
-                assert_eq!(texts(&cutter.cut(false)), [(Tag::Stderr, "ö"), (Tag::Stdout, character)]);
+                assert_eq!(texts(&cutter.cut(false)), [(OutputStream::Stderr, "ö"), (OutputStream::Stdout, character)]);
                 assert_eq!(cutter.cut(true), []);
             }
         }
@@ -131,7 +131,7 @@ mod tests {
     fn long_pieces_are_cut_between_characters_and_nothing_is_lost() {
         let text = "aé€🦀".repeat(50);
         for longest in 4..20 {
-            let mut cutter = Cutter::new(longest);
+            let mut cutter = Utf8Chunker::new(longest);
             cutter.take(out(text.as_bytes()));
             let chunks = cutter.cut(true);
             assert!(chunks.iter().all(|(_, bytes)| bytes.len() <= longest), "{longest}");
@@ -141,17 +141,20 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_stream_are_joined_in_the_order_of_arrival() {
-        let mut cutter = Cutter::new(64);
+        let mut cutter = Utf8Chunker::new(64);
         for piece in [out(b"a"), out(b"b"), err(b"x"), out(b"c")] {
             cutter.take(piece);
         }
-        assert_eq!(texts(&cutter.cut(false)), [(Tag::Stdout, "ab"), (Tag::Stderr, "x"), (Tag::Stdout, "c")]);
+        assert_eq!(
+            texts(&cutter.cut(false)),
+            [(OutputStream::Stdout, "ab"), (OutputStream::Stderr, "x"), (OutputStream::Stdout, "c")]
+        );
     }
 
     #[test]
     fn what_is_no_text_is_whole() {
         let bytes = [0xff, 0xfe, b'a', 0xe2, 0x82];
-        let mut cutter = Cutter::new(64);
+        let mut cutter = Utf8Chunker::new(64);
         cutter.take(out(&bytes));
         let mut all = cutter.cut(false);
         all.extend(cutter.cut(true));

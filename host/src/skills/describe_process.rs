@@ -1,4 +1,4 @@
-//! Describing a component in a process of its own ([`crate::apart`]).
+//! Describing a component in a process of its own ([`crate::subprocess`]).
 //!
 //! Packages whose interfaces use each other in a ring, for one, make the library that reads types recurse until the stack
 //! is used up. It happens once for each component, for the answer is kept.
@@ -12,7 +12,7 @@ use skillhost_api::error::{Error, Result};
 
 use super::component::{MAX_COMPONENT, digest};
 use super::descriptor::{self, Descriptor};
-use crate::apart::{self, Bounds};
+use crate::subprocess::{self, ProcessBounds};
 
 /// The first argument that makes `skillhost` do this: a component on standard input, the answer on standard output.
 pub const VERB: &str = "describe-component";
@@ -20,13 +20,13 @@ pub const VERB: &str = "describe-component";
 /// The most bytes of an answer.
 pub(super) const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 /// What the process may use.
-const BOUNDS: Bounds = Bounds { memory_mib: 4096, cpu_seconds: 30, wall: Duration::from_secs(60) };
+const BOUNDS: ProcessBounds = ProcessBounds { memory_mib: 4096, cpu_seconds: 30, wall: Duration::from_secs(60) };
 
 /// Has `program`, a `skillhost`, describe the component.
 pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
     let mut command = Command::new(program);
     command.arg(VERB).stdout(Stdio::piped()).stderr(Stdio::null());
-    let ended = apart::run(command, component, MAX_ANSWER, BOUNDS.wall)
+    let ended = subprocess::run(command, component, MAX_ANSWER, BOUNDS.wall)
         .map_err(|error| Error::from(error).context("the component cannot be described"))?
         .by_itself("the component cannot be described")?;
     match serde_json::from_slice::<Result<Descriptor>>(&ended.answer) {
@@ -42,7 +42,7 @@ pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
 
 /// Describes the component on standard input. Returns the exit code.
 pub fn answer() -> i32 {
-    apart::confine(&BOUNDS, 0);
+    subprocess::confine(&BOUNDS, 0);
     let mut component = Vec::new();
     let described = match std::io::stdin().lock().take(MAX_COMPONENT + 1).read_to_end(&mut component) {
         Ok(_) => descriptor::describe(&component),

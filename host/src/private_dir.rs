@@ -20,14 +20,14 @@ const OTHERS: u32 = 0o077;
 /// With these bits others can have written something.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// A directory of ours.
+/// A directory that only the host's user can write to.
 #[derive(Debug)]
-pub(crate) struct Private {
+pub(crate) struct PrivateDir {
     path: PathBuf,
     fd: OwnedFd,
 }
 
-impl Private {
+impl PrivateDir {
     /// The directory at `path`, which the caller's user has named: made where it is not there, refused where it is
     /// somebody else's, and closed to others.
     pub(crate) fn open(path: &Path) -> Result<Self> {
@@ -70,7 +70,7 @@ impl Private {
     }
 
     /// A path to `name` in it that stays true whatever becomes of the directory's own.
-    pub(crate) fn beneath(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path_of(&self, name: impl AsRef<Path>) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
@@ -163,9 +163,9 @@ fn shut(fd: impl AsFd, stat: &Stat) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode & 0o7700))?)
 }
 
-/// Makes a directory of ours at `path`, as [`Private::open`] does.
+/// Makes a directory of ours at `path`, as [`PrivateDir::open`] does.
 pub(crate) fn directory(path: &Path) -> Result<()> {
-    Private::open(path).map(drop)
+    PrivateDir::open(path).map(drop)
 }
 
 /// Nothing that this process makes from now on can be written by others, whatever it was started with.
@@ -194,7 +194,7 @@ mod tests {
     fn a_directory_that_others_can_read_is_closed_with_its_files_and_one_that_they_can_write_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("deep/state");
-        Private::open(&dir).unwrap();
+        PrivateDir::open(&dir).unwrap();
         assert_eq!((mode(&dir), mode(dir.parent().unwrap())), (0o700, 0o700));
         chmod(&dir, 0o755);
         for (name, mode) in [("state.db", 0o644), ("state.db-wal", 0o666), ("host.log", 0o640)] {
@@ -203,20 +203,20 @@ mod tests {
         }
         std::os::unix::fs::symlink("/etc/passwd", dir.join("link")).unwrap();
         let etc = mode(Path::new("/etc/passwd"));
-        Private::open(&dir).unwrap().close_files().unwrap();
+        PrivateDir::open(&dir).unwrap().close_files().unwrap();
         assert_eq!(mode(&dir), 0o700);
         assert_eq!(["state.db", "state.db-wal", "host.log"].map(|name| mode(&dir.join(name))), [0o600; 3]);
         assert_eq!(mode(Path::new("/etc/passwd")), etc);
         for writable in [0o720, 0o702, 0o777] {
             chmod(&dir, writable);
-            assert_eq!(Private::open(&dir).unwrap_err().kind, ErrorKind::Denied);
+            assert_eq!(PrivateDir::open(&dir).unwrap_err().kind, ErrorKind::Denied);
         }
     }
 
     #[test]
     fn a_cache_that_others_could_write_is_emptied_and_a_link_in_its_place_refused() {
         let temp = tempfile::tempdir().unwrap();
-        let state = Private::open(&temp.path().join("state")).unwrap();
+        let state = PrivateDir::open(&temp.path().join("state")).unwrap();
         let path = state.path().join("compiled");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("planted"), "code").unwrap();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn only_a_file_that_nobody_else_can_write_is_believed() {
         let temp = tempfile::tempdir().unwrap();
-        let dir = Private::open(&temp.path().join("state")).unwrap();
+        let dir = PrivateDir::open(&temp.path().join("state")).unwrap();
         fs::write(dir.path().join("good"), "code").unwrap();
         chmod(&dir.path().join("good"), 0o644);
         assert!(dir.read("good").unwrap().is_some() && dir.read("none").unwrap().is_none());

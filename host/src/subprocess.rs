@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 use skillhost_api::error::{Error, Result};
 
-/// What a process may use.
+/// The memory and time that a subprocess may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ProcessBounds {
     /// Memory that it writes to, in MiB.
     pub memory_mib: u64,
     /// Processor time, over all of its threads, in seconds.
@@ -26,9 +26,9 @@ pub struct Bounds {
     pub wall: Duration,
 }
 
-/// A process that came to its end.
+/// The output and exit status of a subprocess.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct SubprocessOutput {
     /// What it wrote to the one of its outputs that is a pipe.
     pub(crate) answer: Vec<u8>,
     pub(crate) status: ExitStatus,
@@ -36,7 +36,7 @@ pub(crate) struct Ended {
     overran: bool,
 }
 
-impl Ended {
+impl SubprocessOutput {
     /// Refuses when what ended the process tells of the machine and not of the work: the clock, or whoever kills processes
     /// where memory is short. (Processor time and memory that the work alone used up end it by other signals.)
     pub(crate) fn by_itself(self, what: &str) -> Result<Self> {
@@ -53,7 +53,7 @@ impl Ended {
 
 /// Runs `command`, whose program is a `skillhost`, with `input` on its standard input. One of its outputs is a pipe,
 /// from which at most `max_answer` bytes are taken.
-pub(crate) fn run(mut command: Command, input: &[u8], max_answer: u64, wall: Duration) -> io::Result<Ended> {
+pub(crate) fn run(mut command: Command, input: &[u8], max_answer: u64, wall: Duration) -> io::Result<SubprocessOutput> {
     command.env_clear().current_dir("/").stdin(Stdio::piped());
     let mut child = command.spawn()?;
     let stdin = child.stdin.take();
@@ -85,7 +85,7 @@ pub(crate) fn run(mut command: Command, input: &[u8], max_answer: u64, wall: Dur
         }
         let status = child.wait()?;
         let answer = reader.join().map_err(|_| io::Error::other("reading its answer failed"))??;
-        Ok(Ended { answer, status, overran })
+        Ok(SubprocessOutput { answer, status, overran })
     })
 }
 
@@ -105,7 +105,7 @@ fn ends_within(child: &Child, wall: Duration) -> io::Result<bool> {
 
 /// Holds this process to its bounds; the first thing that one for such work does. It may write files of at most
 /// `max_file` bytes.
-pub(crate) fn confine(bounds: &Bounds, max_file: u64) {
+pub(crate) fn confine(bounds: &ProcessBounds, max_file: u64) {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let memory = bounds.memory_mib.saturating_mul(1024 * 1024);
     for (resource, limit, maximum) in [
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use skillhost_api::error::ErrorKind;
 
-    fn sh(script: &str, wall: Duration) -> Ended {
+    fn sh(script: &str, wall: Duration) -> SubprocessOutput {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdout(Stdio::piped());
         run(command, b"input", 3, wall).unwrap()

@@ -1,0 +1,25 @@
+//! A further listener of the host process, beside its socket.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use skillhost_api::error::Result;
+use tokio::sync::watch;
+
+use super::HostService;
+
+/// A listener for clients that do not use the state directory's socket. It opens and closes with the host process.
+pub trait Listener: Send {
+    /// Takes its address. Called once, by the process that holds the state directory's lock, before anything is
+    /// opened: a listener that cannot be bound ends the start.
+    fn bind(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Where it is, once it is bound.
+    fn url(&self) -> Option<String>;
+
+    /// A line for the person who started the host: where it is, and what they should know of who is let in.
+    fn banner(&self) -> String;
+
+    /// Lets clients in until `stop` becomes true. When it returns, no connection and no call that came this way is left.
+    fn serve(self, service: Arc<HostService>, stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send;
+}
