@@ -10,8 +10,8 @@ use skillhost_api::visible;
 use super::app::App;
 use super::failure::Ended;
 use super::global::absolute;
+use super::outcome::print_outcome;
 use super::print::table;
-use super::sandbox::print_outcome;
 
 /// Lets something happen that waits for your word, or lists what does and what you approved for good
 ///

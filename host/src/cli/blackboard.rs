@@ -14,9 +14,10 @@ use skillhost_api::units::{parse_duration, show_time};
 use skillhost_api::visible;
 
 use super::app::{App, shown};
+use super::args::millis;
 use super::failure::Ended;
+use super::outcome::plain;
 use super::print::{self, table};
-use super::skills::{millis, plain};
 use super::stdin_reader;
 
 /// Reads, writes and watches the values that the agents of a session share

@@ -5,17 +5,16 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallOutput;
-use skillhost_api::types::{
-    Command, Delivery, Event, ExecAnswer, ExecRequest, ExecSpec, Outcome, RunOptions, TerminalSize,
-};
+use skillhost_api::types::{Command, Delivery, Event, ExecRequest, ExecSpec, RunOptions, TerminalSize};
 use skillhost_api::units::{parse_duration, parse_size};
 use tokio::sync::watch;
 
-use super::app::{App, shown};
-use super::failure::{CANCELLED, Ended, FAILED, Failure, LIMIT};
+use super::app::App;
+use super::args::{millis, pair};
+use super::failure::{Ended, FAILED};
 use super::global::variable;
+use super::outcome::{exit_code, show_text, streamed};
 use super::processes;
-use super::skills::{millis, pair};
 use super::stdin_reader::StdinReader;
 use super::terminal::{self, Lent};
 
@@ -153,14 +152,6 @@ impl Exec {
     }
 }
 
-/// What is shown of a command's output as it comes: beside the answer where that is JSON.
-pub(super) fn streamed(json: bool) -> impl FnMut(CallOutput) -> Option<CallOutput> {
-    move |output| match shown(output) {
-        Some(CallOutput::Stdout(bytes)) if json => Some(CallOutput::Stderr(bytes)),
-        other => other,
-    }
-}
-
 /// The deadline that is asked for: by the flag, by its variable, or in the name that users of an earlier system know.
 pub(super) fn timeout(flag: Option<Duration>) -> Result<Option<Duration>> {
     if flag.is_some() {
@@ -175,47 +166,4 @@ pub(super) fn timeout(flag: Option<Duration>) -> Result<Option<Duration>> {
     said.trim().parse().map(Duration::from_secs).map(Some).map_err(|_| {
         Error::invalid_argument(format!("SANDBOX_TIMEOUT_SEC is {said:?}; write whole seconds, as in 120"))
     })
-}
-
-pub(super) async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(), Failure> {
-    if !streamed {
-        app.print_bytes(answer.stdout.clone()).await?;
-        app.print_error_bytes(answer.stderr.clone()).await?;
-    }
-    app.note(&answer.message).await?;
-    match answer.outcome {
-        Outcome::Exited(0) => Ok(()),
-        _ => app.note(&format!("{} (exit code {})", end(answer), answer.exit_code)).await,
-    }
-}
-
-/// How it ended, in a word or two; the answer's message has the rest.
-fn end(answer: &ExecAnswer) -> String {
-    match &answer.outcome {
-        Outcome::NotStarted(reason) if answer.message.is_empty() => format!("not started: {reason}"),
-        outcome => in_words(outcome),
-    }
-}
-
-/// An outcome in a word or two.
-pub(super) fn in_words(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Exited(0) => "done".into(),
-        Outcome::Exited(_) => "the command failed".into(),
-        Outcome::Signaled(signal) => format!("the command was ended by signal {signal}"),
-        Outcome::TimedOut => "timed out".into(),
-        Outcome::Cancelled => "cancelled".into(),
-        Outcome::OutOfMemory => "out of memory".into(),
-        Outcome::NotStarted(_) => "not started".into(),
-    }
-}
-
-/// The program's exit code for a command that ended so.
-pub(super) fn exit_code(outcome: &Outcome) -> i32 {
-    match outcome {
-        Outcome::Exited(0) => 0,
-        Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::NotStarted(_) => FAILED,
-        Outcome::TimedOut | Outcome::OutOfMemory => LIMIT,
-        Outcome::Cancelled => CANCELLED,
-    }
 }

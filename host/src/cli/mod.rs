@@ -14,6 +14,7 @@
 
 mod app;
 mod approve;
+mod args;
 mod audit;
 mod blackboard;
 mod build;
@@ -25,6 +26,7 @@ mod global;
 mod host;
 mod images;
 mod mcp;
+mod outcome;
 mod person;
 mod print;
 mod processes;

@@ -10,11 +10,10 @@ use skillhost_api::types::{
 use skillhost_api::units::{parse_duration, show_time};
 
 use super::app::{App, shown};
-use super::exec::{exit_code, in_words};
+use super::args::millis;
 use super::failure::{Ended, Failure, LIMIT, UNAVAILABLE};
+use super::outcome::{exit_code, in_words, print_outcome, with_more};
 use super::print::table;
-use super::sandbox::{print_outcome, with_more};
-use super::skills::millis;
 use super::stdin_reader::StdinReader;
 
 /// How long one call of `--follow` waits for news.

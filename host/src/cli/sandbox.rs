@@ -15,16 +15,17 @@ use skillhost_api::types::{
 use skillhost_api::units::{parse_duration, show_time};
 use skillhost_api::wire::MAX_JSON;
 
-use super::app::{Answer, App, shown};
+use super::app::{App, shown};
+use super::args::{millis, pair};
 use super::exec::Exec;
 use super::failure::Ended;
 use super::files;
 use super::global::absolute;
+use super::outcome::{print_outcome, with_more};
 use super::print::table;
 use super::processes;
 use super::scripts::{RunScript, Script, Scripts, Templates};
 use super::shells;
-use super::skills::{millis, pair};
 use super::stdin_reader::StdinReader;
 
 /// Launches, uses and ends sandboxes
@@ -472,17 +473,4 @@ async fn copied(app: &App, request: impl Operation<Answer = CopyAnswer>) -> Ende
     let copy = &answer.typed;
     let message = format!("copied {} files, {} bytes", copy.files, copy.bytes);
     print_outcome(app, &answer, &with_more(message, &copy.message)).await
-}
-
-pub(super) fn with_more(message: String, more: &str) -> String {
-    if more.is_empty() { message } else { format!("{message}; {more}") }
-}
-
-/// The end of a verb whose result is that it was done.
-pub(super) async fn print_outcome<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
-    match app.json() {
-        true => app.print_given(answer).await?,
-        false => app.note(message).await?,
-    }
-    Ok(0)
 }

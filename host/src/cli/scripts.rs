@@ -9,10 +9,11 @@ use skillhost_api::types::{
 };
 
 use super::app::App;
-use super::exec::{RunFlags, exit_code, show_text, streamed};
+use super::args::pair;
+use super::exec::RunFlags;
 use super::failure::{Ended, Failure};
+use super::outcome::{exit_code, plain, show_text, streamed};
 use super::print::table;
-use super::skills::{pair, plain};
 use super::stdin_reader;
 
 /// Lists the scripts that a sandbox of a role can run

@@ -7,11 +7,11 @@ use skillhost_api::types::{ListShells, ShellList, ShellRequest, StopShell};
 use skillhost_api::units::{parse_duration, parse_size, show_time};
 
 use super::app::App;
-use super::exec::{exit_code, show_text, timeout};
+use super::args::millis;
+use super::exec::timeout;
 use super::failure::Ended;
+use super::outcome::{exit_code, print_outcome, show_text, with_more};
 use super::print::table;
-use super::sandbox::{print_outcome, with_more};
-use super::skills::millis;
 use super::stdin_reader;
 
 /// Runs a line in a persistent shell: directory, variables, functions and jobs are there for the next line

@@ -14,10 +14,11 @@ use skillhost_api::units::parse_duration;
 use skillhost_api::visible;
 
 use super::app::App;
+use super::args::{millis, pair};
 use super::failure::{Ended, FAILED};
 use super::global::absolute;
+use super::outcome::{plain, print_outcome};
 use super::print::table;
-use super::sandbox::print_outcome;
 use super::stdin_reader;
 use crate::paths;
 
@@ -76,31 +77,11 @@ impl Run {
     }
 }
 
-/// `NAME=VALUE`.
-pub(super) fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
-        _ => Err("write it as NAME=VALUE".into()),
-    }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn object(text: &str) -> Result<Map<String, Value>> {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(Error::invalid_argument("--json: it is JSON, but no object; write {\"name\": value, …}")),
         Err(error) => Err(Error::invalid_argument(format!("--json: it is not JSON ({error})"))),
-    }
-}
-
-/// A value as a person reads it: a string is its own text.
-pub(super) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => format!("{other:#}"),
     }
 }
 

@@ -1,19 +1,8 @@
-//! Sandboxes made in advance, so that a launch need not wait for an engine.
-//!
-//! A warm sandbox is a whole one: its container runs, its supervisor is connected, its confinement was looked at. What it
-//! lacks is a session: its workspace is a directory of nobody's, and no command has ever run in it. A launch that asks for
-//! just what it is gives it the session's name by renaming that directory, which the mount follows, and its environment and
-//! wall time by a message. So it serves a session that has no workspace yet; with one, the launch is an ordinary one.
-//!
-//! One is handed out once, and removed after use like any other: nothing of a session is ever there for another. They are
-//! counted in an agent's quota from the launch on; before, their number is the operator's (`[pool]`). The host's record is
-//! written when one is handed out, so those of a host that died are nobody's, and go.
+//! Making sandboxes in advance, handing them out, and removing those that nobody had.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
@@ -21,63 +10,27 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
-use super::images::Role;
-use super::launch::SelectedBackend;
-use super::life::{Inner, forget};
-use super::link::Link;
-use super::sandbox_dir::SandboxDir;
-use super::spec::{LaunchSpec, SandboxInfo, Workspace};
+use super::PooledSandbox;
+use crate::sandbox::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
+use crate::sandbox::images::Role;
+use crate::sandbox::launch::SelectedBackend;
+use crate::sandbox::life::{Inner, forget};
+use crate::sandbox::link::Link;
+use crate::sandbox::sandbox_dir::SandboxDir;
+use crate::sandbox::spec::{LaunchSpec, SandboxInfo, Workspace};
 
 /// Between attempts to make one where that has failed.
 const RETRY: Duration = Duration::from_secs(30);
+
 /// For one that is being made when the host leaves: an engine goes on with what it was asked for, so it is waited for and removed.
 const ENDING: Duration = Duration::from_secs(10);
+
 /// Between a launch and the making of the next: who has launched runs a command at once, and the making would take the processors
 /// and the engine from that.
 const SETTLE: Duration = Duration::from_millis(100);
+
 /// What the engine shows of a sandbox that was made in advance.
 const LABEL: &str = "skillhost.pool";
-
-/// How many are kept ready.
-#[derive(Debug, Clone, Default)]
-pub struct PoolConfig {
-    /// The number of sandboxes kept ready, by role.
-    pub sizes: BTreeMap<String, usize>,
-    /// Processes of each; a launch that asks for another number is an ordinary one.
-    pub pids: u32,
-}
-
-/// Those that are ready.
-#[derive(Default)]
-pub(super) struct Pool {
-    ready: Mutex<HashMap<String, VecDeque<PooledSandbox>>>,
-    taken: Arc<Notify>,
-    ending: watch::Sender<bool>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// A sandbox that was launched in advance.
-pub(super) struct PooledSandbox {
-    info: SandboxInfo,
-    place: SandboxDir,
-    link: Link,
-}
-
-impl Pool {
-    fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<PooledSandbox>>> {
-        self.ready.lock()
-    }
-
-    /// How many are ready, by role.
-    pub fn counts(&self) -> BTreeMap<String, usize> {
-        self.ready().iter().map(|(role, warm)| (role.clone(), warm.len())).collect()
-    }
-
-    fn count(&self, role: &str) -> usize {
-        self.ready().get(role).map_or(0, VecDeque::len)
-    }
-}
 
 impl Inner {
     /// Makes those that the operator wants, and makes new ones as they are handed out.
@@ -148,7 +101,7 @@ impl Inner {
     }
 
     /// A warm one for this launch, made the session's own; none when there is none that fits, or the session has a workspace.
-    pub(super) fn take_warm(
+    pub(in crate::sandbox) fn take_warm(
         self: &Arc<Self>,
         spec: &LaunchSpec,
         role: &Role,

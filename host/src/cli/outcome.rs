@@ -1,0 +1,83 @@
+//! How a verb's result is shown, and the exit code that stands for it.
+
+use serde_json::Value;
+use skillhost_api::error::Result;
+use skillhost_api::io::CallOutput;
+use skillhost_api::types::{ExecAnswer, Outcome};
+
+use super::app::{Answer, App, shown};
+use super::failure::{CANCELLED, Ended, FAILED, Failure, LIMIT};
+
+/// The end of a verb whose result is that it was done.
+pub(super) async fn print_outcome<T>(app: &App, answer: &Answer<T>, message: &str) -> Ended {
+    match app.json() {
+        true => app.print_given(answer).await?,
+        false => app.note(message).await?,
+    }
+    Ok(0)
+}
+
+/// A message with what else is to be said.
+pub(super) fn with_more(message: String, more: &str) -> String {
+    if more.is_empty() { message } else { format!("{message}; {more}") }
+}
+
+/// A value as a person reads it: a string is its own text.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => format!("{other:#}"),
+    }
+}
+
+/// What is shown of a command's output as it comes: beside the answer where that is JSON.
+pub(super) fn streamed(json: bool) -> impl FnMut(CallOutput) -> Option<CallOutput> {
+    move |output| match shown(output) {
+        Some(CallOutput::Stdout(bytes)) if json => Some(CallOutput::Stderr(bytes)),
+        other => other,
+    }
+}
+
+/// What a command wrote, and how it ended.
+pub(super) async fn show_text(app: &App, answer: &ExecAnswer, streamed: bool) -> Result<(), Failure> {
+    if !streamed {
+        app.print_bytes(answer.stdout.clone()).await?;
+        app.print_error_bytes(answer.stderr.clone()).await?;
+    }
+    app.note(&answer.message).await?;
+    match answer.outcome {
+        Outcome::Exited(0) => Ok(()),
+        _ => app.note(&format!("{} (exit code {})", end(answer), answer.exit_code)).await,
+    }
+}
+
+/// How it ended, in a word or two; the answer's message has the rest.
+fn end(answer: &ExecAnswer) -> String {
+    match &answer.outcome {
+        Outcome::NotStarted(reason) if answer.message.is_empty() => format!("not started: {reason}"),
+        outcome => in_words(outcome),
+    }
+}
+
+/// An outcome in a word or two.
+pub(super) fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Exited(0) => "done".into(),
+        Outcome::Exited(_) => "the command failed".into(),
+        Outcome::Signaled(signal) => format!("the command was ended by signal {signal}"),
+        Outcome::TimedOut => "timed out".into(),
+        Outcome::Cancelled => "cancelled".into(),
+        Outcome::OutOfMemory => "out of memory".into(),
+        Outcome::NotStarted(_) => "not started".into(),
+    }
+}
+
+/// The program's exit code for a command that ended so.
+pub(super) fn exit_code(outcome: &Outcome) -> i32 {
+    match outcome {
+        Outcome::Exited(0) => 0,
+        Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::NotStarted(_) => FAILED,
+        Outcome::TimedOut | Outcome::OutOfMemory => LIMIT,
+        Outcome::Cancelled => CANCELLED,
+    }
+}
