@@ -198,7 +198,7 @@ fn a_host_that_was_stopped_opens_its_database_on_a_full_disk() {
     on_a_small_disk(12, async |disk| {
         // A host that has stopped has let go of its files.
         let stop = |(db, thread): (Db, thread::JoinHandle<()>)| {
-            stop((db, thread));
+            drop(db);
             thread.join().unwrap();
         };
         stop(Db::start(&disk.path(), Durability::Process).unwrap());
