@@ -58,17 +58,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(scale).ok_or_else(|| format!("`{text}` is too large a size"))
 }
 
-/// Milliseconds as a person reads them: `340 ms`, `2.5 s`, `3 min 20 s`, `1 h 5 min`.
-pub fn show_millis(millis: u64) -> String {
-    let seconds = millis / 1_000;
-    match millis {
-        0..=999 => format!("{millis} ms"),
-        1_000..=59_999 => format!("{}.{} s", seconds, millis % 1_000 / 100),
-        60_000..=3_599_999 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-    }
-}
-
 /// Milliseconds since 1970 as `2026-11-21T09:23:51Z`.
 pub fn show_time(millis: u64) -> String {
     let seconds = millis / 1_000;

@@ -33,7 +33,7 @@ pub use message::*;
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// The standard input an exec may be sent before the first [`ToHost::StdinCredit`].
 pub const STDIN_WINDOW: u32 = 256 * 1024;

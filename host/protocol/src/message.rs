@@ -129,8 +129,6 @@ pub struct SandboxConfig {
     pub lease_ms: u64,
     /// Everything ends this long after the supervisor started; 0 is never.
     pub wall_ms: u64,
-    /// Everything ends when no exec has run for this long; 0 is never.
-    pub idle_ms: u64,
     /// Between TERM and KILL.
     pub grace_ms: u32,
     /// Where relative paths start, and the default working directory.
@@ -235,8 +233,6 @@ pub enum ByeReason {
     Lease,
     /// The sandbox's wall time is over.
     WallTime,
-    /// No exec has run for too long.
-    Idle,
     /// The engine stops the sandbox.
     Terminated,
 }
@@ -248,8 +244,6 @@ pub struct FileStart {
     pub op: FileOp,
     /// Who does it: the operation can reach what this user can, and nothing else.
     pub user: User,
-    /// Deadline; 0 is none.
-    pub timeout_ms: u64,
     /// The window of output.
     pub window: u32,
     /// A tree travels as standard input or output, and every file in it as bytes: for a transport that passes no

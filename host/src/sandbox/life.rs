@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, OwnedMutexGuard, mpsc};
+use tokio::sync::{OnceCell, OwnedMutexGuard};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::backend::Backend;
@@ -59,7 +59,6 @@ pub(super) struct Engine {
 struct Table {
     live: BTreeMap<String, Arc<Live>>,
     ended: VecDeque<Ended>,
-    watchers: Vec<mpsc::UnboundedSender<Ended>>,
 }
 
 /// A sandbox that runs.
@@ -128,12 +127,6 @@ impl Inner {
             Some(live) => Some(State::Running(live.info())),
             None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(State::Ended),
         }
-    }
-
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Ended> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.table.lock().watchers.push(sender);
-        receiver
     }
 
     /// Enters a connected sandbox, and watches for its end.
@@ -257,11 +250,10 @@ impl Inner {
         drop(held);
         let mut table = self.table.lock();
         table.live.remove(&live.info.id);
-        table.ended.push_back(ended.clone());
+        table.ended.push_back(ended);
         if table.ended.len() > REMEMBERED {
             table.ended.pop_front();
         }
-        table.watchers.retain(|watcher| watcher.send(ended.clone()).is_ok());
     }
 }
 

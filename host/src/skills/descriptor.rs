@@ -345,19 +345,6 @@ impl Descriptor {
         Ok(self)
     }
 
-    /// The actions and parameters that no comment describes, for an author's lint.
-    pub fn undescribed(&self) -> Vec<String> {
-        let mut bare = Vec::new();
-        for action in &self.actions {
-            if action.docs.is_empty() {
-                bare.push(action.name.clone());
-            }
-            let params = action.params.iter().filter(|param| param.docs.is_empty());
-            bare.extend(params.map(|param| format!("{}: the parameter {}", action.name, param.name)));
-        }
-        bare
-    }
-
     fn action_names(&self) -> String {
         let names: Vec<_> = self.actions.iter().map(|action| action.name.as_str()).collect();
         if names.is_empty() { format!("none{}", self.why_none()) } else { names.join(", ") }

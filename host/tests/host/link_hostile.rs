@@ -180,7 +180,7 @@ async fn a_supervisor_survives_a_host_that_talks_nonsense() {
 /// A host that has said hello, and then sends `bytes` with so many descriptors of this file.
 fn greeted(listener: &UnixListener, bytes: &[u8], descriptors: usize) -> UnixStream {
     let (stream, _) = listener.accept().unwrap();
-    let config = SandboxConfig { lease_ms: 60_000, wall_ms: 0, idle_ms: 0, grace_ms: 200, workspace: "/tmp".into() };
+    let config = SandboxConfig { lease_ms: 60_000, wall_ms: 0, grace_ms: 200, workspace: "/tmp".into() };
     let hello = HostHello { magic: MAGIC, version: VERSION, build: "test".into(), config };
     let mut frame = Vec::new();
     encode_control(0, &ToSupervisor::Hello(hello), &mut frame).unwrap();
@@ -219,7 +219,7 @@ async fn a_supervisor_takes_one_descriptor_with_what_needs_one() {
     let run = dir.path().join("run");
     let start = |op| {
         let mut frame = Vec::new();
-        let start = FileStart { op, user: user(), timeout_ms: 0, window: MIN_WINDOW, framed: false };
+        let start = FileStart { op, user: user(), window: MIN_WINDOW, framed: false };
         encode_control(1, &ToSupervisor::File(start), &mut frame).unwrap();
         frame
     };

@@ -114,7 +114,6 @@ pub(super) fn config(hello: HelloConfig) -> SandboxConfig {
     SandboxConfig {
         lease_ms: millis(hello.lease.max(LEAST_LEASE)),
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
-        idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
         grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
         workspace: hello.workspace,
     }
@@ -156,7 +155,7 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: boo
         tokio::spawn(keep_up(Arc::clone(&shared))),
     ];
     let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
-    Ok(Link::new(shared, Guard { tasks }, theirs.uid, notes))
+    Ok(Link::new(shared, Guard { tasks }, notes))
 }
 
 pub(super) fn millis(time: Duration) -> u64 {

@@ -22,24 +22,18 @@ use super::{CloseReason, DEFAULT_WINDOW, ExecEvent, ExecSpec, HelloConfig};
 pub struct Link {
     shared: Arc<Shared>,
     _guard: Arc<Guard>,
-    uid: u32,
     notes: Arc<[String]>,
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>, guard: Guard, uid: u32, notes: Vec<String>) -> Self {
-        Self { shared, _guard: Arc::new(guard), uid, notes: notes.into() }
+    pub(super) fn new(shared: Arc<Shared>, guard: Guard, notes: Vec<String>) -> Self {
+        Self { shared, _guard: Arc::new(guard), notes: notes.into() }
     }
 
     /// Greets the supervisor at the other end of `stream`, which carries bytes and nothing else: a bridge's. Who that is, the
     /// caller has seen to.
     pub async fn over(stream: UnixStream, hello: HelloConfig) -> Result<Self> {
         connection::open(stream, hello, false).await
-    }
-
-    /// The uid of the supervisor inside the sandbox.
-    pub fn supervisor_uid(&self) -> u32 {
-        self.uid
     }
 
     /// Asks for a command; what comes of it are the events.
@@ -70,7 +64,7 @@ impl Link {
     /// Asks for a file operation, with the descriptor that belongs to it. A tree without one travels in frames.
     pub(super) fn file(&self, op: FileOp, user: User, socket: Option<OwnedFd>) -> Result<(Channel, ExecStdin)> {
         let framed = op.is_tree() && socket.is_none();
-        let start = |window| ToSupervisor::File(FileStart { op, user, timeout_ms: 0, window, framed });
+        let start = |window| ToSupervisor::File(FileStart { op, user, window, framed });
         self.start(DEFAULT_WINDOW, socket, start)
     }
 

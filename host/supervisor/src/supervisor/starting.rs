@@ -49,7 +49,7 @@ impl Supervisor {
     }
 
     pub(super) fn start_file(&mut self, id: u32, start: FileStart) -> Result<(), ProtocolError> {
-        let FileStart { op, user, timeout_ms, window, framed } = start;
+        let FileStart { op, user, window, framed } = start;
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let comes_in = matches!(op, FileOp::TreeIn { .. });
         let tree = match (op.is_tree(), framed) {
@@ -63,7 +63,7 @@ impl Supervisor {
         let carried_in = tree.as_ref().is_some_and(|tree| matches!(tree.ours, Some(Ours::In(_))));
         let stdin = matches!(op, FileOp::Write { .. }) || carried_in;
         let job = Job { user, workspace: self.workspace(), task: Task::File { op, framed } };
-        self.start(id, stdin, window, timeout_ms, job, tree)
+        self.start(id, stdin, window, 0, job, tree)
     }
 
     fn workspace(&self) -> String {
