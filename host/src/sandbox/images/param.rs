@@ -189,9 +189,9 @@ impl Param {
         own.filter_map(Value::as_str)
     }
 
-    /// Whether its text may start with `-`.
-    pub(super) fn dash(&self) -> bool {
-        self.dash
+    /// Whether its text is a caller's, and may not start with `-`.
+    pub(super) fn is_free_text(&self) -> bool {
+        self.kind == Kind::String && self.values.is_empty() && !self.dash
     }
 
     fn summary(&self) -> ParamSummary {
@@ -214,7 +214,7 @@ impl Param {
 pub struct Argument {
     /// Its text.
     pub text: String,
-    /// Whether it must not stand where a program could take it for an option.
+    /// Whether it must not start with `-` where a program could take that for an option.
     pub guarded: bool,
 }
 
