@@ -13,6 +13,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::io::Output;
 use skillhost_api::visible;
 use tokio::sync::{mpsc, oneshot};
+use unicode_width::UnicodeWidthStr as _;
 
 use super::failure::Failure;
 
@@ -113,7 +114,7 @@ pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<
     let mut widths = [0; N];
     for row in &all {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.width());
         }
     }
     let mut text = String::new();
@@ -121,7 +122,7 @@ pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+            line.extend(std::iter::repeat_n(' ', width - cell.width() + 2));
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -137,5 +138,8 @@ mod tests {
     fn columns_stand_beneath_each_other() {
         let text = table(["A", "B"], [["ä".into(), "x\ny\u{202e}".into()], ["long".into(), String::new()]]);
         assert_eq!(text, "A     B\nä     x\\ny\\u{202e}\nlong\n");
+        // What a terminal shows in two columns each, and an accent in none.
+        let wide = table(["A", "B"], [["漢字".into(), "x".into()], ["e\u{301}".into(), "y".into()]]);
+        assert_eq!(wide, "A     B\n漢字  x\ne\u{301}     y\n");
     }
 }

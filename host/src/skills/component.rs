@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, ErrorKind, Result};
 
-use super::descriptor::digest;
 use super::manifest::Manifest;
 use crate::beneath::{open_beneath, open_dir, read_beneath};
+use crate::digest::sha256;
 use crate::stamp::Stamp;
 
 /// The most bytes of a component.
@@ -39,7 +39,7 @@ impl Component {
         let relative = &manifest.skill.component;
         let bytes =
             read_beneath(&open_dir(dir)?, relative, MAX_COMPONENT).map_err(|error| missing(dir, relative, error))?;
-        let component = Self { digest: digest(&bytes), bytes };
+        let component = Self { digest: sha256(&bytes), bytes };
         check_pin(manifest, &component.digest)?;
         Ok(component)
     }

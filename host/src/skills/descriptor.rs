@@ -12,9 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::units::hex;
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
@@ -25,6 +23,7 @@ use super::manifest::Actions;
 use super::schema;
 use super::ty::{MAX_NODES, Ty};
 use super::wit::Reader;
+use crate::digest::sha256;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;
@@ -111,7 +110,7 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     let owners = Owners::new(&resolve, world);
     let exports = exports(&resolve, world, &owners)?;
     let mut descriptor = Descriptor {
-        digest: digest(bytes),
+        digest: sha256(bytes),
         imports: imports(&resolve, world, &owners),
         actions: Vec::new(),
         unavailable: BTreeMap::new(),
@@ -132,11 +131,6 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     }
     descriptor.actions.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(descriptor)
-}
-
-/// `sha256:…` of `bytes`.
-pub fn digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }
 
 /// Tells what is no component at all from what is a broken one.

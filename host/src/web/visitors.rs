@@ -147,7 +147,6 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
-    use skillhost_api::units::hex;
 
     fn anybody() -> Identity {
         Identity { caller: Caller::default(), project: None, may_approve: false }
@@ -155,7 +154,7 @@ mod tests {
 
     fn known(rate: u32, concurrent: usize) -> Visitors {
         let token = |token: &str, agent: &str| {
-            let digest = hex(&Sha256::digest(token));
+            let digest = hex::encode(Sha256::digest(token));
             format!("[[token]]\nsha256 = '{digest}'\ntenant = 't'\nsession = 's'\nagent = '{agent}'\n")
         };
         let all =

@@ -13,8 +13,8 @@ use crate::run::root;
 
 /// The layers, lowest first; those on one line may not name each other. A path with `::` goes before its parent.
 const LAYERS: &[&[&str]] = &[
-    // How values are shortened; how descriptors are waited for.
-    &["json", "watched"],
+    // How values are shortened; how digests are written; how descriptors are waited for.
+    &["digest", "json", "watched"],
     &["paths"],
     &["project", "ids", "apart", "beneath", "private", "stamp"],
     // What limits there are, and what is kept.
