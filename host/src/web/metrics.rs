@@ -17,6 +17,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use skillhost_api::types::HostStatus;
+use strum::IntoStaticStr;
 
 use super::refusal::Reason;
 
@@ -27,7 +28,8 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const CLIENT_LEFT: u32 = 499;
 
 /// What is at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum Endpoint {
     Mcp,
     Healthz,
@@ -49,13 +51,7 @@ impl Endpoint {
     }
 
     fn label(self) -> &'static str {
-        match self {
-            Self::Mcp => "mcp",
-            Self::Healthz => "healthz",
-            Self::Readyz => "readyz",
-            Self::Metrics => "metrics",
-            Self::Other => "other",
-        }
+        self.into()
     }
 }
 

@@ -8,7 +8,6 @@ pub mod docker;
 pub mod local;
 mod mounts;
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -51,23 +50,15 @@ pub struct Probe {
 }
 
 /// How the supervisor of a sandbox is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Transport {
     /// It connects to a socket of this host, in a directory that it sees.
     #[default]
     Socket,
     /// The engine runs a bridge beside it, which carries the same frames.
     Bridge,
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Socket => "socket",
-            Self::Bridge => "bridge",
-        })
-    }
 }
 
 /// How sandboxes of a role are reached, and what they see of this machine.

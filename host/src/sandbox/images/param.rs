@@ -10,6 +10,7 @@ use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::ParamSummary;
+use strum::IntoStaticStr;
 
 use super::check_name;
 
@@ -21,8 +22,9 @@ const MAX_VALUES: usize = 256;
 pub const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
 /// What a parameter's values are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 enum Kind {
     String,
     Integer,
@@ -32,12 +34,7 @@ enum Kind {
 
 impl Kind {
     fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Integer => "integer",
-            Self::Number => "number",
-            Self::Boolean => "boolean",
-        }
+        self.into()
     }
 
     /// Whether JSON's `value` is of this kind.
