@@ -81,7 +81,7 @@ pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 256;
     match text.len() > SHOWN {
         true => {
-            format!("{:?}… ({} bytes)", text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default(), text.len())
+            format!("{:?}… ({} bytes)", &text[..text.floor_char_boundary(SHOWN)], text.len())
         }
         false => format!("{text:?}"),
     }

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::failure::Failure;
+use crate::json;
 
 /// Pieces that wait to be written.
 const QUEUE: usize = 16;
@@ -73,7 +74,8 @@ fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            #[expect(clippy::indexing_slicing, reason = "no more is written than there is")]
+            Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(to.as_fd())?,
             Err(error) => return Err(error),
@@ -98,8 +100,7 @@ pub(super) fn stderr_is_terminal() -> bool {
 
 /// One value of many that come one by one: JSON in a line.
 pub(super) fn json_line(value: &impl Serialize) -> Output {
-    let written = serde_json::to_string(value).map(|written| visible::json(&written) + "\n");
-    Output::Stdout(written.unwrap_or_default().into())
+    Output::Stdout((visible::json(&json::text(value)) + "\n").into())
 }
 
 /// One of many that come one by one, in words.

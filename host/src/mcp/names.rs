@@ -33,7 +33,7 @@ pub(super) fn name(skill: &str, action: &str) -> String {
     }
     let digest = hex::encode(Sha256::digest(format!("{skill}.{action}")));
     let head: String = name.chars().take(MAX_NAME - DIGITS - BEFORE_DIGEST.len()).collect();
-    format!("{head}{BEFORE_DIGEST}{}", digest.get(..DIGITS).unwrap_or_default())
+    format!("{head}{BEFORE_DIGEST}{}", &digest[..DIGITS])
 }
 
 fn plain(part: &str) -> String {

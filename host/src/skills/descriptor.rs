@@ -253,10 +253,11 @@ fn names(exports: &[Export<'_>]) -> Vec<String> {
     for form in all.iter().flatten() {
         *taken.entry(form).or_default() += 1;
     }
+    #[expect(clippy::expect_used, reason = "there is at least its own name")]
     let pick = |export: &Export<'_>, forms: &[String]| {
         let own = export.path.interface.is_none().then(|| forms.first()).flatten();
         let free = forms.iter().find(|form| taken.get(form.as_str()) == Some(&1));
-        own.or(free).or(forms.last()).cloned().unwrap_or_default()
+        own.or(free).or(forms.last()).cloned().expect("a function can be named")
     };
     exports.iter().zip(&all).map(|(export, forms)| pick(export, forms)).collect()
 }

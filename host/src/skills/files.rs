@@ -193,7 +193,7 @@ impl Walk<'_> {
             self.digests.keep(stamp, digest);
         }
         self.bytes += size;
-        self.files.push(SkillFile { path, sha256: hex::encode(&digest), size });
+        self.files.push(SkillFile { path, sha256: hex::encode(digest), size });
         Ok(())
     }
 

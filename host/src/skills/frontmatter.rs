@@ -74,8 +74,8 @@ fn split(text: &str) -> Result<(&str, &str)> {
     let mut end = text.len() - rest.len();
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
-            let (yaml, body) = text.split_at(end);
-            return Ok((yaml, body.get(line.len()..).unwrap_or_default()));
+            let (yaml, rest) = text.split_at(end);
+            return Ok((yaml, &rest[line.len()..]));
         }
         end += line.len();
         if end > MAX_YAML {

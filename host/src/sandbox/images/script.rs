@@ -168,10 +168,11 @@ impl Token {
             let (before, from) = rest.split_at(at);
             literal.push_str(before);
             // Pairs that stand for what they say.
-            let pair = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter().find(|(pair, _)| from.starts_with(pair));
-            if let Some((pair, stands_for)) = pair {
+            let mut pairs = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter();
+            let pair = pairs.find_map(|(pair, stands_for)| Some((stands_for, from.strip_prefix(pair)?)));
+            if let Some((stands_for, after)) = pair {
                 literal.push_str(stands_for);
-                rest = from.strip_prefix(pair).unwrap_or_default();
+                rest = after;
                 continue;
             }
             let name = from.strip_prefix('{').and_then(|inside| inside.split_once('}')).map(|(name, _)| name);

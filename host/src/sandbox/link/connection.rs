@@ -205,13 +205,9 @@ fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, Protocol
     if buffer.len() < HEADER + header.len {
         return Ok(None);
     }
-    let frame = buffer.split_to(HEADER + header.len);
+    let payload = buffer.split_to(HEADER + header.len).freeze().slice(HEADER..);
     // A small slice must not keep a large buffer alive for as long as somebody holds it.
-    let payload = if header.len < 4096 {
-        Bytes::copy_from_slice(frame.get(HEADER..).unwrap_or_default())
-    } else {
-        frame.freeze().slice(HEADER..)
-    };
+    let payload = if header.len < 4096 { Bytes::copy_from_slice(&payload) } else { payload };
     Ok(Some((header, payload)))
 }
 
@@ -448,7 +444,7 @@ impl Shared {
         if len > 0 {
             slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
             let header = Header { kind: Kind::Stdin, exec, len }.encode();
-            self.put(&[&header, data.get(..len).unwrap_or_default()], None);
+            self.put(&[&header, &data.slice(..len)], None);
         }
         Some(len)
     }
