@@ -1,7 +1,6 @@
 //! Ids: a prefix that says what it is, and random digits.
 
 use skillhost_api::error::{Error, Result};
-use skillhost_api::units::hex;
 
 /// So many random bytes, in hexadecimal.
 pub(crate) fn random_hex(bytes: usize) -> Result<String> {
@@ -12,7 +11,7 @@ pub(crate) fn random_hex(bytes: usize) -> Result<String> {
     if got != bytes {
         return Err(Error::other(format!("the system gave {got} random bytes of {bytes}")));
     }
-    Ok(hex(&random))
+    Ok(hex::encode(&random))
 }
 
 /// An exec's id.

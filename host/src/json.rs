@@ -34,6 +34,21 @@ pub(crate) fn cut(text: &str) -> String {
     cut
 }
 
+/// What our own types are as JSON.
+pub(crate) fn value(of: impl Serialize) -> Value {
+    wrote(serde_json::to_value(of))
+}
+
+/// The same, written down.
+pub(crate) fn text(of: &impl Serialize) -> String {
+    wrote(serde_json::to_string(of))
+}
+
+#[expect(clippy::expect_used, reason = "our own types are made of what JSON has, and the keys of their maps are texts")]
+fn wrote<T>(written: serde_json::Result<T>) -> T {
+    written.expect("a value of a type of ours is JSON")
+}
+
 /// Writes a value, aside when that takes longer than a moment: who shares the thread may have a lease to renew.
 pub(crate) async fn written<T: Serialize + Send + 'static>(value: T) -> Vec<u8> {
     struct Short(Vec<u8>);
@@ -51,8 +66,7 @@ pub(crate) async fn written<T: Serialize + Send + 'static>(value: T) -> Vec<u8> 
     let mut short = Short(Vec::with_capacity(1 << 10));
     match serde_json::to_writer(&mut short, &value) {
         Ok(()) => short.0,
-        // What cannot be written at all is empty.
-        Err(_) => aside(move || serde_json::to_vec(&value).unwrap_or_default()).await,
+        Err(_) => aside(move || text(&value).into_bytes()).await,
     }
 }
 

@@ -65,6 +65,7 @@ mod capabilities;
 pub mod cli;
 pub mod config;
 mod db;
+mod digest;
 pub mod engine;
 pub mod host;
 mod ids;

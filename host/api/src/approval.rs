@@ -3,6 +3,7 @@
 //! Beneath the errors, since a refusal carries the question whose answer would lift it.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::visible;
 
@@ -58,8 +59,9 @@ impl Approval {
 }
 
 /// The kind of an approval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum ApprovalKind {
     /// One effect, which may then happen once.
     Effect,
@@ -74,12 +76,7 @@ pub enum ApprovalKind {
 impl ApprovalKind {
     /// The kebab-case name, as it stands in JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Effect => "effect",
-            Self::FirstUse => "first-use",
-            Self::Changed => "changed",
-            Self::WiderGrant => "wider-grant",
-        }
+        self.into()
     }
 
     /// Whether the answer lasts, rather than being used up by the next call.

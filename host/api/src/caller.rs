@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
-use crate::units::hex;
 
 /// The most characters a tenant's, session's or agent's name may have.
 pub const MAX_NAME: usize = 128;
@@ -56,7 +55,7 @@ impl Caller {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
         }
-        let mut key = hex(&hash.finalize());
+        let mut key = hex::encode(hash.finalize());
         key.truncate(32);
         key
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::approval::Approval;
 
@@ -14,8 +15,9 @@ use crate::approval::Approval;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, as a program may act on it. The same set as `types.error` in the WIT package.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum ErrorKind {
     /// Policy refuses it: outside the grant.
     Denied,
@@ -50,22 +52,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// The kebab-case name, as it stands in WIT and JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Denied => "denied",
-            Self::QuotaExceeded => "quota-exceeded",
-            Self::Permission => "permission",
-            Self::InvalidArgument => "invalid-argument",
-            Self::NotFound => "not-found",
-            Self::AlreadyExists => "already-exists",
-            Self::Conflict => "conflict",
-            Self::NotOwner => "not-owner",
-            Self::TimedOut => "timed-out",
-            Self::Cancelled => "cancelled",
-            Self::TooLarge => "too-large",
-            Self::SandboxDied => "sandbox-died",
-            Self::Unavailable => "unavailable",
-            Self::Other => "other",
-        }
+        self.into()
     }
 }
 
@@ -182,6 +169,21 @@ impl From<anyhow::Error> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name has two sources, one for JSON and one for everything else.
+    #[test]
+    fn names_are_those_of_json() {
+        use crate::approval::ApprovalKind;
+        use crate::types::{BackendChoice, SkillState};
+        let kinds = [ErrorKind::QuotaExceeded, ErrorKind::TimedOut, ErrorKind::Other];
+        assert_eq!(serde_json::json!(kinds), serde_json::json!(kinds.map(ErrorKind::name)));
+        let kinds = [ApprovalKind::FirstUse, ApprovalKind::WiderGrant, ApprovalKind::Effect];
+        assert_eq!(serde_json::json!(kinds), serde_json::json!(kinds.map(ApprovalKind::name)));
+        let choices = [BackendChoice::Auto, BackendChoice::Docker, BackendChoice::Local];
+        assert_eq!(serde_json::json!(choices), serde_json::json!(choices.map(BackendChoice::name)));
+        let states = [SkillState::Ready, SkillState::Unapproved];
+        assert_eq!(serde_json::json!(states), serde_json::json!(states.map(<&str>::from)));
+    }
 
     #[test]
     fn an_io_error_of_the_host_is_no_refusal_and_nothing_that_is_missing() {

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 /// Reads a duration: one or more numbers, each with `ms`, `s`, `m`, `h` or `d`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong =
@@ -58,32 +60,11 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(scale).ok_or_else(|| format!("`{text}` is too large a size"))
 }
 
-/// Milliseconds as a person reads them: `340 ms`, `2.5 s`, `3 min 20 s`, `1 h 5 min`.
-pub fn show_millis(millis: u64) -> String {
-    let seconds = millis / 1_000;
-    match millis {
-        0..=999 => format!("{millis} ms"),
-        1_000..=59_999 => format!("{}.{} s", seconds, millis % 1_000 / 100),
-        60_000..=3_599_999 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-    }
-}
-
 /// Milliseconds since 1970 as `2026-11-21T09:23:51Z`.
 pub fn show_time(millis: u64) -> String {
-    let seconds = millis / 1_000;
-    let (mut days, clock) = (seconds / 86_400, seconds % 86_400);
-    // Years are counted from 1 March 0000, so that the leap day is a year's last.
-    days += 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", clock / 3_600, clock / 60 % 60, clock % 60)
+    let seconds = i64::try_from(millis / 1_000).unwrap_or(i64::MAX);
+    // Whoever writes a file can give it a time beyond the calendar's years.
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Bytes as a person reads them: `512 bytes`, `3.4 MiB`.
@@ -100,16 +81,10 @@ pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 256;
     match text.len() > SHOWN {
         true => {
-            format!("{:?}… ({} bytes)", text.get(..text.floor_char_boundary(SHOWN)).unwrap_or_default(), text.len())
+            format!("{:?}… ({} bytes)", &text[..text.floor_char_boundary(SHOWN)], text.len())
         }
         false => format!("{text:?}"),
     }
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or_default();
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
 /// Milliseconds since 1970.
@@ -161,5 +136,6 @@ mod tests {
         assert_eq!(show_time(951_782_400_000), "2000-02-29T00:00:00Z");
         assert_eq!(show_time(1_795_253_031_999), "2026-11-21T09:23:51Z");
         assert_eq!(show_time(4_107_542_400_000), "2100-03-01T00:00:00Z");
+        assert_eq!(show_time(u64::MAX), "9999-12-30T22:00:00Z");
     }
 }

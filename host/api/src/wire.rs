@@ -22,6 +22,7 @@ use std::path::PathBuf;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
+use strum::FromRepr;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -42,52 +43,45 @@ const MAX_HELLO: usize = 8 << 10;
 const HEADER: usize = 5;
 
 /// The kind of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRepr)]
+#[repr(u8)]
 pub enum FrameKind {
     /// To the host: a `Call` as JSON.
-    Request,
+    Request = 1,
     /// To the host: input of the call under way.
-    Stdin,
+    Stdin = 2,
     /// To the host: the input's end.
-    StdinEnd,
+    StdinEnd = 3,
     /// To the client: one more `Stdin` frame may be sent.
-    Credit,
+    Credit = 4,
     /// To the client: an `Event` as JSON.
-    Event,
+    Event = 5,
     /// To the client: bytes of standard output.
-    Stdout,
+    Stdout = 6,
     /// To the client: bytes of standard error.
-    Stderr,
+    Stderr = 7,
     /// To the client: the call's answer as JSON, its last frame.
-    Answer,
+    Answer = 8,
     /// To the client: the call's [`Error`] as JSON, its last frame.
-    Error,
+    Error = 9,
 }
 
 impl FrameKind {
-    const ALL: [(u8, Self, usize); 9] = [
-        (1, Self::Request, MAX_JSON),
-        (2, Self::Stdin, MAX_DATA),
-        (3, Self::StdinEnd, 0),
-        (4, Self::Credit, 0),
-        (5, Self::Event, MAX_JSON),
-        (6, Self::Stdout, MAX_DATA),
-        (7, Self::Stderr, MAX_DATA),
-        (8, Self::Answer, MAX_JSON),
-        (9, Self::Error, MAX_JSON),
-    ];
-
     fn code(self) -> u8 {
-        Self::ALL.iter().find(|(_, kind, _)| *kind == self).map_or(0, |(code, ..)| *code)
+        self as u8
     }
 
     fn of(code: u8) -> Option<(Self, usize)> {
-        Self::ALL.iter().find(|(known, ..)| *known == code).map(|(_, kind, max)| (*kind, *max))
+        Self::from_repr(code).map(|kind| (kind, kind.max()))
     }
 
     /// The most bytes that its payload may have.
     pub fn max(self) -> usize {
-        Self::ALL.iter().find(|(_, kind, _)| *kind == self).map_or(0, |(.., max)| *max)
+        match self {
+            Self::StdinEnd | Self::Credit => 0,
+            Self::Stdin | Self::Stdout | Self::Stderr => MAX_DATA,
+            Self::Request | Self::Event | Self::Answer | Self::Error => MAX_JSON,
+        }
     }
 }
 
@@ -358,7 +352,7 @@ mod tests {
 
     fn any_frame() -> impl Strategy<Value = Frame> {
         (
-            prop::sample::select(FrameKind::ALL.map(|(_, kind, _)| kind).to_vec()),
+            prop::sample::select((0..=u8::MAX).filter_map(FrameKind::from_repr).collect::<Vec<_>>()),
             prop::collection::vec(any::<u8>(), 0..3_000),
         )
             .prop_map(|(kind, bytes)| match kind.max() {

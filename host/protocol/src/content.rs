@@ -96,10 +96,9 @@ impl<'a> Pieces<'a> {
     }
 
     /// Reads the next piece into `buffer`, or finds a hole.
+    #[expect(clippy::indexing_slicing, reason = "no more is asked for than it holds")]
     pub fn next(&mut self, buffer: &mut [u8]) -> rustix::io::Result<ContentPiece> {
-        self.take(buffer.len(), |from, at, most| {
-            retry_on_intr(|| pread(from, buffer.get_mut(..most).unwrap_or_default(), at))
-        })
+        self.take(buffer.len(), |from, at, most| retry_on_intr(|| pread(from, &mut buffer[..most], at)))
     }
 
     /// Has `take` take some of at most `most` bytes of the next data, or finds a hole.
@@ -207,11 +206,12 @@ impl<'a> Copying<'a> {
         }
         let CopyMethod::Buffer(buffer) = &mut self.way else { return Ok(0) };
         let piece = self.pieces.next(buffer)?;
+        #[expect(clippy::indexing_slicing, reason = "so much of it was read, and no more is written")]
         if let ContentPiece::Data(len) = piece {
-            let mut rest = buffer.get(..len).unwrap_or_default();
+            let mut rest = &buffer[..len];
             while !rest.is_empty() {
                 let written = retry_on_intr(|| write(to, rest))?;
-                rest = rest.get(written..).unwrap_or_default();
+                rest = &rest[written..];
             }
         }
         self.passed(piece)

@@ -5,6 +5,7 @@
 //! standard output comes one line: `ready PID`, or `failed STAGE REASON` ([`SetupStage`]).
 
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr};
 
 /// A spec larger than this is none.
 pub const MAX_SPEC: usize = 256 * 1024;
@@ -72,7 +73,8 @@ pub enum Users {
 }
 
 /// The stage at which the making of a sandbox failed: what the remedy depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum SetupStage {
     /// The order made no sense.
     Spec,
@@ -91,25 +93,15 @@ pub enum SetupStage {
 }
 
 impl SetupStage {
-    const ALL: [(Self, &'static str); 7] = [
-        (Self::Spec, "spec"),
-        (Self::User, "user"),
-        (Self::Namespaces, "namespaces"),
-        (Self::Files, "files"),
-        (Self::Proc, "proc"),
-        (Self::Privileges, "privileges"),
-        (Self::Filter, "filter"),
-    ];
-
     /// Its word on the wire.
     #[must_use]
     pub fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(stage, _)| *stage == self).map_or("spec", |(_, word)| word)
+        self.into()
     }
 
     /// The stage of this word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known)| *known == word).map(|(stage, _)| *stage)
+        word.parse().ok()
     }
 }

@@ -143,8 +143,6 @@ pub struct SupervisorConfig {
     pub lease_ms: u64,
     /// Everything ends this long after the supervisor started; 0 is never.
     pub wall_ms: u64,
-    /// Everything ends when no exec has run for this long; 0 is never.
-    pub idle_ms: u64,
     /// Between TERM and KILL.
     pub grace_ms: u32,
     /// Where relative paths start, and the default working directory.
@@ -323,8 +321,6 @@ pub enum ByeReason {
     Lease,
     /// The sandbox's wall time is over.
     WallTime,
-    /// No exec has run for too long.
-    Idle,
     /// The engine stops the sandbox.
     Terminated,
 }

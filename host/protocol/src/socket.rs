@@ -70,10 +70,11 @@ pub fn send(
 }
 
 /// Sends all of `bytes`, waiting for room, and `descriptor` with the first of them.
+#[expect(clippy::indexing_slicing, reason = "no more is sent than there is")]
 pub fn send_all(socket: impl AsFd, mut bytes: &[u8], mut descriptor: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         let len = send(&socket, bytes, descriptor.take(), SendFlags::empty())?;
-        bytes = bytes.get(len..).unwrap_or_default();
+        bytes = &bytes[len..];
     }
     Ok(())
 }

@@ -148,7 +148,8 @@ impl<S: AsFd> TreeReceiver<S> {
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "what arrived is within the buffer")]
+        let room = &mut self.bytes[self.end..];
         let len = self.descriptors.receive(&self.socket, room, RecvFlags::empty())?;
         self.end += len;
         Ok(len > 0)
@@ -156,7 +157,8 @@ impl<S: AsFd> TreeReceiver<S> {
 
     /// The next item of what has arrived; `None` when it is not whole yet.
     pub fn item(&mut self) -> Result<Option<TreeItem<'_>>, ProtocolError> {
-        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "what is taken has arrived, and what arrived is within the buffer")]
+        let waiting = &self.bytes[self.start..self.end];
         let Some((record, used)) = tree::decode(waiting)? else {
             if waiting.is_empty() && !self.descriptors.is_empty() {
                 return Err(ProtocolError("a descriptor that belongs to nothing in a tree".into()));

@@ -91,9 +91,10 @@ impl BlackboardWatcher {
         for weighed in events {
             queue.bytes += weighed.bytes;
             queue.events.push_back(weighed);
-            while queue.events.len() > self.room || (queue.bytes > MAX_WAITING && queue.events.len() > 1) {
-                let gone = queue.events.pop_front().map_or(0, |gone| gone.bytes);
-                queue.bytes -= gone;
+            while (queue.events.len() > self.room || (queue.bytes > MAX_WAITING && queue.events.len() > 1))
+                && let Some(gone) = queue.events.pop_front()
+            {
+                queue.bytes -= gone.bytes;
                 queue.dropped += 1;
             }
         }

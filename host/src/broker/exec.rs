@@ -438,7 +438,7 @@ impl Running {
             None => None,
         };
         self.record.note("exit_code", exit_code);
-        self.record.note("outcome", serde_json::to_value(&outcome).unwrap_or_default());
+        self.record.note("outcome", crate::json::value(&outcome));
         self.record.note("wall_time_ms", wall_time_ms);
         self.record.note("stdout_bytes", self.stdout_bytes);
         self.record.note("stderr_bytes", self.stderr_bytes);

@@ -11,9 +11,9 @@ use sha2::{Digest as _, Sha256};
 use skillhost_api::approval::ApprovalField;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, CopyRequest, Delivery, ExecSpec, HostPath, ShellRequest};
-use skillhost_api::units::hex;
 use skillhost_api::visible;
 
+use crate::digest::sha256;
 use crate::sandbox::command::check_env;
 use crate::sandbox::spec::SandboxInfo;
 
@@ -223,11 +223,6 @@ impl InjectiveDigest {
     pub(super) fn end(self) -> Vec<u8> {
         self.0.finalize().to_vec()
     }
-}
-
-/// `sha256:` and the digest.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }
 
 #[cfg(test)]

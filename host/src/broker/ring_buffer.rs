@@ -33,7 +33,8 @@ impl RingBuffer {
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         let end = self.total() + bytes.len() as u64;
-        let kept = bytes.get(bytes.len().saturating_sub(self.max)..).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "no more is left out than there is")]
+        let kept = &bytes[bytes.len().saturating_sub(self.max)..];
         let room = self.max - kept.len();
         let surplus = self.bytes.len().saturating_sub(room);
         self.bytes.drain(..surplus);

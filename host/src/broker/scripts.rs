@@ -16,8 +16,9 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use super::exec::Asked;
-use super::question::{ApprovalText, Value, sha256};
+use super::question::{ApprovalText, Value};
 use super::{Actor, Broker, EffectRecord, OutputCapture, Running};
+use crate::digest::sha256;
 use crate::ids;
 use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, SourceOwner, Template};
 

@@ -214,7 +214,7 @@ impl Broker {
         record.note("role", info.role);
         record.note("image", info.image);
         record.note("exit_code", exit_code);
-        record.note("outcome", serde_json::to_value(&outcome).unwrap_or_default());
+        record.note("outcome", crate::json::value(&outcome));
         record.note("wall_time_ms", wall_time_ms);
         record.note("stdout_bytes", stdout_bytes);
         record.note("stderr_bytes", stderr_bytes);

@@ -59,10 +59,9 @@ pub(super) struct StreamEnd {
 
 impl StreamEnd {
     pub(super) fn of(outcome: &Outcome, exit_code: i32, wall_time_ms: u64, truncated: bool, message: &str) -> Self {
-        let outcome = serde_json::to_value(outcome).unwrap_or_default();
         Self {
             exit_code: Some(exit_code),
-            outcome,
+            outcome: crate::json::value(outcome),
             wall_time_ms: Some(wall_time_ms),
             truncated,
             message: message.into(),

@@ -1,11 +1,13 @@
 //! Chunks of a command's output: what is published of the pieces in which it comes.
 
 use bytes::Bytes;
+use strum::IntoStaticStr;
 
 use super::Chunk;
 
 /// The stream that a chunk is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum OutputStream {
     Stdout,
     Stderr,
@@ -13,10 +15,7 @@ pub(super) enum OutputStream {
 
 impl OutputStream {
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
+        self.into()
     }
 }
 

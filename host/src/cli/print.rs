@@ -13,8 +13,10 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallOutput;
 use skillhost_api::visible;
 use tokio::sync::{mpsc, oneshot};
+use unicode_width::UnicodeWidthStr as _;
 
 use super::failure::Failure;
+use crate::json;
 
 /// Pieces that wait to be written.
 const QUEUE: usize = 16;
@@ -72,7 +74,8 @@ fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            #[expect(clippy::indexing_slicing, reason = "no more is written than there is")]
+            Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(to.as_fd())?,
             Err(error) => return Err(error),
@@ -97,8 +100,7 @@ pub(super) fn stderr_is_terminal() -> bool {
 
 /// One value of many that come one by one: JSON in a line.
 pub(super) fn json_line(value: &impl Serialize) -> CallOutput {
-    let written = serde_json::to_string(value).map(|written| visible::json(&written) + "\n");
-    CallOutput::Stdout(written.unwrap_or_default().into())
+    CallOutput::Stdout((visible::json(&json::text(value)) + "\n").into())
 }
 
 /// One of many that come one by one, in words.
@@ -113,7 +115,7 @@ pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<
     let mut widths = [0; N];
     for row in &all {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.width());
         }
     }
     let mut text = String::new();
@@ -121,7 +123,7 @@ pub(super) fn table<const N: usize>(heading: [&str; N], rows: impl IntoIterator<
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
             line.push_str(cell);
-            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+            line.extend(std::iter::repeat_n(' ', width - cell.width() + 2));
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -137,5 +139,8 @@ mod tests {
     fn columns_stand_beneath_each_other() {
         let text = table(["A", "B"], [["ä".into(), "x\ny\u{202e}".into()], ["long".into(), String::new()]]);
         assert_eq!(text, "A     B\nä     x\\ny\\u{202e}\nlong\n");
+        // What a terminal shows in two columns each, and an accent in none.
+        let wide = table(["A", "B"], [["漢字".into(), "x".into()], ["e\u{301}".into(), "y".into()]]);
+        assert_eq!(wide, "A     B\n漢字  x\ne\u{301}     y\n");
     }
 }

@@ -7,8 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
-    self, Distrust, InspectSkill, ListSkills, Operation, ReloadSkills, RunRequest, SearchSkills, SkillDetail,
-    SkillList, SkillState,
+    self, Distrust, InspectSkill, ListSkills, Operation, ReloadSkills, RunRequest, SearchSkills, SkillDetail, SkillList,
 };
 use skillhost_api::units::parse_duration;
 use skillhost_api::visible;
@@ -146,22 +145,12 @@ async fn listing(app: &App, request: impl Operation<Answer = SkillList>, none: &
             ["SKILL", "STATE", "ACTIONS", "DESCRIPTION"],
             list.skills.iter().map(|skill| {
                 let actions = if skill.actions.is_empty() { "-".into() } else { skill.actions.join(" ") };
-                [skill.name.clone(), state(skill.state).into(), actions, first_sentence(&skill.description)]
+                [skill.name.clone(), <&str>::from(skill.state).into(), actions, first_sentence(&skill.description)]
             }),
         )
     })
     .await?;
     Ok(0)
-}
-
-fn state(state: SkillState) -> &'static str {
-    match state {
-        SkillState::Ready => "ready",
-        SkillState::Untrusted => "untrusted",
-        SkillState::Unapproved => "unapproved",
-        SkillState::Disabled => "disabled",
-        SkillState::Broken => "broken",
-    }
 }
 
 fn first_sentence(text: &str) -> String {
@@ -196,7 +185,7 @@ fn describe(skill: &SkillDetail) -> String {
         text.push('\n');
     };
     let summary = &skill.summary;
-    line(format!("{} {} ({})", summary.name, summary.version, state(summary.state)));
+    line(format!("{} {} ({})", summary.name, summary.version, <&str>::from(summary.state)));
     if let Some(problem) = &summary.problem {
         line(format!("  problem    {}", visible::message(problem)));
     }

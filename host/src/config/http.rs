@@ -18,6 +18,7 @@ use skillhost_api::error::{Error, Result};
 
 use super::authority::{HostName, Origin};
 use super::{Size, Span};
+use crate::digest;
 use crate::rooted::read_named;
 
 /// The fewest bytes of a token: 16 random ones cannot be guessed.
@@ -162,7 +163,7 @@ impl<'de> Deserialize<'de> for HttpToken {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let RawToken { sha256, file, tenant, session, agent, project, may_approve } = RawToken::deserialize(from)?;
         let source = match (sha256, file) {
-            (Some(text), None) => TokenSource::Digest(parse_digest(&text).ok_or_else(|| {
+            (Some(text), None) => TokenSource::Digest(digest::parse(&text).ok_or_else(|| {
                 D::Error::custom("sha256 is the token's SHA-256: 64 hexadecimal digits, as `sha256sum` prints them")
             })?),
             (None, Some(path)) => TokenSource::File(path),
@@ -178,19 +179,6 @@ impl<'de> Deserialize<'de> for HttpToken {
         }
         Ok(Self { source, caller, project, may_approve })
     }
-}
-
-fn parse_digest(text: &str) -> Option<TokenDigest> {
-    let mut digest = TokenDigest::default();
-    if text.len() != 2 * digest.len() || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        // It takes a sign, which is no digit.
-        let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+'))?;
-        *byte = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(digest)
 }
 
 /// What is kept and compared of a token; `None` when it cannot be one.
@@ -229,7 +217,6 @@ impl TokenSource {
 mod tests {
     use super::super::Config;
     use super::*;
-    use skillhost_api::units::hex;
 
     const WHO: &str = "tenant = 'acme'\nsession = 's1'\n";
 
@@ -249,7 +236,7 @@ mod tests {
     fn a_token_is_its_digest_wherever_it_comes_from() {
         let dir = tempfile::tempdir().unwrap();
         secret(dir.path(), "one", "  from-a-file-0001\n");
-        let digest = hex(&Sha256::digest("from-its-digest-01"));
+        let digest = hex::encode(Sha256::digest("from-its-digest-01"));
         let text = format!(
             "[[http.token]]\nfile = 'one'\n{WHO}\n[[http.token]]\nsha256 = '{}'\n{WHO}agent = 'b'\nproject = '/srv'\nmay-approve = true\n",
             digest.to_uppercase()
@@ -270,7 +257,7 @@ mod tests {
     fn tokens_that_are_the_same_are_refused_with_their_places() {
         let dir = tempfile::tempdir().unwrap();
         secret(dir.path(), "one", "the-very-same-token");
-        let digest = hex(&Sha256::digest("the-very-same-token"));
+        let digest = hex::encode(Sha256::digest("the-very-same-token"));
         let text =
             format!("[[http.token]]\nsha256 = '{digest}'\n{WHO}\n[[http.token]]\nfile = 'one'\n{WHO}agent = 'b'\n");
         let error = load(dir.path(), &text).unwrap().tokens().unwrap_err();

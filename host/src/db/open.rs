@@ -15,7 +15,7 @@ use skillhost_api::units::{now_ms, show_time};
 use super::Durability;
 use super::disk::Disk;
 use super::disk_reserve::{DiskReserve, is_full};
-use super::schema::{FROM_VERSION_1, SCHEMA, VERSION};
+use super::schema::{SCHEMA, VERSION};
 
 /// How long the check at the start may take: some 1 GiB of what the kernel has in memory.
 const CHECK: Duration = Duration::from_secs(2);
@@ -28,6 +28,8 @@ enum Problem {
     Full(String),
     /// A later version wrote it.
     Later,
+    /// A version from before the first release wrote it; which.
+    Earlier(i64),
     Other(String),
 }
 
@@ -56,6 +58,12 @@ impl Problem {
             Self::Later => Error::unavailable(format!(
                 "the database {path} was written by a later version of skillhost: use that one, or another state directory \
                  (--state-dir)"
+            )),
+            Self::Earlier(version) => Error::unavailable(format!(
+                "the database {path} has the format {version}, from before the first release of skillhost; this version reads \
+                 {VERSION}. Nothing was changed. Use another state directory (--state-dir), or remove the file with those \
+                 beside it, {path}-wal and {path}-shm: then projects have to be trusted and skills approved again, and the \
+                 audit log begins anew"
             )),
             Self::Other(why) => Error::unavailable(format!("the database {path} cannot be opened: {why}")),
         }
@@ -122,15 +130,17 @@ fn connect(path: &Path, durability: Durability, alone: bool) -> std::result::Res
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version > VERSION {
-        return Err(Problem::Later);
+    match version {
+        // A new file has none.
+        0 | VERSION => {}
+        later if later > VERSION => return Err(Problem::Later),
+        earlier => return Err(Problem::Earlier(earlier)),
     }
     check(&connection)?;
-    if version < VERSION {
+    if version == 0 {
         // All of it or nothing: what is interrupted here is done again.
-        let taken_over = if version == 1 { FROM_VERSION_1 } else { "" };
         let transaction = connection.transaction()?;
-        transaction.execute_batch(&format!("{SCHEMA} {taken_over} PRAGMA user_version = {VERSION};"))?;
+        transaction.execute_batch(&format!("{SCHEMA} PRAGMA user_version = {VERSION};"))?;
         transaction.commit()?;
     }
     // One for each statement there is, so that none is compiled twice.

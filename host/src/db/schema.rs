@@ -1,4 +1,4 @@
-//! The tables, and what becomes of those of earlier versions.
+//! The tables.
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS audit (
@@ -74,14 +74,3 @@ CREATE TABLE IF NOT EXISTS trust (
 
 /// The version of [`SCHEMA`].
 pub(super) const VERSION: i64 = 4;
-
-/// What version 1 kept of the blackboard, taken over: the order of its events is that of its writes.
-pub(super) const FROM_VERSION_1: &str = "
-INSERT INTO board_entries
-    SELECT scope, key, version, place, 2 * place, length(CAST(key AS BLOB)) + length(CAST(value AS BLOB)) + 4, 0, NULL,
-        created_at_ms, updated_at_ms, created_by, updated_by, '[]', '{}', value
-    FROM (SELECT *, row_number() OVER (PARTITION BY scope ORDER BY updated_at_ms, key) AS place FROM blackboard);
-INSERT INTO board_sessions
-    SELECT scope, max(event), count(*), sum(bytes), 0, 0 FROM board_entries GROUP BY scope;
-DROP TABLE blackboard;
-";

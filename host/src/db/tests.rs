@@ -57,32 +57,6 @@ async fn what_follows_a_commit_has_its_order() {
     assert_eq!(receive.try_iter().collect::<Vec<_>>(), (1..=500).collect::<Vec<_>>());
 }
 
-#[tokio::test]
-async fn an_earlier_blackboard_is_taken_over() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("state.db");
-    let old = Connection::open(&path).unwrap();
-    old.execute_batch(
-        "CREATE TABLE blackboard (scope TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, version INTEGER NOT NULL,
-            created_at_ms INTEGER NOT NULL, updated_at_ms INTEGER NOT NULL, created_by TEXT NOT NULL,
-            updated_by TEXT NOT NULL, PRIMARY KEY (scope, key)) STRICT, WITHOUT ROWID;
-        INSERT INTO blackboard VALUES ('s', 'b', '1', 4, 1, 9, 'x', 'y'), ('s', 'a', '22', 1, 2, 3, 'x', 'x');
-        PRAGMA user_version = 1;",
-    )
-    .unwrap();
-    drop(old);
-    let db = Db::open(&path, Durability::Process).unwrap();
-    let read = |t: &Transaction<'_>| {
-        let session = "SELECT event, entries, bytes FROM board_sessions WHERE scope = 's'";
-        let session = t.query_row(session, [], |row| <(u64, u64, u64)>::try_from(row))?;
-        let entry = "SELECT version, event, value FROM board_entries WHERE scope = 's' AND key = 'b'";
-        Ok((session, t.query_row(entry, [], |row| <(u64, u64, String)>::try_from(row))?))
-    };
-    let (session, entry) = db.run(read).await.unwrap();
-    assert_eq!((session.0, session.1, entry), (2, 2, (4, 2, "1".to_owned())));
-    assert_eq!(session.2, 3 + 2 * (1 + 4));
-}
-
 #[test]
 fn a_later_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,6 +65,23 @@ fn a_later_version_is_refused() {
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let error = Db::open(&path, Durability::Process).unwrap_err();
     assert!(format!("{error:#}").contains("later version"), "{error:#}");
+}
+
+#[test]
+fn an_earlier_version_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE kept (it); PRAGMA user_version = 1;").unwrap();
+    for error in [Db::open(&path, Durability::Process).unwrap_err(), Db::put_aside(&path).unwrap_err()] {
+        let said = format!("{error:#}");
+        for part in ["the format 1", "another state directory (--state-dir)", "remove the file", "state.db-wal"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    let left = Connection::open(&path).unwrap();
+    let tables: String = left.query_row("SELECT group_concat(name) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+    let version: i64 = left.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!((tables.as_str(), version), ("kept", 1));
 }
 
 /// A file system of some megabytes, which the calling thread alone sees, and those that it starts from then on.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use skillhost_api::error::{Error, Result};
 
 use super::config;
+use crate::json;
 use crate::skills::MAX_COMPONENT;
 use crate::subprocess::{self, ProcessBounds};
 
@@ -77,9 +78,8 @@ pub fn answer() -> i32 {
     match compile() {
         Ok(()) => 0,
         Err(error) => {
-            let said = serde_json::to_vec(&error).unwrap_or_default();
             // Whoever asked is gone, or hears of it by the exit code.
-            let _ = std::io::stderr().lock().write_all(&said);
+            let _ = std::io::stderr().lock().write_all(json::text(&error).as_bytes());
             1
         }
     }

@@ -148,7 +148,7 @@ impl Engine {
             // answer or to trap.
             Ok(_) if Instant::now() >= deadline => Err(overrun()),
             Ok(Ok(results)) => {
-                let left = store.get_fuel().unwrap_or_default();
+                let left = store.get_fuel().map_err(|error| Error::other(format!("{error:#}")))?;
                 Ok(InvocationResult { results, fuel_used: limits.fuel.saturating_sub(left) })
             }
             Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().hit(), &log)),

@@ -14,11 +14,12 @@ mod invocation;
 mod limiter;
 mod ticker;
 
-use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use lru::LruCache;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use tokio::sync::{OnceCell, Semaphore};
@@ -36,7 +37,7 @@ pub use invocation::{Invocation, InvocationResult, Preopen};
 use ticker::Ticker;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
-const MAX_READY: usize = 256;
+const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Runs components.
 pub struct Engine {
@@ -45,7 +46,7 @@ pub struct Engine {
     linker: Linker<invocation::StoreData>,
     ticker: Ticker,
     cache: Arc<Cache>,
-    ready: Mutex<Ready>,
+    ready: Mutex<LruCache<String, Arc<OnceCell<LinkedComponent>>>>,
     live: Arc<Semaphore>,
     /// One compile at a time: each uses every core.
     compiling: Semaphore,
@@ -67,12 +68,6 @@ pub struct EngineUsage {
     pub tables: usize,
     /// Slots of stacks.
     pub stacks: usize,
-}
-
-#[derive(Default)]
-struct Ready {
-    components: HashMap<String, (u64, Arc<OnceCell<LinkedComponent>>)>,
-    clock: u64,
 }
 
 /// A component that is compiled and linked: all but its instance.
@@ -99,7 +94,7 @@ impl Engine {
         Ok(Self {
             ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
             cache: Arc::new(Cache::new(cache, program.map(|program| Compiler { program, bounds }))),
-            ready: Mutex::default(),
+            ready: Mutex::new(LruCache::new(MAX_READY)),
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
             compiling: Semaphore::new(1),
             guests: Some(guests),
@@ -123,7 +118,7 @@ impl Engine {
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
-        let cell = self.ready.lock().cell(digest);
+        let cell = self.ready.lock().get_or_insert_ref(digest, Arc::default).clone();
         let prepared = cell.get_or_try_init(async || {
             let bytes = bytes().await?;
             let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
@@ -159,25 +154,6 @@ impl Engine {
 
 fn ended() -> Error {
     Error::unavailable("the host is ending")
-}
-
-impl Ready {
-    fn cell(&mut self, digest: &str) -> Arc<OnceCell<LinkedComponent>> {
-        self.clock += 1;
-        if let Some((used, cell)) = self.components.get_mut(digest) {
-            *used = self.clock;
-            return cell.clone();
-        }
-        if self.components.len() >= MAX_READY
-            && let Some(oldest) =
-                self.components.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone())
-        {
-            self.components.remove(&oldest);
-        }
-        let cell = Arc::<OnceCell<LinkedComponent>>::default();
-        self.components.insert(digest.to_owned(), (self.clock, cell.clone()));
-        cell
-    }
 }
 
 impl Drop for Engine {

@@ -9,7 +9,6 @@ use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
 use skillhost_api::types::{ActionEntry, ActionList, Authority, SkillState};
-use skillhost_api::units::hex;
 
 use super::blocking::blocking;
 use super::listing_budget::{MAX_LISTING, fitting};
@@ -128,7 +127,7 @@ fn revision(found: &[DescribedSkill], problems: &[String]) -> String {
     for problem in problems {
         part(problem.as_bytes());
     }
-    hex(&hash.finalize())
+    hex::encode(hash.finalize())
 }
 
 /// The listing, and the entries of its actions as they are streamed. Each skill's are written once, side by side, which also

@@ -2,6 +2,7 @@
 //! single skills.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,9 +17,9 @@ use crate::skills::{
 };
 
 /// The most projects whose catalogues are kept.
-const MAX_CATALOGUES: usize = 8;
+const MAX_CATALOGUES: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 /// The most skills that are kept for calls.
-const MAX_SKILLS: usize = 256;
+const MAX_SKILLS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Cache of catalogues and single skills, each kept while its change guard holds.
 pub(super) struct CatalogCache {

@@ -3,9 +3,10 @@
 //! A value is worth keeping when somebody comes again and finds all as it was; what that takes is done beside the calls, and
 //! files that change all the time never pay for it.
 
+use lru::LruCache;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::hash::Hash;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,12 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Values with the guards of the files that they were made of, by a key.
 pub(super) struct GuardedCache<K, V> {
-    /// The most that are kept.
-    most: usize,
     known: Mutex<CacheState<K, V>>,
 }
 
 struct CacheState<K, V> {
-    entries: HashMap<K, CacheEntry<V>>,
+    /// The one used longest ago goes first.
+    entries: LruCache<K, CacheEntry<V>>,
     /// Changes that are on no disk.
     changes: u64,
 }
@@ -35,8 +35,8 @@ enum CacheEntry<V> {
 }
 
 impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> GuardedCache<K, V> {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, known: Mutex::new(CacheState { entries: HashMap::new(), changes: 0 }) }
+    pub(super) fn new(most: NonZeroUsize) -> Self {
+        Self { known: Mutex::new(CacheState { entries: LruCache::new(most), changes: 0 }) }
     }
 
     /// The value, if all that it was made of is as it was.
@@ -51,8 +51,8 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
         }
         {
             let mut known = self.lock();
-            if matches!(known.entries.get(key), Some(CacheEntry::Kept(other)) if Arc::ptr_eq(other, &kept)) {
-                known.entries.remove(key);
+            if matches!(known.entries.peek(key), Some(CacheEntry::Kept(other)) if Arc::ptr_eq(other, &kept)) {
+                known.entries.pop(key);
             }
         }
         let_go(kept);
@@ -63,7 +63,8 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
     pub(super) fn forget(&self) {
         let mut known = self.lock();
         known.changes += 1;
-        let_go(std::mem::take(&mut known.entries));
+        let none = LruCache::new(known.entries.cap());
+        let_go(std::mem::replace(&mut known.entries, none));
     }
 
     /// Whether one is to be kept now: at which change one begins.
@@ -74,7 +75,7 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
             Some(_) => return None,
             None => {}
         }
-        known.put(self.most, key.clone(), CacheEntry::Trying);
+        known.put(key.clone(), CacheEntry::Trying);
         Some(known.changes)
     }
 
@@ -83,9 +84,9 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
         let state = kept.map_or_else(|| CacheEntry::CannotBe(Instant::now()), |kept| CacheEntry::Kept(Arc::new(kept)));
         let mut known = self.lock();
         if known.changes == began {
-            known.put(self.most, key, state);
+            known.put(key, state);
         } else {
-            known.entries.remove(&key);
+            known.entries.pop(&key);
             let_go(state);
         }
     }
@@ -96,11 +97,10 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
 }
 
 impl<K: Eq + Hash + Send + 'static, V: Send + Sync + 'static> CacheState<K, V> {
-    fn put(&mut self, most: usize, key: K, state: CacheEntry<V>) {
-        if self.entries.len() >= most && !self.entries.contains_key(&key) {
-            let_go(std::mem::take(&mut self.entries));
+    fn put(&mut self, key: K, state: CacheEntry<V>) {
+        if let Some((_, CacheEntry::Kept(gone))) = self.entries.push(key, state) {
+            let_go(gone);
         }
-        self.entries.insert(key, state);
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::skills::{ChangeQueue, WatchSet};
 
-    const MOST: usize = 8;
+    const MOST: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 
     /// A value that was made of a directory which is there.
     fn kept(dir: &Path) -> (u32, ChangeGuard) {
@@ -169,11 +169,11 @@ mod tests {
         let began = cache.begin(&0).unwrap();
         cache.end(0, began, None);
         assert!(cache.begin(&0).is_none());
-        let began: Vec<_> = (1..3 * MOST).map(|key| (key, cache.begin(&key).unwrap())).collect();
-        assert!(cache.lock().entries.len() <= MOST);
+        let began: Vec<_> = (1..3 * MOST.get()).map(|key| (key, cache.begin(&key).unwrap())).collect();
+        assert!(cache.lock().entries.len() <= MOST.get());
         for (key, began) in began {
             cache.end(key, began, None);
         }
-        assert!(cache.lock().entries.len() <= MOST, "nor when all of them end");
+        assert!(cache.lock().entries.len() <= MOST.get(), "nor when all of them end");
     }
 }

@@ -64,11 +64,12 @@ impl Texts {
                 break;
             }
         }
+        #[expect(clippy::expect_used, reason = "so much of it was valid")]
         let text = String::from_utf8(bytes).unwrap_or_else(|error| {
             // The end may be within a character.
             let (end, mut bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
             bytes.truncate(end);
-            String::from_utf8(bytes).unwrap_or_default()
+            String::from_utf8(bytes).expect("the beginning is valid")
         });
         let answer = KeptText { output_id: id.clone(), bytes: text.len() as u64 };
         let mut kept = self.lock();
@@ -99,7 +100,7 @@ impl Texts {
             end = text.ceil_char_boundary(text.len().min(start + 1));
         }
         Ok(TextPiece {
-            content: text.get(start..end).unwrap_or_default().to_owned(),
+            content: text[start..end].to_owned(),
             offset: start as u64,
             next: end as u64,
             total_bytes: text.len() as u64,

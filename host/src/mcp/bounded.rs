@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use skillhost_api::error::Result;
 
 use crate::ids;
-use crate::json::{is_longer, length};
+use crate::json::{self, is_longer, length};
 
 /// The most bytes of JSON that one answer has. It is in a result twice, as structure and as text.
 pub(super) const ROOM: usize = 16_000;
@@ -104,17 +104,16 @@ impl Truncation {
                     (text.floor_char_boundary(half), text.ceil_char_boundary(all.saturating_sub(half)))
                 }
                 // What is decoded must not have a hole, and is whole groups of four.
-                StringKind::Base64 => (text.floor_char_boundary(shown) / 4 * 4, all),
+                StringKind::Base64 => (text.floor_char_boundary(shown / 4 * 4), all),
             };
-            let parts = [text.get(..head), text.get(tail..)].map(Option::unwrap_or_default);
-            let escaped: usize = parts.iter().map(|part| length(&Value::from(*part))).sum();
+            let escaped = length(&Value::from(&text[..head])) + length(&Value::from(&text[tail..]));
             if escaped <= room || shown == 0 {
                 break;
             }
             shown /= 2;
         }
         let left_out = tail.saturating_sub(head);
-        let (beginning, end) = (text.get(..head).unwrap_or_default(), text.get(tail..).unwrap_or_default());
+        let (beginning, end) = (&text[..head], &text[tail..]);
         let short = match holds {
             StringKind::Plain => format!("{beginning}\n… {left_out} bytes are left out here …\n{end}"),
             StringKind::Base64 => beginning.to_owned(),
@@ -133,7 +132,7 @@ impl Truncation {
             used <= room
         });
         let kept = fits.count();
-        let whole = serde_json::to_string(items).unwrap_or_default();
+        let whole = json::text(items);
         items.truncate(kept.max(1));
         // Of a first item that is too long a part is better than nothing.
         if let (0, Some(first)) = (kept, items.first_mut()) {
@@ -175,7 +174,7 @@ impl Truncation {
 
     /// Leaves out the last of so many fields that not all of their names fit.
     fn names(&mut self, fields: &mut Map<String, Value>, room: usize, place: &str) -> Result<()> {
-        let whole = serde_json::to_string(fields).unwrap_or_default();
+        let whole = json::text(fields);
         let (all, mut used) = (fields.len(), 2);
         fields.retain(|name, _| {
             used += length(&Value::from(name.as_str())) + 2 + LEAST;

@@ -14,7 +14,7 @@ use super::bounded::{self, FullText};
 use super::progress::ProgressReporter;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
-use crate::json::{LONG, aside, is_longer};
+use crate::json::{self, LONG, aside, is_longer};
 
 /// Pieces of output that wait to be looked at.
 pub(super) const QUEUE: usize = 16;
@@ -138,11 +138,11 @@ impl OutputCollector<'_> {
         match (self.tell, piece) {
             (Tell::File, CallOutput::Stdout(bytes)) => self.bytes.extend_from_slice(&bytes),
             (Tell::Events { max, .. }, CallOutput::Event(Event::File(change))) if change.change != "watching" => {
-                self.events.push(serde_json::to_value(change).unwrap_or_default());
+                self.events.push(json::value(change));
                 return self.events.len() >= max;
             }
             (Tell::Events { max, .. }, CallOutput::Event(Event::Blackboard(event))) => {
-                self.events.push(serde_json::to_value(event).unwrap_or_default());
+                self.events.push(json::value(event));
                 return self.events.len() >= max;
             }
             (_, piece) => {
@@ -164,8 +164,7 @@ impl OutputCollector<'_> {
             }
             Tell::File => {
                 let read = serde_json::from_value(answer.ok_or_else(no_answer)?).map_err(|_| no_answer())?;
-                let content = serde_json::to_value(FileContent::new(read, self.bytes)).unwrap_or_default();
-                Ok(fitting(content, self.gives))
+                Ok(fitting(json::value(FileContent::new(read, self.bytes)), self.gives))
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Skills' actions as tools: their names, and what is kept of a listing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
@@ -195,13 +197,18 @@ fn depth(value: &Value, most: usize) -> Option<usize> {
 }
 
 /// Cache of tool lists, by project.
-#[derive(Default)]
 pub(super) struct ToolListCache {
-    kept: Mutex<HashMap<Option<PathBuf>, Arc<ToolList>>>,
+    kept: Mutex<LruCache<Option<PathBuf>, Arc<ToolList>>>,
 }
 
 /// The most projects whose offers are kept.
-const MAX_KEPT: usize = 64;
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
+impl Default for ToolListCache {
+    fn default() -> Self {
+        Self { kept: Mutex::new(LruCache::new(MAX_KEPT)) }
+    }
+}
 
 impl ToolListCache {
     /// The last one that was made for a project.
@@ -227,11 +234,7 @@ impl ToolListCache {
             tracing::warn!("{problem}");
         }
         let offer = Arc::new(ToolList::new(config, listed.revision, entries));
-        let mut kept = self.kept.lock();
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
-        kept.insert(project.cloned(), offer.clone());
+        self.kept.lock().put(project.cloned(), offer.clone());
         Ok(offer)
     }
 }

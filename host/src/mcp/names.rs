@@ -11,7 +11,6 @@ use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::units::hex;
 
 use super::tools;
 
@@ -32,9 +31,9 @@ pub(super) fn name(skill: &str, action: &str) -> String {
     if name.len() <= MAX_NAME && parts().all(is_kebab) {
         return name;
     }
-    let digest = hex(&Sha256::digest(format!("{skill}.{action}")));
+    let digest = hex::encode(Sha256::digest(format!("{skill}.{action}")));
     let head: String = name.chars().take(MAX_NAME - DIGITS - BEFORE_DIGEST.len()).collect();
-    format!("{head}{BEFORE_DIGEST}{}", digest.get(..DIGITS).unwrap_or_default())
+    format!("{head}{BEFORE_DIGEST}{}", &digest[..DIGITS])
 }
 
 fn plain(part: &str) -> String {

@@ -122,7 +122,7 @@ impl ProgressReporter {
 /// The end of a text, as much as one notification shows.
 fn last(text: String) -> String {
     match text.len().checked_sub(SHOWN) {
-        Some(more) if more > 0 => text.get(text.ceil_char_boundary(more)..).unwrap_or_default().to_owned(),
+        Some(more) if more > 0 => text[text.ceil_char_boundary(more)..].to_owned(),
         _ => text,
     }
 }

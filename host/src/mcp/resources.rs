@@ -164,17 +164,18 @@ pub(super) fn one_at_each_uri(mut all: Vec<SkillFiles>) -> Vec<SkillFiles> {
     let names: BTreeSet<String> = all.iter().map(|skill| format!("{}/", skill.name)).collect();
     for skill in &mut all {
         let own = format!("{}/", skill.name);
-        let within = names.range(own.clone()..).take_while(|name| name.starts_with(&own));
+        let within = names.range(own.clone()..).map_while(|name| name.strip_prefix(&own));
         // The first is its own.
-        for other in within.skip(1) {
-            let directory = other.strip_prefix(&own).unwrap_or_default();
+        for directory in within.skip(1) {
             let before = skill.files.len();
             skill.files.retain(|file| !file.path.starts_with(directory));
             if skill.files.len() < before {
                 let problem = skill.problem.get_or_insert_default();
                 let join = if problem.is_empty() { "" } else { "; " };
-                let _ =
-                    write!(problem, "{join}the files in {directory} are left out: {SCHEME}{other} is another skill");
+                let _ = write!(
+                    problem,
+                    "{join}the files in {directory} are left out: {SCHEME}{own}{directory} is another skill"
+                );
             }
         }
     }

@@ -11,6 +11,8 @@ use rmcp::model::{CallToolResult, CreateTaskResult, DetailedTask};
 use rmcp::task_manager::{TaskExit, TaskManager, TaskOptions};
 use skillhost_api::caller::Caller;
 
+use crate::json;
+
 /// How long a task is kept: the longest that a call can take, and a while to ask for its result.
 const KEPT: Duration = Duration::from_secs(2 * 60 * 60);
 /// How often a client had better ask.
@@ -63,7 +65,7 @@ impl Tasks {
                     // The call is dropped, which ends all that it started.
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                 };
-                let bytes = result.as_ref().map_or(0, |result| serde_json::to_vec(result).map_or(0, |json| json.len()));
+                let bytes = result.as_ref().map_or(0, |result| json::text(result).len());
                 let _ = ended.set((Instant::now(), bytes));
                 result
             })

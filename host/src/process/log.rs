@@ -93,7 +93,7 @@ fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
         return event.into();
     }
     let text = String::from_utf8_lossy(text);
-    let kept = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or_default();
+    let kept = &text[..text.floor_char_boundary(LONGEST)];
     let mut line = String::with_capacity(kept.len() + 64);
     for c in kept.chars() {
         match c.is_control() && c != '\t' {

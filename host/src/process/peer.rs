@@ -55,7 +55,7 @@ pub(super) fn check(stream: &UnixStream) -> Result<()> {
 /// before 5.3, where nothing holds a process by more than that.
 fn pidfd(stream: &UnixStream, pid: Pid) -> Result<Option<OwnedFd>> {
     let mut fd: libc::c_int = -1;
-    let mut len = libc::socklen_t::try_from(size_of_val(&fd)).unwrap_or_default();
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     #[allow(unsafe_code)]
     // SAFETY: the kernel writes at most `len` bytes to `fd`, which has as many, and nothing keeps either.
     let told = unsafe {

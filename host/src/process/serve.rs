@@ -20,7 +20,7 @@ use super::server::{self, ServeOptions};
 use super::state_dir::Lock;
 use super::{HostService, Listener, StateDir, log};
 use crate::host::{Host, HostOptions};
-use crate::private_dir;
+use crate::{json, private_dir};
 
 /// How long a host process that leaves may take before a new one gives up waiting for its place.
 const LEAVING: Duration = Duration::from_secs(30);
@@ -209,9 +209,8 @@ fn stop_on_signals(stop: &watch::Sender<bool>) -> Result<()> {
 }
 
 fn say(message: &Started) {
-    let mut line = serde_json::to_vec(message).unwrap_or_default();
-    line.push(b'\n');
+    let line = json::text(message) + "\n";
     // A starter that gave up reads it no more.
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
 }

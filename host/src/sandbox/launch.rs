@@ -337,7 +337,6 @@ impl Inner {
             lease: self.config.lease,
             // Nobody's waits for as long as its host is there.
             wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
-            idle: self.config.idle.filter(|_| !info.is_nobodys()),
             workspace: info.workspace_inside().into_owned(),
             ..HelloConfig::default()
         }

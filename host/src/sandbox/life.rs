@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, OwnedMutexGuard, mpsc};
+use tokio::sync::{OnceCell, OwnedMutexGuard};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::backend::Backend;
@@ -60,7 +60,6 @@ pub(super) struct SandboxBackend {
 struct SandboxTable {
     live: BTreeMap<String, Arc<LiveSandbox>>,
     ended: VecDeque<EndedSandbox>,
-    watchers: Vec<mpsc::UnboundedSender<EndedSandbox>>,
 }
 
 /// A sandbox that runs, with its link and what is held for it.
@@ -130,12 +129,6 @@ impl Inner {
             Some(live) => Some(SandboxState::Running(live.info())),
             None => table.ended.iter().rev().find(|ended| ended.info.id == id).cloned().map(SandboxState::Ended),
         }
-    }
-
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<EndedSandbox> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.table.lock().watchers.push(sender);
-        receiver
     }
 
     /// Enters a connected sandbox, and watches for its end.
@@ -259,11 +252,10 @@ impl Inner {
         drop(held);
         let mut table = self.table.lock();
         table.live.remove(&live.info.id);
-        table.ended.push_back(ended.clone());
+        table.ended.push_back(ended);
         if table.ended.len() > REMEMBERED {
             table.ended.pop_front();
         }
-        table.watchers.retain(|watcher| watcher.send(ended.clone()).is_ok());
     }
 }
 

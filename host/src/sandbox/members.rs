@@ -113,7 +113,8 @@ impl MemberSlot {
 
     /// Its user, in a sandbox of this identity.
     pub fn user(self, identity: SandboxUser) -> User {
-        let own = FIRST + u32::try_from(self.0).unwrap_or_default();
+        #[expect(clippy::expect_used, reason = "there are no more than MAX_AGENTS")]
+        let own = FIRST + u32::try_from(self.0).expect("the number of an agent is small");
         let uid = if self == Self::OWNER { identity.uid } else { own };
         // The workspace's group comes second, so that what is made elsewhere is not the workspace's.
         User { uid, gid: own, groups: vec![identity.gid], umask: UMASK }

@@ -2,8 +2,8 @@
 //!
 //! There is no policy here. Grants, quotas and the audit log are the broker's, which is the only caller. What holds here:
 //!
-//! - **A sandbox ends by itself.** Its supervisor holds a lease that this process renews over the link; wall time and
-//!   idle time are the supervisor's own timers. A host that is killed leaves nothing that lasts longer than the lease.
+//! - **A sandbox ends by itself.** Its supervisor holds a lease that this process renews over the link; wall time
+//!   is the supervisor's own timer. A host that is killed leaves nothing that lasts longer than the lease.
 //! - **Nothing is half made.** A launch runs in a task of its own: when its caller leaves, or a step fails, what was
 //!   made is removed. What the launch was given to hold (`held`: a quota's reservation) is dropped when the sandbox is
 //!   gone, on every path, and not before.
@@ -41,7 +41,6 @@ use std::time::Duration;
 use cap_std::fs::Dir;
 use futures_util::future::join_all;
 use tokio::io::AsyncRead;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use backend::docker::{DockerBackend, EngineConfig};
 use backend::local::{LocalBackend, LocalSettings};
@@ -79,8 +78,6 @@ pub struct SandboxSettings {
     pub local: LocalSettings,
     /// How long a sandbox outlives a host that has gone.
     pub lease: Duration,
-    /// How long a sandbox lives with no exec; absent is for ever.
-    pub idle: Option<Duration>,
     /// Those that are made in advance.
     pub pool: PoolConfig,
 }
@@ -95,7 +92,6 @@ impl SandboxSettings {
             engine: EngineConfig::default(),
             local: LocalSettings::default(),
             lease: Duration::from_secs(30),
-            idle: None,
             pool: PoolConfig::default(),
         })
     }
@@ -441,11 +437,6 @@ impl Sandboxes {
         };
         let ended = self.inner.stop(&live).await.map_err(|error| Error::other(format!("stopping {id}: {error}")))?;
         Ok(Stopped::from(&ended, false))
-    }
-
-    /// Tells of every sandbox that ends from now on, whatever the cause.
-    pub fn ended(&self) -> UnboundedReceiver<EndedSandbox> {
-        self.inner.subscribe()
     }
 
     /// How many are ready that were made in advance, by role.

@@ -69,7 +69,7 @@ impl SandboxDirs {
         let path = self.root.join("deployment");
         for _ in 0..2 {
             match std::fs::read_to_string(&path) {
-                Ok(text) if text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => return Ok(text),
+                Ok(text) if hex::decode(&text).is_ok_and(|bytes| bytes.len() == 16) => return Ok(text),
                 Ok(_) => return Err(Error::other(format!("{} is damaged: remove it", path.display()))),
                 Err(error) if error.kind() == IoErrorKind::NotFound => {
                     let mut file = tempfile::NamedTempFile::new_in(&self.root).map_err(|error| at(&path, error))?;

@@ -105,23 +105,15 @@ fn out_of_range(
 pub struct ImageId(pub String);
 
 /// How the supervisor of a sandbox is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Transport {
     /// It connects to a socket of this host, in a directory that it sees.
     #[default]
     Socket,
     /// The engine runs a bridge beside it, which carries the same frames.
     Bridge,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Socket => "socket",
-            Self::Bridge => "bridge",
-        })
-    }
 }
 
 /// Where a session's workspace is in every sandbox, and where relative paths start.

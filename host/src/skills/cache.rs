@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use skillhost_api::error::Result;
-use skillhost_api::units::hex;
 
 use super::component::{Component, FileKey, check_pin, file_key};
 use super::describe_process;
 use super::descriptor::{Descriptor, describe};
 use super::manifest::Manifest;
+use crate::digest::digits;
 use crate::private_dir::PrivateDir;
 use crate::stamp::FileStamp;
 
@@ -108,13 +108,11 @@ impl DirCache {
         let mut hash = Sha256::new();
         hash.update(file.path.as_os_str().as_encoded_bytes());
         hash.update(format!("{:?}", file.stamp));
-        Self::entry(FILE_ENTRY, &hex(&hash.finalize()))
+        Self::entry(FILE_ENTRY, &hex::encode(hash.finalize()))
     }
 
     fn descriptor_entry(digest: &str) -> Option<String> {
-        let hex = digest.strip_prefix("sha256:")?;
-        let whole = hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-        whole.then(|| Self::entry("descriptor-", hex))
+        Some(Self::entry("descriptor-", digits(digest)?))
     }
 
     /// Another version of this program may describe the same component otherwise.

@@ -5,11 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::units::hex;
 
 use super::manifest::Manifest;
+use crate::digest::sha256;
 use crate::rooted::{open_beneath, open_dir, read_beneath};
 use crate::stamp::FileStamp;
 
@@ -40,7 +39,7 @@ impl Component {
         let relative = &manifest.skill.component;
         let bytes =
             read_beneath(&open_dir(dir)?, relative, MAX_COMPONENT).map_err(|error| missing(dir, relative, error))?;
-        let component = Self { digest: digest(&bytes), bytes };
+        let component = Self { digest: sha256(&bytes), bytes };
         check_pin(manifest, &component.digest)?;
         Ok(component)
     }
@@ -75,9 +74,4 @@ fn missing(dir: &Path, relative: &Path, error: Error) -> Error {
         }
         _ => error,
     }
-}
-
-/// `sha256:…` of `bytes`.
-pub fn digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use skillhost_api::error::{Error, Result};
 
-use super::component::{MAX_COMPONENT, digest};
+use super::component::MAX_COMPONENT;
 use super::descriptor::{self, Descriptor};
+use crate::digest::sha256;
 use crate::subprocess::{self, ProcessBounds};
 
 /// The first argument that makes `skillhost` do this: a component on standard input, the answer on standard output.
@@ -30,7 +31,7 @@ pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
         .map_err(|error| Error::from(error).context("the component cannot be described"))?
         .by_itself("the component cannot be described")?;
     match serde_json::from_slice::<Result<Descriptor>>(&ended.answer) {
-        Ok(Ok(described)) if described.digest == digest(component) => Ok(described),
+        Ok(Ok(described)) if described.digest == sha256(component) => Ok(described),
         Ok(Err(error)) => Err(error),
         _ => Err(Error::invalid_argument(format!(
             "the component's types cannot be read: they are put together in a way that no tool makes, and the process that \

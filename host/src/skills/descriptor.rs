@@ -16,13 +16,14 @@ use skillhost_api::error::{Error, Result};
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
-use super::component::{MAX_COMPONENT, digest};
+use super::component::MAX_COMPONENT;
 use super::docs::{Docs, Owners, clean, split_params};
 use super::features;
 use super::manifest::Actions;
 use super::schema;
 use super::ty::{ActionParam, MAX_NODES, Ty};
 use super::wit::TypeReader;
+use crate::digest::sha256;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;
@@ -98,7 +99,7 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     let owners = Owners::new(&resolve, world);
     let exports = exports(&resolve, world, &owners)?;
     let mut descriptor = Descriptor {
-        digest: digest(bytes),
+        digest: sha256(bytes),
         imports: imports(&resolve, world, &owners),
         actions: Vec::new(),
         unavailable: BTreeMap::new(),
@@ -241,10 +242,11 @@ fn names(exports: &[Export<'_>]) -> Vec<String> {
     for form in all.iter().flatten() {
         *taken.entry(form).or_default() += 1;
     }
+    #[expect(clippy::expect_used, reason = "there is at least its own name")]
     let pick = |export: &Export<'_>, forms: &[String]| {
         let own = export.path.interface.is_none().then(|| forms.first()).flatten();
         let free = forms.iter().find(|form| taken.get(form.as_str()) == Some(&1));
-        own.or(free).or(forms.last()).cloned().unwrap_or_default()
+        own.or(free).or(forms.last()).cloned().expect("a function can be named")
     };
     exports.iter().zip(&all).map(|(export, forms)| pick(export, forms)).collect()
 }
@@ -325,19 +327,6 @@ impl Descriptor {
         exposed.dedup_by(|a, b| a.name == b.name);
         self.actions = exposed;
         Ok(self)
-    }
-
-    /// The actions and parameters that no comment describes, for an author's lint.
-    pub fn undescribed(&self) -> Vec<String> {
-        let mut bare = Vec::new();
-        for action in &self.actions {
-            if action.docs.is_empty() {
-                bare.push(action.name.clone());
-            }
-            let params = action.params.iter().filter(|param| param.docs.is_empty());
-            bare.extend(params.map(|param| format!("{}: the parameter {}", action.name, param.name)));
-        }
-        bare
     }
 
     fn action_names(&self) -> String {

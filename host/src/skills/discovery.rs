@@ -19,6 +19,7 @@ use cap_std::fs::Dir;
 use rayon::prelude::*;
 use rustix::fs::CWD;
 use skillhost_api::error::{Error, ErrorKind, Result};
+use strum::IntoStaticStr;
 
 use super::cache::DescriptorCache;
 use super::descriptor::Descriptor;
@@ -35,7 +36,8 @@ pub const MAX_DIRS: usize = 2_000;
 pub const MIN_SHARE: usize = 16;
 
 /// The kind of root that a skill was found in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum SkillSource {
     /// The project that the caller works in. Its skills run only when the user trusts the project.
     Project,
@@ -48,11 +50,7 @@ pub enum SkillSource {
 impl SkillSource {
     /// Its name: `project`, `user` or `system`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Project => "project",
-            Self::User => "user",
-            Self::System => "system",
-        }
+        self.into()
     }
 }
 

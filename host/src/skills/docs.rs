@@ -145,11 +145,7 @@ impl Docs {
 
 /// The text as it may be shown: no control characters but line feeds, and no more than a comment may have.
 pub(super) fn clean(text: &str) -> String {
-    let mut end = text.len().min(MAX_COMMENT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let text = text.get(..end).unwrap_or_default();
+    let text = &text[..text.floor_char_boundary(MAX_COMMENT)];
     text.chars().filter(|c| *c == '\n' || !c.is_control()).collect::<String>().trim().to_owned()
 }
 
@@ -211,19 +207,20 @@ impl<'a> Sections<'a> {
         Ok(Self { reader: BinaryReader::new(body, HEADER), bytes })
     }
 
+    #[expect(clippy::indexing_slicing, reason = "both ends are where a reader of these bytes stood")]
     fn section(&mut self) -> wasmparser::Result<Section<'a>> {
         const CUSTOM: u8 = 0;
         let start = self.reader.original_position();
         let id = self.reader.read_u8()?;
         let size = self.reader.read_var_u32()?;
         let data = self.reader.read_bytes(usize::try_from(size).unwrap_or(usize::MAX))?;
-        let whole = self.bytes.get(start..self.reader.original_position()).unwrap_or_default();
+        let whole = &self.bytes[start..self.reader.original_position()];
         if id != CUSTOM {
             return Ok(Section { name: None, data, whole });
         }
         let mut custom = BinaryReader::new(data, 0);
         let name = custom.read_string()?;
-        let data = data.get(custom.original_position()..).unwrap_or_default();
+        let data = &data[custom.original_position()..];
         Ok(Section { name: Some(name), data, whole })
     }
 }

@@ -8,16 +8,16 @@
 //! A read is of a path that the listing has, letter by letter: nobody's path is ever resolved. Its bytes have the digest
 //! that the listing gives for it, or are not given.
 
-use std::collections::HashMap;
 use std::io::Read as _;
+use std::num::NonZeroUsize;
 use std::path::{Component as PathPart, Path};
 
 use cap_std::fs::Dir;
+use lru::LruCache;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::SkillFile;
-use skillhost_api::units::hex;
 
 use crate::rooted::{open_dir, open_dir_itself, open_itself};
 use crate::stamp::FileStamp;
@@ -32,35 +32,33 @@ const MAX_ENTRIES: usize = 8 * MAX_FILES;
 const MAX_DEPTH: usize = 16;
 /// How many of those that are left out are named.
 const MAX_NAMED: usize = 8;
-/// The most digests that are kept; when there are more, files are read anew.
-const MAX_KEPT: usize = 100_000;
+/// The most digests that are kept; the one used longest ago goes first.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
 /// Digests of files, by what the file system says of them without opening them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FileDigests {
-    kept: Mutex<HashMap<FileStamp, [u8; 32]>>,
+    kept: Mutex<LruCache<FileStamp, [u8; 32]>>,
+}
+
+impl Default for FileDigests {
+    fn default() -> Self {
+        Self { kept: Mutex::new(LruCache::new(MAX_KEPT)) }
+    }
 }
 
 impl FileDigests {
     /// Forgets all of them.
     pub fn forget(&self) {
-        self.lock().clear();
+        self.kept.lock().clear();
     }
 
     fn get(&self, stamp: &FileStamp) -> Option<[u8; 32]> {
-        self.lock().get(stamp).copied()
+        self.kept.lock().get(stamp).copied()
     }
 
     fn keep(&self, stamp: FileStamp, digest: [u8; 32]) {
-        let mut kept = self.lock();
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
-        kept.insert(stamp, digest);
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<FileStamp, [u8; 32]>> {
-        self.kept.lock()
+        self.kept.lock().put(stamp, digest);
     }
 }
 
@@ -92,7 +90,7 @@ pub fn read(dir: &Path, file: &SkillFile) -> Result<Option<Vec<u8>>> {
     }
     let mut bytes = Vec::new();
     open_itself(&at, Path::new(name))?.take(file.size.saturating_add(1)).read_to_end(&mut bytes)?;
-    let same = bytes.len() as u64 == file.size && hex(&Sha256::digest(&bytes)) == file.sha256;
+    let same = bytes.len() as u64 == file.size && hex::encode(Sha256::digest(&bytes)) == file.sha256;
     Ok(same.then_some(bytes))
 }
 
@@ -195,7 +193,7 @@ impl Walk<'_> {
             self.digests.keep(stamp, digest);
         }
         self.bytes += size;
-        self.files.push(SkillFile { path, sha256: hex(&digest), size });
+        self.files.push(SkillFile { path, sha256: hex::encode(digest), size });
         Ok(())
     }
 

@@ -1,14 +1,11 @@
 //! `SKILL.md`: frontmatter in YAML between two lines of `---`, and a body for the model that uses the skill.
 //!
-//! The open Agent Skills specification has six fields. An author's lint is held to it strictly ([`lint`]); a host that
-//! loads other people's skills takes what can be used, and refuses only what leaves it with no description.
+//! A host that loads other people's skills takes what can be used, and refuses only what leaves it with no description.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use skillhost_api::error::{Error, Result};
-
-use super::name::is_part;
 
 /// The file's name.
 pub const FILE: &str = "SKILL.md";
@@ -16,16 +13,8 @@ pub const FILE: &str = "SKILL.md";
 pub const MAX_BYTES: u64 = 1024 * 1024;
 /// The most bytes of the frontmatter.
 const MAX_YAML: usize = 64 * 1024;
-/// The most characters of a description.
-const MAX_DESCRIPTION: usize = 1024;
-/// The most characters of `compatibility`.
-const MAX_COMPATIBILITY: usize = 500;
-/// The most lines that a body should have.
-const MAX_BODY_LINES: usize = 500;
 /// The field, of clients' own, by which an author has the skill run by people alone.
 const FOR_PEOPLE: &str = "disable-model-invocation";
-/// The fields of the specification.
-const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 
 /// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,12 +23,6 @@ pub struct Frontmatter {
     pub name: Option<String>,
     /// What the skill is for and when to use it.
     pub description: String,
-    /// Its licence.
-    pub license: Option<String>,
-    /// What it needs around it.
-    pub compatibility: Option<String>,
-    /// Whatever else its author noted.
-    pub metadata: BTreeMap<String, String>,
     /// The body: instructions for a model.
     pub body: String,
     for_people: bool,
@@ -66,22 +49,7 @@ impl Frontmatter {
                 return Err(refuse(&why));
             }
         };
-        let metadata = match fields.get("metadata") {
-            Some(Value::Object(map)) => {
-                map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
-            }
-            _ => BTreeMap::new(),
-        };
-        Ok(Self {
-            name: text("name"),
-            description,
-            license: text("license"),
-            compatibility: text("compatibility"),
-            metadata,
-            body: body.trim().to_owned(),
-            for_people,
-            fields,
-        })
+        Ok(Self { name: text("name"), description, body: body.trim().to_owned(), for_people, fields })
     }
 
     /// Whether its author has it run by people alone.
@@ -93,62 +61,6 @@ impl Frontmatter {
     pub fn fields(&self) -> &BTreeMap<String, Value> {
         &self.fields
     }
-
-    /// What the specification does not allow in the `SKILL.md` of the directory called `directory`.
-    pub fn lint(&self, directory: &str) -> Vec<String> {
-        let mut problems = Vec::new();
-        for field in self.fields.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
-            problems.push(format!(
-                "the field `{field}` is not of the Agent Skills specification, which has {}: what is skillhost's own \
-                 belongs in skill.toml",
-                FIELDS.join(", ")
-            ));
-        }
-        match self.name.as_deref() {
-            None => problems.push(format!("the field `name` is missing, or no text: write `name: {directory}`")),
-            Some(name) => problems.extend(lint_name(name, directory)),
-        }
-        let mut at_most = |field: &str, max: usize| match self.fields.get(field) {
-            None => {}
-            Some(Value::String(text)) if text.chars().count() <= max => {}
-            Some(Value::String(text)) => {
-                problems.push(format!("`{field}` has {} characters; at most {max} are allowed", text.chars().count()));
-            }
-            Some(_) => problems.push(format!("`{field}` is not a text")),
-        };
-        at_most("description", MAX_DESCRIPTION);
-        at_most("compatibility", MAX_COMPATIBILITY);
-        at_most("license", usize::MAX);
-        at_most("allowed-tools", usize::MAX);
-        match self.fields.get("metadata") {
-            None => {}
-            Some(Value::Object(map)) => {
-                for key in map.iter().filter(|(_, value)| !value.is_string()).map(|(key, _)| key) {
-                    problems.push(format!("`metadata.{key}` is not a text: put it in quotes"));
-                }
-            }
-            Some(_) => problems.push("`metadata` is not a mapping of texts to texts".into()),
-        }
-        let lines = self.body.lines().count();
-        if lines > MAX_BODY_LINES {
-            problems.push(format!("the body has {lines} lines; more than {MAX_BODY_LINES} belong in files beside it"));
-        }
-        problems
-    }
-}
-
-fn lint_name(name: &str, directory: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    if !is_part(name) {
-        problems.push(format!("`name` is {name:?}: 1 to 64 of the characters a-z, 0-9 and - are allowed"));
-    }
-    if name.starts_with('-') || name.ends_with('-') || name.contains("--") {
-        problems.push(format!("`name` is {name:?}: a hyphen stands between two other characters"));
-    }
-    if name != directory {
-        problems.push(format!("`name` is {name:?}, but the directory is {directory:?}: they must be equal"));
-    }
-    problems
 }
 
 /// The frontmatter, from the line that opens it, so that errors count the file's lines; and the body.
@@ -162,8 +74,8 @@ fn split(text: &str) -> Result<(&str, &str)> {
     let mut end = text.len() - rest.len();
     for line in rest.split_inclusive('\n') {
         if line.trim_end() == "---" {
-            let (yaml, body) = text.split_at(end);
-            return Ok((yaml, body.get(line.len()..).unwrap_or_default()));
+            let (yaml, rest) = text.split_at(end);
+            return Ok((yaml, &rest[line.len()..]));
         }
         end += line.len();
         if end > MAX_YAML {
@@ -208,9 +120,8 @@ mod tests {
         let read = Frontmatter::parse(GOOD).unwrap();
         assert_eq!(read.name.as_deref(), Some("hello"));
         assert_eq!(read.description, "Greets. Use it to try things.");
-        assert_eq!(read.metadata["author"], "me");
+        assert_eq!(read.fields()["metadata"]["author"], "me");
         assert_eq!(read.body, "# Hello\n\nBody.");
-        assert_eq!(read.lint("hello"), Vec::<String>::new());
         let crlf = Frontmatter::parse(&format!("\u{feff}{}", GOOD.replace('\n', "\r\n"))).unwrap();
         assert_eq!(crlf.description, read.description);
     }
@@ -261,21 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn loading_is_lenient_and_lint_is_strict() {
-        for (from, to, said) in [
-            ("license: Apache-2.0", "script: run.sh", "the field `script`"),
-            ("name: hello", "name: other", "they must be equal"),
-            ("name: hello", "name: Hello", "1 to 64 of the characters"),
-            ("name: hello", "name: he--llo", "a hyphen stands between"),
-            ("name: hello", "name: [hello]", "`name` is missing, or no text"),
-            ("compatibility: none", "compatibility: 3", "`compatibility` is not a text"),
-            ("author: me", "author: 3", "`metadata.author` is not a text"),
+    fn fields_that_are_not_understood_do_not_stop_a_skill() {
+        for (from, to) in [
+            ("license: Apache-2.0", "script: run.sh"),
+            ("name: hello", "name: [hello]"),
+            ("compatibility: none", "compatibility: 3"),
+            ("author: me", "author: 3"),
         ] {
-            let text = GOOD.replacen(from, to, 1);
-            let problems = Frontmatter::parse(&text).unwrap().lint("hello");
-            assert!(problems.iter().any(|problem| problem.contains(said)), "{to}: {problems:?}");
+            let read = Frontmatter::parse(&GOOD.replacen(from, to, 1)).unwrap();
+            assert_eq!(read.description, "Greets. Use it to try things.", "{to}");
         }
-        let long = GOOD.replace("Greets.", &"x".repeat(1100));
-        assert!(Frontmatter::parse(&long).unwrap().lint("hello")[0].contains("at most 1024"));
     }
 }

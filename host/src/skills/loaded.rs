@@ -5,29 +5,30 @@
 //! each skill and one more for its component, and a change on disk is seen by the next use, with nothing to reload. Errors that
 //! come from the content are kept with it: a skill that cannot be described costs a process each time that is tried.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
+use lru::LruCache;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::cache::{DescriptorCache, descriptor_of};
-use super::component::digest;
 use super::descriptor::Descriptor;
 use super::frontmatter::{self, Frontmatter};
 use super::imports::check_imports;
 use super::manifest::{self, Manifest};
 use super::name::check_part;
+use crate::digest::sha256;
 use crate::rooted::{open_beneath, read_whole};
 use crate::stamp::FileStamp;
 
 /// The most skills that are kept; when there are more, all are read anew.
-const MAX_KEPT: usize = 10_000;
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// A skill's files, read; its component is not.
 #[derive(Debug)]
@@ -87,10 +88,16 @@ fn lasts<T>(result: &Result<T>) -> bool {
 }
 
 /// Cache of skills that were read, by their directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SkillCache {
     /// By the directory as it is written: to take it apart, as a path is when it is compared, costs more than all the rest.
-    kept: Mutex<HashMap<OsString, CacheSlot>>,
+    kept: Mutex<LruCache<OsString, CacheSlot>>,
+}
+
+impl Default for SkillCache {
+    fn default() -> Self {
+        Self { kept: Mutex::new(LruCache::new(MAX_KEPT)) }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -126,12 +133,12 @@ impl Stamps {
 impl SkillCache {
     /// Forgets all of it: each skill is read anew when it is next asked for.
     pub fn forget(&self) {
-        self.lock().clear();
+        self.kept.lock().clear();
     }
 
     /// The skill in the directory `at`, which is `skill` as seen from `dir`, when it is here and has not changed.
     pub(super) fn get(&self, at: &Path, dir: impl AsFd, skill: &Path) -> Option<CachedSkill> {
-        let CacheSlot { stamps, loaded } = self.lock().get(at.as_os_str())?.clone();
+        let CacheSlot { stamps, loaded } = self.kept.lock().get(at.as_os_str())?.clone();
         // Not under the lock: the file system may take its time.
         if Stamps::of(&dir, skill)? != stamps {
             return None;
@@ -158,19 +165,12 @@ impl SkillCache {
             }
         };
         let loaded = loaded.map(Arc::new).map_err(|error| error.context(at.display()));
-        let mut kept = self.lock();
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
-        }
+        let mut kept = self.kept.lock();
         match stamps.filter(|_| lasts(&loaded)) {
-            Some(stamps) => kept.insert(at.into(), CacheSlot { stamps, loaded: loaded.clone() }),
-            None => kept.remove(at.as_os_str()),
+            Some(stamps) => kept.put(at.into(), CacheSlot { stamps, loaded: loaded.clone() }),
+            None => kept.pop(at.as_os_str()),
         };
         Some(loaded)
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<OsString, CacheSlot>> {
-        self.kept.lock()
     }
 }
 
@@ -195,7 +195,7 @@ fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
 fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -> Result<Loaded> {
     check_part("skill", directory)?;
     let text = manifest.text?;
-    let manifest_digest = digest(text.as_bytes());
+    let manifest_digest = sha256(text.as_bytes());
     let mut texts = Sha256::new();
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
@@ -272,7 +272,7 @@ mod tests {
         let manifest = "[skill]\nname = \"a\"\nversion = \"1.0.0\"\ncomponent = \"Cargo.toml\"\n";
         let loaded = Loaded {
             manifest: Manifest::parse(manifest, Path::new(manifest::FILE)).unwrap(),
-            manifest_digest: digest(manifest.as_bytes()),
+            manifest_digest: sha256(manifest.as_bytes()),
             frontmatter: Frontmatter::parse("---\nname: a\ndescription: b\n---\n").unwrap(),
             texts: [0; 32],
             described: Mutex::default(),
@@ -306,9 +306,9 @@ mod tests {
         let loaded = skill_cache.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
         let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
-        skill_cache.lock().insert(at.clone().into(), CacheSlot { stamps, loaded });
+        skill_cache.kept.lock().put(at.clone().into(), CacheSlot { stamps, loaded });
         skill_cache.forget();
-        assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.lock().is_empty());
+        assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.kept.lock().is_empty());
     }
 
     fn stamp(at: &Path, file: &str) -> FileStamp {

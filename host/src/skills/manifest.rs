@@ -282,11 +282,10 @@ fn relative_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, 
 
 fn sha256<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let digits = text.strip_prefix("sha256:").unwrap_or(&text);
-    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(Some(digits.to_ascii_lowercase()));
-    }
-    Err(D::Error::custom("a SHA-256 is 64 hexadecimal digits, as `sha256sum` prints them"))
+    let digest = crate::digest::parse(text.strip_prefix("sha256:").unwrap_or(&text));
+    let digest =
+        digest.ok_or_else(|| D::Error::custom("a SHA-256 is 64 hexadecimal digits, as `sha256sum` prints them"))?;
+    Ok(Some(hex::encode(digest)))
 }
 
 fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -189,6 +189,7 @@ fn with_members<'a>(docs: &str, members: impl Iterator<Item = (&'a String, &'a S
 
 fn integer(int: Int) -> Value {
     let (min, max) = int.range();
-    let number = |value: i128| i64::try_from(value.clamp(-SAFE, SAFE)).unwrap_or_default();
+    #[expect(clippy::expect_used, reason = "the bounds fit")]
+    let number = |value: i128| i64::try_from(value.clamp(-SAFE, SAFE)).expect("a number that a double holds");
     json!({"type": "integer", "minimum": number(min), "maximum": number(max)})
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// The deepest nesting of types in one parameter or result.
 pub const MAX_DEPTH: usize = 32;
@@ -67,9 +68,10 @@ pub enum Ty {
 }
 
 /// An integer type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
+#[strum(serialize_all = "lowercase")]
 pub enum Int {
     U8,
     U16,
@@ -157,16 +159,7 @@ pub struct ResultTy {
 impl Int {
     /// Its name in WIT.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "u8",
-            Self::U16 => "u16",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-            Self::S8 => "s8",
-            Self::S16 => "s16",
-            Self::S32 => "s32",
-            Self::S64 => "s64",
-        }
+        self.into()
     }
 
     /// The least and the greatest value.

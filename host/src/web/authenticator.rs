@@ -152,7 +152,6 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
-    use skillhost_api::units::hex;
 
     fn anybody() -> ClientIdentity {
         ClientIdentity { caller: Caller::default(), project: None, may_approve: false }
@@ -160,7 +159,7 @@ mod tests {
 
     fn known(rate: u32, concurrent: usize) -> Authenticator {
         let token = |token: &str, agent: &str| {
-            let digest = hex(&Sha256::digest(token));
+            let digest = hex::encode(Sha256::digest(token));
             format!("[[token]]\nsha256 = '{digest}'\ntenant = 't'\nsession = 's'\nagent = '{agent}'\n")
         };
         let all =

@@ -115,7 +115,7 @@ mod tests {
         }))
         .unwrap();
         let line = format!("skillhost_mcp_calls_total{{kind=\"catalog\",outcome=\"{outcome}\"}} 1\n");
-        metrics.text(&status).unwrap().contains(&line)
+        metrics.text(&status).contains(&line)
     }
 
     #[tokio::test]

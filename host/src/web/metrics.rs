@@ -2,7 +2,6 @@
 //!
 //! Every label has a value of a fixed set: a client that could write one could fill our memory and the operator's.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use skillhost_api::types::HostStatus;
+use strum::IntoStaticStr;
 
 use super::refusal::Reason;
 
@@ -27,7 +27,8 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const CLIENT_LEFT: u32 = 499;
 
 /// The endpoint at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(super) enum HttpEndpoint {
     Mcp,
     Healthz,
@@ -49,13 +50,7 @@ impl HttpEndpoint {
     }
 
     fn label(self) -> &'static str {
-        match self {
-            Self::Mcp => "mcp",
-            Self::Healthz => "healthz",
-            Self::Readyz => "readyz",
-            Self::Metrics => "metrics",
-            Self::Other => "other",
-        }
+        self.into()
     }
 }
 
@@ -186,7 +181,8 @@ impl Metrics {
     }
 
     /// The metrics as Prometheus reads them.
-    pub(super) fn text(&self, status: &HostStatus) -> Result<String, fmt::Error> {
+    #[expect(clippy::expect_used, reason = "writing to a string does not fail, and no label of ours does")]
+    pub(super) fn text(&self, status: &HostStatus) -> String {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         // Whoever asks makes no call of the host.
         self.host.calls.set(count(status.calls));
@@ -194,8 +190,8 @@ impl Metrics {
         self.host.warm.set(count(status.warm.values().sum()));
         self.host.started.set(Duration::from_millis(status.started_at_ms).as_secs_f64());
         let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        encode(&mut text, &self.registry).expect("the metrics can be written");
+        text
     }
 }
 
@@ -263,7 +259,7 @@ mod tests {
         metrics.refused(Reason::WrongToken);
         metrics.refused(Reason::NotFound);
         metrics.called("skill", "timed-out", Duration::from_millis(2));
-        let text = metrics.text(&status()).unwrap();
+        let text = metrics.text(&status());
         for line in [
             concat!("skillhost_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
             "skillhost_http_requests_total{endpoint=\"mcp\",status=\"200\"} 1",

@@ -29,7 +29,7 @@ use super::refusal::{HttpRefusal, HttpResponse, JSON, Reason, respond};
 use super::tool_call;
 use crate::config::HttpConfig;
 use crate::config::McpConfig;
-use crate::json::written;
+use crate::json::{self, written};
 use crate::mcp::{self, ClientIdentity, IdentitySource, Server, Stateless, mended, read};
 use crate::process::HostService;
 
@@ -165,9 +165,7 @@ impl HttpRouter {
             }
             HttpEndpoint::Metrics => {
                 self.authenticator.find(&parts.headers)?;
-                // Writing to a string does not fail.
-                let text = self.metrics.text(&self.service.status()).unwrap_or_default();
-                respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
+                respond(StatusCode::OK, metrics::CONTENT_TYPE, self.metrics.text(&self.service.status()))
             }
             HttpEndpoint::Mcp | HttpEndpoint::Other => {
                 let message =
@@ -248,9 +246,7 @@ async fn said_as_json(answer: HttpResponse, body: &[u8]) -> HttpResponse {
     match answer.status() {
         // Of its type there is no doubt any more: it cannot be read.
         StatusCode::UNSUPPORTED_MEDIA_TYPE => match read(body) {
-            mcp::Incoming::Refused(error) => {
-                respond(StatusCode::BAD_REQUEST, JSON, serde_json::to_vec(&error).unwrap_or_default())
-            }
+            mcp::Incoming::Refused(error) => respond(StatusCode::BAD_REQUEST, JSON, json::text(&error)),
             _ => HttpRefusal::new(Reason::NoMessage, "the body of the request is no message of JSON-RPC 2.0").answer(),
         },
         StatusCode::NOT_ACCEPTABLE => {

@@ -107,7 +107,8 @@ impl<'a> Pump<'a> {
 
     /// Takes what is there and gives what is taken.
     fn carry(&mut self) -> io::Result<()> {
-        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "what was read is within the buffer")]
+        let room = &mut self.buffer[self.end..];
         if !self.ended && !room.is_empty() {
             match rustix::io::retry_on_intr(|| rustix::io::read(self.from, &mut *room)) {
                 Ok(0) => self.ended = true,

@@ -41,13 +41,14 @@ pub struct ReceiveBuffer {
     end: usize,
 }
 
+#[expect(clippy::indexing_slicing, reason = "what is taken has arrived, and what arrived is within the buffer")]
 impl ReceiveBuffer {
     pub fn new() -> Self {
         Self { descriptors: Descriptors::default(), bytes: vec![0; CAPACITY], start: 0, end: 0 }
     }
 
     pub fn fill(&mut self, socket: &OwnedFd) -> Result<ReadOutcome, ProtocolError> {
-        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let waiting = &self.bytes[self.start..self.end];
         // Checked against the bounds; a frame that breaks them is refused when it is taken.
         let whole = Header::decode(waiting).ok().flatten().map_or(HEADER, |header| HEADER + header.len);
         if self.bytes.len() - self.end < ROOM || self.bytes.len() - self.start < whole {
@@ -62,7 +63,7 @@ impl ReceiveBuffer {
             self.bytes.truncate(CAPACITY);
             self.bytes.shrink_to_fit();
         }
-        let room = self.bytes.get_mut(self.end..).unwrap_or_default();
+        let room = &mut self.bytes[self.end..];
         match self.descriptors.receive(socket, room, RecvFlags::empty()) {
             Ok(0) => Ok(ReadOutcome::End),
             Ok(len) => {
@@ -84,14 +85,14 @@ impl ReceiveBuffer {
 
     /// The next whole frame: its header and where its payload is.
     pub fn frame(&mut self) -> Result<Option<(Header, &[u8])>, ProtocolError> {
-        let waiting = self.bytes.get(self.start..self.end).unwrap_or_default();
+        let waiting = &self.bytes[self.start..self.end];
         let Some(header) = Header::decode(waiting)? else { return Ok(None) };
         let (from, to) = (self.start + HEADER, self.start + HEADER + header.len);
         if to > self.end {
             return Ok(None);
         }
         self.start = to;
-        Ok(self.bytes.get(from..to).map(|payload| (header, payload)))
+        Ok(Some((header, &self.bytes[from..to])))
     }
 }
 
@@ -102,6 +103,7 @@ pub struct SendBuffer {
     end: usize,
 }
 
+#[expect(clippy::indexing_slicing, reason = "room is reserved before it is used")]
 impl SendBuffer {
     pub fn new() -> Self {
         Self { bytes: vec![0; CAPACITY], start: 0, end: 0 }
@@ -125,12 +127,9 @@ impl SendBuffer {
     pub fn read_frame(&mut self, kind: PayloadKind, exec: u32, fd: &OwnedFd, limit: usize) -> ReadOutcome {
         self.reserve(HEADER + MAX_DATA);
         let body = self.end + HEADER;
-        let read = read(fd, self.bytes.get_mut(body..body + limit.min(MAX_DATA)).unwrap_or_default());
+        let read = read(fd, &mut self.bytes[body..body + limit.min(MAX_DATA)]);
         if let ReadOutcome::Some(len) = read {
-            let header = Header { kind, exec, len }.encode();
-            if let Some(place) = self.bytes.get_mut(self.end..body) {
-                place.copy_from_slice(&header);
-            }
+            self.bytes[self.end..body].copy_from_slice(&Header { kind, exec, len }.encode());
             self.end = body + len;
         }
         read
@@ -141,10 +140,8 @@ impl SendBuffer {
         // Nothing that the supervisor says comes near the bound: what it echoes came in under the same.
         if encode_control(exec, message, &mut frame).is_ok() {
             self.reserve(frame.len());
-            if let Some(place) = self.bytes.get_mut(self.end..self.end + frame.len()) {
-                place.copy_from_slice(&frame);
-                self.end += frame.len();
-            }
+            self.bytes[self.end..self.end + frame.len()].copy_from_slice(&frame);
+            self.end += frame.len();
         }
     }
 

@@ -241,8 +241,8 @@ impl ProcessTree<'_> {
             PollFd::new(self.control, if self.orphaned { PollFlags::empty() } else { PollFlags::IN }),
         ];
         // A hang-up is reported whether asked for or not, so an orphan must not poll for it.
-        let count = if self.orphaned { 1 } else { 2 };
-        let _ = rustix::event::poll(fds.get_mut(..count).unwrap_or_default(), timeout.as_ref());
+        let asked = if self.orphaned { &mut fds[..1] } else { &mut fds[..] };
+        let _ = rustix::event::poll(asked, timeout.as_ref());
         let [_, control] = fds;
         !control.revents().is_empty()
     }

@@ -121,7 +121,8 @@ impl OomCounter {
     pub fn kills(&self) -> u64 {
         let mut bytes = [0; 1024];
         let len = self.0.as_ref().and_then(|file| file.read_at(&mut bytes, 0).ok()).unwrap_or(0);
-        let text = std::str::from_utf8(bytes.get(..len).unwrap_or_default()).unwrap_or_default();
+        #[expect(clippy::indexing_slicing, reason = "no more is read than it holds")]
+        let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 }

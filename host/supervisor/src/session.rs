@@ -190,7 +190,8 @@ impl SupervisedShell {
         let mut chunk = [0; 4096];
         loop {
             match rustix::io::read(&self.socket, &mut chunk) {
-                Ok(len) if len > 0 => self.said.extend_from_slice(chunk.get(..len).unwrap_or_default()),
+                #[expect(clippy::indexing_slicing, reason = "no more is read than it holds")]
+                Ok(len) if len > 0 => self.said.extend_from_slice(&chunk[..len]),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 // Every copy is closed: by a program that has taken the shell's place, or by the shell's end, which tells.

@@ -3,7 +3,7 @@
 //! - It takes orders from its host and nobody inside the sandbox: who that is, its [`HostSocket`] knows.
 //! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor waits
 //!   for another until its lease is over; a host that starts again finds its sandbox.
-//! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
+//! - Lease and wall time are kept here, so a sandbox ends by itself whatever became of its host.
 //! - PID 1's children are keepers. Whatever else turns up below it (the orphans of a keeper that was killed, of
 //!   a process that the engine put here) is killed.
 
@@ -76,7 +76,6 @@ pub struct Supervisor {
     lease_until: Instant,
     /// The lease was made longer by [`CATCH_UP`]: once for each renewal.
     caught_up: bool,
-    idle_since: Instant,
     connect_at: Instant,
     sweep_at: Instant,
     /// Why everything ends, and when it ends at the latest.
@@ -102,7 +101,6 @@ impl Supervisor {
             started: now,
             lease_until: now + FIRST_LEASE,
             caught_up: false,
-            idle_since: now,
             connect_at: now,
             sweep_at: now + SWEEP,
             ending: None,
@@ -162,15 +160,12 @@ impl Supervisor {
 
     /// When something is due next.
     fn due(&self) -> Instant {
-        let config = self.config.as_ref();
-        let wall = config.and_then(|config| Some(self.started + span(config.wall_ms)?));
-        let idle =
-            config.filter(|_| self.execs.is_empty()).and_then(|config| Some(self.idle_since + span(config.idle_ms)?));
+        let wall = self.config.as_ref().and_then(|config| Some(self.started + span(config.wall_ms)?));
         let connect = Some(self.connect_at).filter(|_| self.connection.is_none() && self.host_socket.is_outside());
         if let Some((_, until)) = self.ending {
             return until;
         }
-        [wall, idle, connect]
+        [wall, connect]
             .into_iter()
             .flatten()
             .chain(self.execs.values().filter_map(SupervisedExec::deadline))
@@ -185,8 +180,7 @@ impl Supervisor {
         if self.ending.is_some() {
             return;
         }
-        let over = |ms: u64, since: Instant| span(ms).is_some_and(|time| now >= since + time);
-        let (wall, idle) = self.config.as_ref().map_or((0, 0), |config| (config.wall_ms, config.idle_ms));
+        let wall = self.config.as_ref().and_then(|config| span(config.wall_ms));
         if now >= self.lease_until + LATE && !self.caught_up {
             // Frozen for a time, and the host may well be there.
             (self.lease_until, self.caught_up) = (now + CATCH_UP, true);
@@ -194,11 +188,8 @@ impl Supervisor {
         if now >= self.lease_until {
             return self.end(ByeReason::Lease);
         }
-        if over(wall, self.started) {
+        if wall.is_some_and(|time| now >= self.started + time) {
             return self.end(ByeReason::WallTime);
-        }
-        if self.execs.is_empty() && over(idle, self.idle_since) {
-            return self.end(ByeReason::Idle);
         }
         let grace = self.grace();
         for exec in self.execs.values_mut() {
@@ -315,15 +306,11 @@ impl Supervisor {
         }
         let mut over: Vec<SupervisedExec> = self.dying.extract_if(.., |exec| exec.is_dead()).collect();
         if let Some(connection) = &mut self.connection {
-            let before = over.len();
             over.extend(
                 self.execs
                     .extract_if(.., |_, exec| exec.settle(&self.oom, &mut connection.output))
                     .map(|(_, exec)| exec),
             );
-            if over.len() > before {
-                self.idle_since = Instant::now();
-            }
         }
         // First the host is told.
         self.flush();
@@ -408,9 +395,6 @@ impl Supervisor {
 
     fn abandon_all(&mut self) {
         let grace = self.grace();
-        if !self.execs.is_empty() {
-            self.idle_since = Instant::now();
-        }
         for (_, mut exec) in std::mem::take(&mut self.execs) {
             exec.abandon(grace);
             self.dying.push(exec);
@@ -519,7 +503,6 @@ impl Supervisor {
     fn configure(&mut self, config: SupervisorConfig) {
         (self.lease_until, self.caught_up) = (later(Instant::now(), config.lease_ms), false);
         self.config = Some(config);
-        self.idle_since = Instant::now();
     }
 }
 

@@ -73,7 +73,8 @@ pub fn end_was_asked(fd: &OwnedFd, master: Option<i32>) -> bool {
         if len == 0 {
             break;
         }
-        for info in buffer.get(..len).unwrap_or_default().chunks_exact(size_of::<libc::signalfd_siginfo>()) {
+        #[expect(clippy::indexing_slicing, reason = "no more is read than it holds")]
+        for info in buffer[..len].chunks_exact(size_of::<libc::signalfd_siginfo>()) {
             // The signal's number is the structure's first field, its sender's process id the fourth; a sender
             // who is not in our pid namespace has none.
             let field = |index: usize| {

@@ -14,7 +14,7 @@ use skillhost::sandbox::backend::docker::DockerBackend;
 use skillhost::sandbox::images::{Registry, Roles};
 use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Ending, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
-use skillhost::sandbox::{ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
+use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
 use skillhost_api::types::{ExecSpec, ImageFilter, Network};
@@ -134,6 +134,19 @@ async fn ended(processes: Vec<OwnedFd>) {
         }
     };
     tokio::task::spawn_blocking(wait).await.unwrap();
+}
+
+/// Waits until a sandbox has ended, and says how.
+async fn end_of(sandboxes: &Sandboxes, id: &str) -> EndedSandbox {
+    let ended = async {
+        loop {
+            match sandboxes.state(id) {
+                Some(SandboxState::Ended(ended)) => break ended,
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.unwrap()
 }
 
 /// What a sandbox holds, and what tells when it lets go.
@@ -283,11 +296,10 @@ async fn a_sandbox_lives_until_it_is_stopped() {
     assert_eq!(sandboxes.execs(&info.id), 1);
     let there = processes(&api, &info.engine_id).await;
     assert!(there.len() > 1, "{there:?}");
-    let mut told = sandboxes.ended();
     let stopped = sandboxes.stop(&info.id).await.unwrap();
     assert!(!stopped.already_gone, "{stopped:?}");
     ended(there).await;
-    assert_eq!(told.recv().await.unwrap().cause, CloseReason::Bye(ByeReason::Shutdown));
+    assert_eq!(end_of(&sandboxes, &info.id).await.cause, CloseReason::Bye(ByeReason::Shutdown));
     assert!(token.is_free(), "what was held is let go");
     assert_eq!(containers(&api, state.path()).await, Vec::<String>::new());
     assert_eq!(places(state.path()), Vec::<PathBuf>::new());
@@ -353,7 +365,6 @@ async fn a_container_that_is_removed_behind_our_back_is_noticed() {
     let sandboxes = open(state.path()).await;
     let (mut token, held) = Token::new();
     let info = sandboxes.launch(spec(), held).await.unwrap();
-    let mut told = sandboxes.ended();
     let mut exec = sandboxes.exec(&info.id, OWNER, shell("sleep 1000")).unwrap();
     assert!(matches!(exec.next().await.unwrap(), Some(ExecEvent::Started { .. })));
     let options = RemoveContainerOptions { force: true, ..RemoveContainerOptions::default() };
@@ -361,7 +372,7 @@ async fn a_container_that_is_removed_behind_our_back_is_noticed() {
 
     let stopped = sandboxes.stop(&info.id).await.unwrap();
     assert!(stopped.already_gone && stopped.message.starts_with("container was already gone"), "{stopped:?}");
-    assert_eq!(told.recv().await.unwrap().info, info);
+    assert_eq!(end_of(&sandboxes, &info.id).await.info, info);
     assert_eq!(exec.next().await.unwrap_err().kind, ErrorKind::SandboxDied);
     assert!(token.is_free());
     assert_eq!(places(state.path()), Vec::<PathBuf>::new());
@@ -373,32 +384,15 @@ async fn wall_time_ends_a_sandbox_and_is_given_as_the_reason() {
     let state = tempfile::tempdir().unwrap();
     let sandboxes = open(state.path()).await;
     let (mut token, held) = Token::new();
-    let mut told = sandboxes.ended();
     let spec = LaunchSpec { wall_time: Duration::from_secs(4), ..spec() };
     let info = sandboxes.launch(spec, held).await.unwrap();
-    let ended = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
+    let ended = end_of(&sandboxes, &info.id).await;
     assert_eq!((&ended.info.id, &ended.cause), (&info.id, &CloseReason::Bye(ByeReason::WallTime)));
     let error = sandboxes.get(&info.id).unwrap_err();
     assert_eq!(error.kind, ErrorKind::SandboxDied);
     assert!(error.message.contains("wall time of 4s"), "{error}");
     assert!(token.is_free());
     assert_eq!(containers(&api, state.path()).await, Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn a_sandbox_that_nobody_uses_ends_when_it_is_told_to() {
-    if engine().await.is_none() {
-        return;
-    }
-    let state = tempfile::tempdir().unwrap();
-    let config = SandboxSettings { idle: Some(Duration::from_secs(2)), ..config(state.path()) };
-    let sandboxes = Sandboxes::open(config).await.unwrap();
-    let mut told = sandboxes.ended();
-    let info = launch(&sandboxes).await;
-    // Longer than it may be idle: what is used does not end.
-    output(&sandboxes, &info.id, "sleep 3").await;
-    let ended = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap().unwrap();
-    assert_eq!((ended.info.id, ended.cause), (info.id, CloseReason::Bye(ByeReason::Idle)));
 }
 
 #[tokio::test]

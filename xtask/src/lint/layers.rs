@@ -16,8 +16,8 @@ use crate::run::root;
 
 /// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
-    // How values are shortened; how descriptors are waited for.
-    &["json", "watched"],
+    // How values are shortened; how digests are written; how descriptors are waited for.
+    &["digest", "json", "watched"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db"],

@@ -14,7 +14,7 @@ pub(super) fn check() -> Result<()> {
         let lines = source.text.lines().count();
         let said = format!("{}: {lines} lines", source.path.display());
         match lines {
-            _ if lines > LINES_AT_MOST && !is_list(&source.path) => {
+            _ if lines > LINES_AT_MOST => {
                 problems.push(format!("{said}, more than {LINES_AT_MOST}: which ideas are in it?"));
             }
             _ if lines > LINES_GOOD => say(&format!("note: {said}, getting long")),
@@ -22,9 +22,4 @@ pub(super) fn check() -> Result<()> {
         }
     }
     none(&problems)
-}
-
-/// The vocabulary of the API is long because there are many words, not because there are many ideas.
-fn is_list(path: &std::path::Path) -> bool {
-    path == std::path::Path::new("host/src/api/types.rs")
 }

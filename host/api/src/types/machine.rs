@@ -6,6 +6,7 @@ use std::path::PathBuf;
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// What is on, what is missing, and how to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +21,10 @@ pub struct GetHostStatus;
 pub struct StopHost;
 
 /// Which backend makes sandboxes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum BackendChoice {
     /// Docker if it answers and can provide the role's image, else local.
     #[default]
@@ -36,11 +38,7 @@ pub enum BackendChoice {
 impl BackendChoice {
     /// As it is written in `--backend` and in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Docker => "docker",
-            Self::Local => "local",
-        }
+        self.into()
     }
 }
 

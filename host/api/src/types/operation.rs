@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use super::*;
 
@@ -31,7 +32,8 @@ pub trait Operation: Into<Request> + Serialize + DeserializeOwned + Send + 'stat
 }
 
 /// What an operation acts on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Resource {
     /// The session's blackboard.
     Blackboard,
@@ -58,18 +60,7 @@ pub enum Resource {
 impl Resource {
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Blackboard => "blackboard",
-            Self::Catalog => "catalog",
-            Self::Command => "command",
-            Self::File => "file",
-            Self::Host => "host",
-            Self::Process => "process",
-            Self::Role => "role",
-            Self::Sandbox => "sandbox",
-            Self::Skill => "skill",
-            Self::Text => "text",
-        }
+        self.into()
     }
 }
 

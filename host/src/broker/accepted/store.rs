@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lru::LruCache;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rusqlite::{Row, Transaction, params};
 use skillhost_api::error::Result;
@@ -21,6 +23,9 @@ use crate::skills::Loaded;
 
 /// The most skills that are kept; the oldest baselines go first, then the oldest approvals.
 const MAX_KEPT: usize = 10_000;
+
+/// The most directories whose files are known to be accepted; the one looked at longest ago goes first.
+const MAX_ACCEPTED: NonZeroUsize = NonZeroUsize::new(MAX_KEPT).unwrap();
 
 /// Files that were accepted last.
 #[derive(Debug)]
@@ -41,12 +46,12 @@ pub(crate) struct Skills {
     changes: tokio::sync::Mutex<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct AcceptedState {
     /// What the database has, by real directory: this process is the only one that writes there.
     kept: HashMap<PathBuf, Acceptance>,
     /// By directory as it was found.
-    accepted: HashMap<PathBuf, Accepted>,
+    accepted: LruCache<PathBuf, Accepted>,
 }
 
 impl Skills {
@@ -59,7 +64,7 @@ impl Skills {
                 query.query_map([], read)?.collect::<rusqlite::Result<_>>()
             })
             .await?;
-        let state = AcceptedState { kept, accepted: HashMap::new() };
+        let state = AcceptedState { kept, accepted: LruCache::new(MAX_ACCEPTED) };
         Ok(Self { db, state: RwLock::new(state), changes: tokio::sync::Mutex::default() })
     }
 
@@ -73,7 +78,7 @@ impl Skills {
 
     /// Whether just these files were accepted last. Each call of a skill comes by here.
     pub(super) fn has_accepted(&self, candidate: &Candidate<'_>, loaded: &Arc<Loaded>) -> bool {
-        self.read().accepted.get(candidate.dir).is_some_and(|last| {
+        self.read().accepted.peek(candidate.dir).is_some_and(|last| {
             last.trusted == candidate.trusted
                 && Arc::ptr_eq(&last.loaded, loaded)
                 && last.component == candidate.component
@@ -113,17 +118,13 @@ impl Skills {
             }
         }
         if lasts {
-            let mut state = self.write();
-            if state.accepted.len() >= MAX_KEPT {
-                state.accepted.clear();
-            }
             let accepted = Accepted {
                 name: candidate.name.to_owned(),
                 component: candidate.component.to_owned(),
                 loaded: loaded.clone(),
                 trusted: candidate.trusted,
             };
-            state.accepted.insert(candidate.dir.to_owned(), accepted);
+            self.write().accepted.put(candidate.dir.to_owned(), accepted);
         }
         Ok(None)
     }

@@ -62,7 +62,8 @@ impl Lines {
                 Some(end) => (end + 1, true),
                 None => (piece.len(), piece.is_empty()),
             };
-            let piece = piece.get(..length).unwrap_or_default();
+            #[expect(clippy::indexing_slicing, reason = "it ends where a byte was found, or where it ends")]
+            let piece = &piece[..length];
             match &mut self.too_long {
                 Some(finder) => finder.feed(piece),
                 None if self.line.len() + length <= MAX_LINE => self.line.extend_from_slice(piece),

@@ -124,12 +124,12 @@ impl TreeWriter<'_> {
         let root = self.root.as_ref().ok_or_else(|| broken("entries beneath no directory"))?;
         let mut path = self.to.to_owned();
         let mut dir = root.try_clone().map_err(failed(&path))?;
-        let (name, above) =
-            components.split_last().map(|(name, above)| (OsStr::from_bytes(name), above)).unwrap_or_default();
+        let (&name, above) = components.split_last().ok_or_else(|| broken("an entry without a name"))?;
         for part in above {
             path.push(OsStr::from_bytes(part));
             dir = open_real(&dir, OsStr::from_bytes(part), &path)?;
         }
+        let name = OsStr::from_bytes(name);
         path.push(name);
         Ok((dir, name, path))
     }

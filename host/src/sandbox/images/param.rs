@@ -10,6 +10,7 @@ use serde::de::{Deserializer, Error as _};
 use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::ParamSummary;
+use strum::IntoStaticStr;
 
 use super::check_name;
 
@@ -21,8 +22,9 @@ const MAX_VALUES: usize = 256;
 pub const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
 /// The type of a parameter's values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "lowercase")]
 enum ParamKind {
     String,
     Integer,
@@ -32,12 +34,7 @@ enum ParamKind {
 
 impl ParamKind {
     fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Integer => "integer",
-            Self::Number => "number",
-            Self::Boolean => "boolean",
-        }
+        self.into()
     }
 
     /// Whether JSON's `value` is of this kind.
@@ -189,9 +186,9 @@ impl ScriptParam {
         own.filter_map(Value::as_str)
     }
 
-    /// Whether its text may start with `-`.
-    pub(super) fn dash(&self) -> bool {
-        self.dash
+    /// Whether its text is a caller's, and may not start with `-`.
+    pub(super) fn is_free_text(&self) -> bool {
+        self.kind == ParamKind::String && self.values.is_empty() && !self.dash
     }
 
     fn summary(&self) -> ParamSummary {
@@ -214,7 +211,7 @@ impl ScriptParam {
 pub struct Argument {
     /// The text of the argument.
     pub text: String,
-    /// Whether it must not stand where a program could take it for an option.
+    /// Whether it must not start with `-` where a program could take that for an option.
     pub guarded: bool,
 }
 

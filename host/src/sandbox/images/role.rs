@@ -98,8 +98,7 @@ impl Role {
     fn check_pins(&self) -> Result<(), String> {
         let in_reference = self.image.split_once('@').map(|(_, digest)| digest);
         for digest in [in_reference, self.digest.as_deref()].into_iter().flatten() {
-            let digits = digest.strip_prefix("sha256:").unwrap_or_default();
-            if digits.len() != 64 || !digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            if crate::digest::digits(digest).is_none() {
                 return Err(format!(
                     "{digest:?} of role `{}` is not a digest: `sha256:` and 64 of 0-9 and a-f, as `skillhost images list` and \
                      the engine show it",

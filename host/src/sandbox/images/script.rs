@@ -1,16 +1,25 @@
 //! Scripts: commands that the operator wrote down for a role, with typed parameters.
 //!
 //! A script's `cmd` is a list of arguments, and so is what it becomes: one argument stays one argument, whatever a
-//! caller gives. For that, a placeholder is always a whole argument, `"{path}"`; nothing is ever spliced into text
-//! that something else will take apart. What would come to that all the same is refused when the file is read, with the
-//! way to write it:
+//! caller gives. The rules ask what is written, never which program it is written for: any list of programs misses one
+//! (`sudo`, `flock`, the next shell).
 //!
-//! - `{name}` within a longer argument;
-//! - a placeholder as the program, or where a shell reads its options or its script (`["sh", "-c", "{x}"]`);
-//! - a brace that is neither: `{{` and `}}` stand for `{` and `}` (`{}` is itself, so that `xargs -I{}` reads as ever).
+//! 1. A placeholder is a whole argument, `"{path}"`, and never the first, which is the program. So no value is ever spliced
+//!    into text that something else will take apart; what a shell needs, it is handed as a positional argument.
+//! 2. A string that starts with `-` is refused, also behind `--`, which some programs take for themselves (`sudo -- rm`).
+//! 3. A string does not stand where an option could take it as its value, as `-c` of a shell takes a script: the argument
+//!    before its placeholder starts with no `-`, but for `--`. Not even that helps right behind a `-c`, also among other letters,
+//!    since shells skip it there.
 //!
-//! A text that starts with `-` is refused where a program would read it as an option, that is before an argument `--` of
-//! that program, unless its parameter says `dash = true`.
+//! `dash = true` lifts 2 and 3 for its parameter: a caller's value may be anything there, also an option or source code.
+//! Numbers, booleans, and strings that can only be what `values` lists are no caller's text, so 3 is not about them; a
+//! `default` or one of `values` that starts with `-` needs `dash = true` as well.
+//!
+//! What a program makes of an argument that is no option (`["awk", "{text}"]`, `["ssh", "host", "{text}"]`) is not known
+//! here: its author decides that.
+//!
+//! A brace that is none of a placeholder is refused: `{{` and `}}` stand for `{` and `}` (`{}` is itself, so that
+//! `xargs -I{}` reads as ever).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,11 +37,6 @@ use super::{SkippedEntry, check_name, read_entry};
 
 /// The most arguments of a command.
 const MAX_TOKENS: usize = 256;
-/// The programs that take a script as an argument.
-const SHELLS: [&str; 11] = ["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "csh", "tcsh", "rbash"];
-
-/// The programs that start another one, and have an end of options of their own.
-const STARTERS: [&str; 10] = ["env", "nice", "nohup", "timeout", "setsid", "stdbuf", "xargs", "time", "ionice", "chrt"];
 
 /// `[[images.scripts]]` as it is written.
 #[derive(Deserialize)]
@@ -121,7 +125,7 @@ impl Script {
     /// As many arguments as `cmd` has, each placeholder one.
     fn argv(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
         let mut argv = Vec::with_capacity(self.cmd.len());
-        for (number, token) in self.cmd.iter().enumerate() {
+        for token in &self.cmd {
             match token {
                 ScriptArg::Literal(text) => argv.push(text.clone()),
                 ScriptArg::Param(name) => {
@@ -129,10 +133,10 @@ impl Script {
                     let argument = args.get(name).ok_or_else(|| {
                         Error::other(format!("{of}: the param `{name}` has no value, which is a bug of the host"))
                     })?;
-                    if argument.guarded && argument.text.starts_with('-') && !options_over(&self.cmd, number) {
+                    if argument.guarded && argument.text.starts_with('-') {
                         let why = format!(
-                            "{:?} starts with `-`, and would be read as an option: begin a path with ./ (or let the operator \
-                             write \"--\" before it in the script, or `dash = true` where an option is no harm)",
+                            "{:?} starts with `-`, and could be read as an option: begin a path with ./ (or let the operator \
+                             write `dash = true` for this param, where an option is no harm)",
                             clip(&argument.text)
                         );
                         return Err(refused(&of, name, &why));
@@ -164,10 +168,11 @@ impl ScriptArg {
             let (before, from) = rest.split_at(at);
             literal.push_str(before);
             // Pairs that stand for what they say.
-            let pair = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter().find(|(pair, _)| from.starts_with(pair));
-            if let Some((pair, stands_for)) = pair {
+            let mut pairs = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter();
+            let pair = pairs.find_map(|(pair, stands_for)| Some((stands_for, from.strip_prefix(pair)?)));
+            if let Some((stands_for, after)) = pair {
                 literal.push_str(stands_for);
-                rest = from.strip_prefix(pair).unwrap_or_default();
+                rest = after;
                 continue;
             }
             let name = from.strip_prefix('{').and_then(|inside| inside.split_once('}')).map(|(name, _)| name);
@@ -218,8 +223,7 @@ fn check_tokens(tokens: &[ScriptArg], params: &Params) -> Result<(), (usize, Str
                     ));
                 }
                 Some(param) => {
-                    let is_option = |text: &&str| text.starts_with('-') && !options_over(tokens, number);
-                    if let Some(text) = param.own_texts().find(is_option) {
+                    if let Some(text) = param.own_texts().find(|text| text.starts_with('-')) {
                         return Err((
                             number,
                             format!(
@@ -227,80 +231,35 @@ fn check_tokens(tokens: &[ScriptArg], params: &Params) -> Result<(), (usize, Str
                             ),
                         ));
                     }
+                    if param.is_free_text()
+                        && let Some(option) = taken_by(tokens, number)
+                    {
+                        return Err((
+                            number,
+                            format!(
+                                "{{{name}}} stands behind {option:?}, which could take it as its value, or as code to run: write \
+                                 \"--\" between them (which does not help behind a `-c`), or `dash = true` if it is meant to be \
+                                 anything; a shell's script is written out, and is handed the value as a positional argument: \
+                                 [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \"{name}\", \"{{{name}}}\"]"
+                            ),
+                        ));
+                    }
                 }
             },
-            ScriptArg::Literal(text) if is_shell(text) => check_shell(tokens, params, number)?,
             ScriptArg::Literal(_) => {}
         }
     }
     Ok(())
 }
 
-fn is_shell(program: &str) -> bool {
-    is_one_of(program, &SHELLS)
-}
-
-fn is_one_of(program: &str, names: &[&str]) -> bool {
-    program.rsplit('/').next().is_some_and(|name| names.contains(&name))
-}
-
-/// Whether an argument `--` before the one at `number` says that no options follow. One that `env` and its like take for
-/// themselves says nothing of the program that they start, and to the script of a shell it is an argument like any other.
-fn options_over(tokens: &[ScriptArg], number: usize) -> bool {
-    let texts: Vec<&str> = tokens.iter().take(number).map(ScriptArg::literal).collect();
-    let Some((program, rest)) = texts.split_first() else { return false };
-    let before = rest.iter().take_while(|text| **text != "--");
-    if is_shell(program) && before.clone().any(|text| is_script_option(text)) {
-        return false;
-    }
-    let for_itself = |text: &&str| text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) || text.contains('=');
-    let own = is_one_of(program, &STARTERS) && before.clone().all(for_itself);
-    rest.iter().filter(|text| **text == "--").count() > usize::from(own)
-}
-
-/// Whether it tells a shell that a script follows: `-c`, also among others.
-fn is_script_option(text: &str) -> bool {
-    (text.starts_with('-') && !text.starts_with("--") && text.contains('c')) || text == "--command"
-}
-
-/// Refuses a placeholder among the options of the shell at `shell`, and as its script.
-fn check_shell(tokens: &[ScriptArg], params: &Params, shell: usize) -> Result<(), (usize, String)> {
-    let over = |token: &ScriptArg| *token == ScriptArg::Literal("--".into());
-    let guarded = shell > 0 && !tokens.iter().take(shell).any(over);
-    let mut script_follows = false;
-    // An option such as `-o` takes the next word.
-    let mut word_follows = false;
-    for (number, token) in tokens.iter().enumerate().skip(shell + 1) {
-        match token {
-            // It may be no shell but a word that looks like one; and a value that could be an option is refused at the call.
-            ScriptArg::Param(name)
-                if guarded && !script_follows && params.get(name).is_some_and(|param| !param.dash()) =>
-            {
-                return Ok(());
-            }
-            ScriptArg::Param(name) => {
-                return Err((
-                    number,
-                    format!(
-                        "{{{name}}} stands where the shell takes its options or its script, so that a value could be run: write \
-                         the script out and hand the value over as a positional argument: [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \
-                         \"{name}\", \"{{{name}}}\"], or the file of a script as [\"bash\", \"--\", \"{{{name}}}\"]"
-                    ),
-                ));
-            }
-            ScriptArg::Literal(_) if std::mem::take(&mut word_follows) => {}
-            ScriptArg::Literal(text) if script_follows && ["-", "--"].contains(&text.as_str()) => {}
-            ScriptArg::Literal(text) if text != "--" && text.len() > 1 && text.starts_with(['-', '+']) => {
-                let short = !text.starts_with("--");
-                script_follows |= is_script_option(text);
-                word_follows =
-                    (short && text.ends_with(['o', 'O'])) || ["--rcfile", "--init-file"].contains(&text.as_str());
-            }
-            // The script, or a file that has it: what comes after are its own arguments.
-            ScriptArg::Literal(_) => return Ok(()),
-        }
-    }
-    Ok(())
+/// The option before the argument at `number` that could take it.
+fn taken_by(tokens: &[ScriptArg], number: usize) -> Option<&str> {
+    let mut before = tokens.iter().take(number).rev().map(ScriptArg::literal);
+    let option = match before.next()? {
+        "--" => before.next().filter(|text| !text.starts_with("--") && text.contains('c'))?,
+        nearest => nearest,
+    };
+    option.starts_with('-').then_some(option)
 }
 
 /// A duration with its unit, which is not nothing.
@@ -373,14 +332,18 @@ type = "string"
             ("'awk', '{print $1}', '{a}'", 8, "a single brace"),
             ("'ls', '{}}', '{a}'", 8, "a single brace"),
             ("'{a}', 'x'", 8, "program itself"),
-            ("'bash', '-c', '{a}'", 8, "where the shell takes its options or its script"),
-            ("'/bin/sh', '-lc', '{a}', 'x'", 8, "where the shell takes its options or its script"),
-            ("'env', 'A=1', 'dash', '-e', '-c', '--', '{a}'", 8, "where the shell takes its options or its script"),
-            ("'zsh', '-c', '-o', 'pipefail', '{a}'", 8, "where the shell takes its options or its script"),
-            ("'bash', '-c', '-', '{a}'", 8, "where the shell takes its options or its script"),
-            ("'bash', '-o', '{a}', 'x'", 8, "where the shell takes its options or its script"),
-            ("'bash', '{a}'", 8, "where the shell takes its options or its script"),
-            ("'env', '--', 'bash', '{a}'", 8, "where the shell takes its options or its script"),
+            ("'bash', '-c', '{a}'", 8, "behind \"-c\", which could take it as its value, or as code"),
+            ("'/bin/sh', '-lc', '{a}', 'x'", 8, "behind \"-lc\""),
+            ("'sudo', '--', 'flock', 'f', '-c', '{a}'", 8, "behind \"-c\""),
+            ("'env', 'A=1', 'dash', '-e', '-c', '--', '{a}'", 8, "behind \"-c\""),
+            ("'bash', '-ce', '--', '{a}'", 8, "behind \"-ce\""),
+            ("'bash', '-c', '-', '{a}'", 8, "behind \"-\""),
+            ("'bash', '-c', '-eu', '{a}'", 8, "behind \"-eu\""),
+            ("'bash', '-o', '{a}', 'x'", 8, "behind \"-o\""),
+            ("'fish', '--command', '{a}'", 8, "behind \"--command\""),
+            ("'perl', '-e', '{a}'", 8, "behind \"-e\""),
+            ("'git', '-c', '{a}', 'status'", 8, "behind \"-c\""),
+            ("'ls', '-l', '{a}'", 8, "write \"--\" between them"),
             ("'ls'", 8, "`a` is not used"),
             ("", 4, "0 arguments"),
             ("\"a\\u0000b\", '{a}'", 8, "zero byte"),
@@ -394,10 +357,16 @@ type = "string"
             "'bash', 'file', '{a}'",
             "'bash', '-c', 'x', 'n', '{a}'",
             "'bash', '-eu', '-o', 'pipefail', '-c', 'x', 'n', '{a}'",
+            "'python3', '-c', 'x', '--', '{a}'",
             "'grep', 'sh', '{a}'",
-            "'rush', '-c', '{a}'",
+            "'ls', '-l', '--', '{a}'",
+            "'ls', '--color', '--', '{a}'",
         ] {
             script(&with(good));
+        }
+        // What is no caller's text, or may be anything.
+        for param in ["type = 'integer'", "type = 'string', values = ['x', 'y']", "type = 'string', dash = true"] {
+            script(&format!("name = 's'\nparams.a = {{ {param} }}\ncmd = ['head', '-c', '{{a}}']"));
         }
     }
 
@@ -431,23 +400,14 @@ type = "string"
         let message = argv(&bare, json!({"p": "-rf"})).unwrap_err().message;
         assert!(message.contains("param 'p'") && message.contains("starts with `-`"), "{message}");
         argv(&bare, json!({"p": "a-b"})).unwrap();
-        let over = script("name = 's'\ncmd = ['rm', '--', '{p}']\nparams.p = { type = 'string' }");
-        assert_eq!(argv(&over, json!({"p": "-rf"})).unwrap(), ["rm", "--", "-rf"]);
-        // Only what comes after it.
-        let before = script("name = 's'\ncmd = ['rm', '{p}', '--']\nparams.p = { type = 'string' }");
-        argv(&before, json!({"p": "-rf"})).unwrap_err();
-        // Nor what another program takes for itself, or what a shell hands to its script.
-        for (cmd, is_over) in [
-            ("'env', '--', 'rm', '{p}'", false),
-            ("'env', '--', 'rm', '--', '{p}'", true),
-            ("'timeout', '-k', '1', '--', '5', 'rm', '{p}'", false),
-            ("'timeout', '5', 'rm', '--', '{p}'", true),
-            ("'bash', '-eu', '-c', 'rm \"$2\"', 'n', '--', '{p}'", false),
-            ("'bash', '--', '{p}'", true),
-        ] {
+        // Nor behind a `--`: whose it is, is not known.
+        for cmd in ["'rm', '--', '{p}'", "'sudo', '--', 'rm', '{p}'", "'bash', '-c', 'rm \"$2\"', 'n', '--', '{p}'"] {
             let script = script(&format!("name = 's'\ncmd = [{cmd}]\nparams.p = {{ type = 'string' }}"));
-            assert_eq!(argv(&script, json!({"p": "-rf"})).is_ok(), is_over, "{cmd}");
+            assert!(argv(&script, json!({"p": "-rf"})).unwrap_err().message.contains("`dash = true`"), "{cmd}");
+            argv(&script, json!({"p": "a"})).unwrap();
         }
+        let over = script("name = 's'\ncmd = ['rm', '--', '{p}']\nparams.p = { type = 'string', dash = true }");
+        assert_eq!(argv(&over, json!({"p": "-rf"})).unwrap(), ["rm", "--", "-rf"]);
         let meant = script("name = 's'\ncmd = ['python3', '-c', '{p}']\nparams.p = { type = 'string', dash = true }");
         assert_eq!(argv(&meant, json!({"p": "-1"})).unwrap()[2], "-1");
     }
@@ -489,7 +449,7 @@ type = "string"
                  params = { one = { type = 'string', dash = true }, two = { type = 'string' }, n = { type = 'integer' } }",
             );
             let given = argv(&script, json!({"one": one, "two": two, "n": number}));
-            if one.contains('\0') || two.contains('\0') {
+            if one.contains('\0') || two.contains('\0') || two.starts_with('-') {
                 prop_assert!(given.is_err());
             } else {
                 let expected = ["p", &one, "{two}", "--", &two, &number.to_string(), &one].map(str::to_owned).to_vec();

@@ -114,7 +114,6 @@ pub(super) fn config(hello: HelloConfig) -> SupervisorConfig {
     SupervisorConfig {
         lease_ms: millis(hello.lease.max(LEAST_LEASE)),
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
-        idle_ms: hello.idle.map_or(0, |time| millis(time).max(1)),
         grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
         workspace: hello.workspace,
     }
@@ -156,7 +155,7 @@ pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: boo
         tokio::spawn(keep_up(Arc::clone(&shared))),
     ];
     let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
-    Ok(Link::new(shared, ConnectionGuard { tasks }, theirs.uid, notes))
+    Ok(Link::new(shared, ConnectionGuard { tasks }, notes))
 }
 
 pub(super) fn millis(time: Duration) -> u64 {
@@ -206,13 +205,9 @@ fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, Protocol
     if buffer.len() < HEADER + header.len {
         return Ok(None);
     }
-    let frame = buffer.split_to(HEADER + header.len);
+    let payload = buffer.split_to(HEADER + header.len).freeze().slice(HEADER..);
     // A small slice must not keep a large buffer alive for as long as somebody holds it.
-    let payload = if header.len < 4096 {
-        Bytes::copy_from_slice(frame.get(HEADER..).unwrap_or_default())
-    } else {
-        frame.freeze().slice(HEADER..)
-    };
+    let payload = if header.len < 4096 { Bytes::copy_from_slice(&payload) } else { payload };
     Ok(Some((header, payload)))
 }
 
@@ -449,7 +444,7 @@ impl LinkShared {
         if len > 0 {
             slot.stdin_credit -= u32::try_from(len).unwrap_or(slot.stdin_credit);
             let header = Header { kind: PayloadKind::Stdin, exec, len }.encode();
-            self.put(&[&header, data.get(..len).unwrap_or_default()], None);
+            self.put(&[&header, &data.slice(..len)], None);
         }
         Some(len)
     }

@@ -21,24 +21,18 @@ use super::{CloseReason, ExecEvent, HelloConfig};
 pub struct Link {
     shared: Arc<LinkShared>,
     _guard: Arc<ConnectionGuard>,
-    uid: u32,
     notes: Arc<[String]>,
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<LinkShared>, guard: ConnectionGuard, uid: u32, notes: Vec<String>) -> Self {
-        Self { shared, _guard: Arc::new(guard), uid, notes: notes.into() }
+    pub(super) fn new(shared: Arc<LinkShared>, guard: ConnectionGuard, notes: Vec<String>) -> Self {
+        Self { shared, _guard: Arc::new(guard), notes: notes.into() }
     }
 
     /// Greets the supervisor at the other end of `stream`, which carries bytes and nothing else: a bridge's. Who that is, the
     /// caller has seen to.
     pub async fn over(stream: UnixStream, hello: HelloConfig) -> Result<Self> {
         connection::open(stream, hello, false).await
-    }
-
-    /// The uid of the supervisor inside the sandbox.
-    pub fn supervisor_uid(&self) -> u32 {
-        self.uid
     }
 
     /// Asks for a command; what comes of it are the events.

@@ -71,7 +71,11 @@ impl Outgoing {
         let here = self.descriptors.pop_front_if(|(at, _)| *at == self.sent);
         // What follows the next descriptor's place is sent with that one.
         let end = self.descriptors.front().map_or(self.waiting.len(), |(at, _)| *at);
-        let bytes = self.waiting.get(self.sent..end).unwrap_or_default();
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "what was sent is taken off both, and a descriptor's place is never behind it"
+        )]
+        let bytes = &self.waiting[self.sent..end];
         let Some((at, descriptor)) = here else { return stream.try_write(bytes) };
         let sent = stream.try_io(Interest::WRITABLE, || {
             Ok(socket::send(stream, bytes, Some(descriptor.as_fd()), SendFlags::DONTWAIT)?)

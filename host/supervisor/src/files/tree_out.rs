@@ -157,9 +157,10 @@ impl TreeWalker {
                     self.bytes += len;
                     self.tree.hole(len)
                 }
+                #[expect(clippy::indexing_slicing, reason = "so much of it was read")]
                 ContentPiece::Data(len) => {
                     self.bytes += len as u64;
-                    self.tree.data(self.chunk.get(..len).unwrap_or_default())
+                    self.tree.data(&self.chunk[..len])
                 }
             };
             sent.map_err(|error| unsent(self.who, error))?;

@@ -23,6 +23,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Gid, Pid, PidfdFlags, Resource, Rlimit, Signal, Uid};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, UnshareFlags};
 use skillhost_protocol::local::{LocalSpec, MAX_SPEC, SetupStage, Users};
+use skillhost_protocol::record;
 
 use crate::host_socket::Confinement;
 use crate::host_socket::HostSocket;
@@ -127,15 +128,7 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 
 fn read_spec() -> io::Result<LocalSpec> {
     let mut order = File::from(sys::standard(0).try_clone_to_owned()?);
-    let mut len = [0; 4];
-    order.read_exact(&mut len)?;
-    let len = usize::try_from(u32::from_le_bytes(len)).map_err(io::Error::other)?;
-    if len > MAX_SPEC {
-        return Err(io::Error::other(format!("{len} bytes, where {MAX_SPEC} are allowed")));
-    }
-    let mut bytes = vec![0; len];
-    order.read_exact(&mut bytes)?;
-    postcard::from_bytes(&bytes).map_err(io::Error::other)
+    record::read_within(MAX_SPEC, &mut order)
 }
 
 fn map_self(uid: u32, gid: u32) -> io::Result<()> {

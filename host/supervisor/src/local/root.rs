@@ -228,13 +228,13 @@ fn unescape(text: &str) -> PathBuf {
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
         let octal = tail
-            .first_chunk::<3>()
+            .split_first_chunk::<3>()
             .filter(|_| byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+            .and_then(|(digits, after)| Some((u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()?, after)));
         match octal {
-            Some(escaped) => {
+            Some((escaped, after)) => {
                 bytes.push(escaped);
-                rest = tail.get(3..).unwrap_or_default();
+                rest = after;
             }
             None => {
                 bytes.push(byte);

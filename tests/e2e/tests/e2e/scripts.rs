@@ -15,7 +15,7 @@ tags = ["python", "lint"]
 name = "show"
 description = "Shows its arguments."
 cmd = ["python3", "-c", "import sys; print(sys.argv[2:])", "--", "{text}", "{{literal}}", "{number}", "{flag}"]
-params.text = { type = "string" }
+params.text = { type = "string", dash = true }
 params.number = { type = "integer", min = 1, max = 9, default = 3 }
 params.flag = { type = "boolean", default = false }
 
@@ -131,7 +131,7 @@ fn a_value_is_one_argument_whatever_is_in_it() {
         assert_eq!(answer["stdout"], json!(line), "{answer}");
     }
     assert_eq!(user.shell(&id, "ls -A")["stdout"], "");
-    // Where nothing says that options are over, a value is none.
+    // Where its parameter does not say that it may be one, a value is no option.
     let answer = ask(&user, &["script", &id, "bare", "--arg", "path=-R"]);
     let (kind, message) = refusal(&answer);
     assert!(kind == "invalid-argument" && message.contains("starts with `-`"), "{message}");
@@ -549,7 +549,7 @@ cmd = ["bash", "-c", "python3 -c 'import json; print(json.dumps(1))'"]
 [[images.scripts]]
 name = "callers"
 cmd = ["python3", "-c", "{code}"]
-params.code = { type = "string" }
+params.code = { type = "string", dash = true }
 
 [[images.templates]]
 name = "template"

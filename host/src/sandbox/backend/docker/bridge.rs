@@ -114,7 +114,7 @@ async fn carry_out(mut output: EngineOutput, mut to: OwnedWriteHalf, complaint: 
 
 fn keep(complaint: &mut BytesMut, message: &Bytes) {
     let room = MAX_COMPLAINT.saturating_sub(complaint.len()).min(message.len());
-    complaint.extend_from_slice(message.get(..room).unwrap_or_default());
+    complaint.extend_from_slice(&message.slice(..room));
 }
 
 async fn carry_in(mut from: OwnedReadHalf, mut input: EngineInput) {

@@ -16,7 +16,6 @@ use futures_util::StreamExt as _;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
-use skillhost_api::units::hex;
 
 use super::super::{ImageId, Route, Transport};
 use super::body::bind;
@@ -149,7 +148,7 @@ impl DockerBackend {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
         }
-        hex(&hash.finalize())
+        hex::encode(hash.finalize())
     }
 
     /// Why the engine does not see a directory of ours; `None` when it does.

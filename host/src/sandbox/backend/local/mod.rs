@@ -23,7 +23,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Network;
-use skillhost_protocol::local::{HostBind, LocalSpec, SetupStage, Users};
+use skillhost_protocol::local::{HostBind, LocalSpec, MAX_SPEC, SetupStage, Users};
+use skillhost_protocol::record;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
@@ -308,10 +309,8 @@ impl LocalBackend {
         }
         let mut outer = OuterProcess { child, life_line: None, cgroup };
         let asked = async {
-            let bytes = postcard::to_stdvec(order).map_err(|error| Error::other(error.to_string()))?;
-            let len = u32::try_from(bytes.len()).map_err(|error| Error::other(error.to_string()))?;
-            life_line.write_all(&len.to_le_bytes()).await?;
-            life_line.write_all(&bytes).await?;
+            let order = record::encode_within(MAX_SPEC, order).map_err(|error| Error::other(error.to_string()))?;
+            life_line.write_all(&order).await?;
             let mut line = String::new();
             let mut out = BufReader::new(tokio::io::AsyncReadExt::take(out, MAX_LINE));
             out.read_line(&mut line).await?;
