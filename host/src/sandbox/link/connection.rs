@@ -1,4 +1,4 @@
-//! One connection: its reader, its writer, its lease, and the table of what is under way on it.
+//! One connection: its reader, its writer, and the table of what is under way on it.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,25 +11,19 @@ use parking_lot::{Mutex, MutexGuard};
 use skillhost_api::error::{Error, Result};
 use skillhost_protocol::frame::{HEADER, decode_control, encode_control};
 use skillhost_protocol::{
-    FileDone, FileError, Header, HostHello, MAGIC, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, PayloadKind, ProtocolError,
-    STDIN_WINDOW, SupervisorConfig, SupervisorHello, ToHost, ToSupervisor, VERSION, credit_cost,
+    FileDone, FileError, Header, MAX_EXECS, MAX_WINDOW, MIN_WINDOW, PayloadKind, ProtocolError, STDIN_WINDOW,
+    SupervisorConfig, ToHost, ToSupervisor, credit_cost,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::answers::{Answers, keep_up};
+use super::answers::Answers;
 use super::outgoing::{MAX_WAITING, Outgoing};
-use super::{CloseReason, ExecEvent, HelloConfig, Link};
+use super::{CloseReason, ExecEvent, HelloConfig};
 
 /// Room for a few frames, so that one read takes what has piled up.
-const READ_BUFFER: usize = 512 * 1024;
-/// What a supervisor may say of its sandbox: notes, and characters of each.
-const MAX_NOTES: usize = 8;
-const MAX_NOTE: usize = 500;
-/// A hello is owed at once: a peer that connects and stays silent is none of ours.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const READ_BUFFER: usize = 512 * 1024;
 
 /// What arrives for one exec or file operation.
 #[derive(Debug)]
@@ -93,12 +87,12 @@ pub(super) struct LinkShared {
 }
 
 /// The shortest lease: it is renewed three times in that.
-const LEAST_LEASE: Duration = Duration::from_secs(1);
+pub(super) const LEAST_LEASE: Duration = Duration::from_secs(1);
 
 /// Ends the connection with the last of its users.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
-    tasks: Vec<JoinHandle<()>>,
+    pub(super) tasks: Vec<JoinHandle<()>>,
 }
 
 impl Drop for ConnectionGuard {
@@ -119,86 +113,21 @@ pub(super) fn config(hello: HelloConfig) -> SupervisorConfig {
     }
 }
 
-/// Exchanges hellos and starts the connection's tasks. `passes`: whether `stream` takes descriptors to the supervisor.
-pub(super) async fn open(mut stream: UnixStream, hello: HelloConfig, passes: bool) -> Result<Link> {
-    let answers = Answers::new(hello.sandbox.clone(), hello.lease.max(LEAST_LEASE), hello.silence);
-    let mut frame = Vec::new();
-    let config = config(hello);
-    let hello = HostHello { magic: MAGIC, version: VERSION, build: env!("CARGO_PKG_VERSION").into(), config };
-    encode(0, &ToSupervisor::Hello(hello), &mut frame)?;
-    let mut buffer = BytesMut::with_capacity(READ_BUFFER);
-    let greeting = async {
-        let written = stream.write_all(&frame).await;
-        // A supervisor that cannot go on says why before it hangs up.
-        let theirs = read_hello(&mut stream, &mut buffer).await?;
-        written.map_err(|error| disconnected(&error))?;
-        Ok::<_, CloseReason>(theirs)
-    };
-    let theirs = tokio::time::timeout(HELLO_TIMEOUT, greeting)
-        .await
-        .map_err(|_| Error::sandbox_died("the sandbox's supervisor connected and then said nothing"))?
-        .map_err(|reason| Error::sandbox_died(format!("the sandbox could not be reached: {reason}")))?;
-    tracing::debug!(build = theirs.build, uid = theirs.uid, "a sandbox's supervisor is connected");
-
-    let shared = Arc::new(LinkShared {
-        state: Mutex::default(),
-        stream,
-        passes,
-        outgoing: Mutex::default(),
-        blocked: Notify::new(),
-        closed: watch::Sender::new(None),
-        answers,
-    });
-    let tasks = vec![
-        tokio::spawn(read(ReaderGuard(Arc::clone(&shared)), buffer)),
-        tokio::spawn(write(Arc::clone(&shared))),
-        tokio::spawn(keep_up(Arc::clone(&shared))),
-    ];
-    let notes = theirs.notes.into_iter().take(MAX_NOTES).map(|note| note.chars().take(MAX_NOTE).collect()).collect();
-    Ok(Link::new(shared, ConnectionGuard { tasks }, notes))
-}
-
 pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn disconnected(error: &io::Error) -> CloseReason {
+pub(super) fn disconnected(error: &io::Error) -> CloseReason {
     CloseReason::Disconnected(error.to_string())
 }
 
-fn encode(exec: u32, message: &ToSupervisor, out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn encode(exec: u32, message: &ToSupervisor, out: &mut Vec<u8>) -> Result<()> {
     // The bound is the protocol's, and what exceeds it can only be what the caller asked for.
     encode_control(exec, message, out)
         .map_err(|ProtocolError(reason)| Error::too_large(format!("the command and its environment: {reason}")))
 }
 
-async fn read_hello(stream: &mut UnixStream, buffer: &mut BytesMut) -> Result<SupervisorHello, CloseReason> {
-    let protocol = |error: ProtocolError| CloseReason::Protocol(error.0);
-    loop {
-        if let Some((header, payload)) = take_frame(buffer).map_err(protocol)? {
-            let message = match header.kind {
-                PayloadKind::Control if header.exec == 0 => decode_control::<ToHost>(&payload).map_err(protocol)?,
-                _ => return Err(CloseReason::Protocol("no hello".into())),
-            };
-            return match message {
-                ToHost::Hello(hello) if hello.magic == MAGIC && hello.version == VERSION => Ok(hello),
-                ToHost::Hello(hello) => Err(CloseReason::Protocol(format!(
-                    "it speaks version {} ({}), this host version {VERSION}; launch a new sandbox",
-                    hello.version, hello.build
-                ))),
-                ToHost::Error { message } => Err(CloseReason::Protocol(message)),
-                _ => Err(CloseReason::Protocol("no hello".into())),
-            };
-        }
-        match stream.read_buf(buffer).await {
-            Ok(0) => return Err(CloseReason::Disconnected("it hung up".into())),
-            Ok(_) => {}
-            Err(error) => return Err(disconnected(&error)),
-        }
-    }
-}
-
-fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
+pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
     let Some(header) = Header::decode(buffer)? else {
         return Ok(None);
     };
@@ -213,7 +142,7 @@ fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, Protocol
 
 /// The reader, as long as it lives. Without one nothing would ever be heard again, so its end (of the connection, of the
 /// last user, of the runtime) is everybody's, and the supervisor's, too.
-struct ReaderGuard(Arc<LinkShared>);
+pub(super) struct ReaderGuard(pub(super) Arc<LinkShared>);
 
 impl Drop for ReaderGuard {
     fn drop(&mut self) {
@@ -222,7 +151,7 @@ impl Drop for ReaderGuard {
     }
 }
 
-async fn read(reader: ReaderGuard, mut buffer: BytesMut) {
+pub(super) async fn read(reader: ReaderGuard, mut buffer: BytesMut) {
     let shared = &reader.0;
     let reason = loop {
         match drain(shared, &mut buffer) {
@@ -259,7 +188,7 @@ fn drain(shared: &LinkShared, buffer: &mut BytesMut) -> Result<(), CloseReason> 
 }
 
 /// Sends what did not fit when it was asked for.
-async fn write(shared: Arc<LinkShared>) {
+pub(super) async fn write(shared: Arc<LinkShared>) {
     loop {
         shared.blocked.notified().await;
         loop {
@@ -274,6 +203,18 @@ async fn write(shared: Arc<LinkShared>) {
 }
 
 impl LinkShared {
+    pub(super) fn new(stream: UnixStream, passes: bool, answers: Answers) -> Self {
+        Self {
+            state: Mutex::default(),
+            stream,
+            passes,
+            outgoing: Mutex::default(),
+            blocked: Notify::new(),
+            closed: watch::Sender::new(None),
+            answers,
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, LinkState> {
         // Every section that holds this lock leaves the table whole, so what a panic left behind is still good.
         self.state.lock()

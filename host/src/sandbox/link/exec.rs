@@ -10,7 +10,6 @@ use skillhost_api::error::{Error, Result};
 use skillhost_protocol::{
     Command, DEFAULT_WINDOW, ExecStart, FileDone, FileError, FileOp, FileStart, TerminalSize, ToSupervisor, User,
 };
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use super::connection::{self, ConnectionGuard, LinkShared, OperationEvent, StdinState};
@@ -27,12 +26,6 @@ pub struct Link {
 impl Link {
     pub(super) fn new(shared: Arc<LinkShared>, guard: ConnectionGuard, notes: Vec<String>) -> Self {
         Self { shared, _guard: Arc::new(guard), notes: notes.into() }
-    }
-
-    /// Greets the supervisor at the other end of `stream`, which carries bytes and nothing else: a bridge's. Who that is, the
-    /// caller has seen to.
-    pub async fn over(stream: UnixStream, hello: HelloConfig) -> Result<Self> {
-        connection::open(stream, hello, false).await
     }
 
     /// Asks for a command; what comes of it are the events.

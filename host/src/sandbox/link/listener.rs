@@ -8,7 +8,7 @@ use std::path::Path;
 use skillhost_api::error::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::connection;
+use super::handshake::open;
 use super::{HelloConfig, Link};
 
 /// The socket's name in the directory that is mounted into the sandbox.
@@ -55,7 +55,7 @@ impl SupervisorListener {
             if !expected(&stream, expected_pid) {
                 continue;
             }
-            return connection::open(stream, hello, true).await;
+            return open(stream, hello, true).await;
         }
     }
 }

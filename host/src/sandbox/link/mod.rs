@@ -27,6 +27,8 @@ mod answers;
 mod connection;
 mod exec;
 mod files;
+mod handshake;
+mod lease;
 mod listener;
 mod outgoing;
 mod session;
