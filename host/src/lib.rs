@@ -61,6 +61,7 @@
 mod blackboard;
 mod broker;
 mod capabilities;
+pub mod catalog;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
@@ -73,11 +74,14 @@ mod json;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod paths;
+mod policy;
 mod private_dir;
 pub mod process;
 mod project;
+pub mod roles;
 mod rooted;
 pub mod sandbox;
+mod scripts;
 pub mod skills;
 pub mod stamp;
 pub mod subprocess;

@@ -5,7 +5,8 @@
 
 use skillhost_api::error::{Error, Result};
 
-use super::{Actor, Broker};
+use crate::broker::Broker;
+use crate::policy::Actor;
 
 /// The command that is acted on.
 #[derive(Debug, Clone, Copy)]

@@ -16,8 +16,8 @@ use skillhost_api::types::{AuditList, AuditRecord};
 use skillhost_api::units::now_ms;
 use tokio::sync::broadcast;
 
-use super::Actor;
 use crate::db::{Db, atomically};
+use crate::policy::Actor;
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;

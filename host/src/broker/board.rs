@@ -8,8 +8,9 @@ use skillhost_api::types::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Actor, Broker, EffectRecord};
 use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
+use crate::broker::{Broker, EffectRecord};
+use crate::policy::Actor;
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;

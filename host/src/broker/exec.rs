@@ -11,11 +11,12 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::chunk::Chunk;
-use super::question::ApprovalText;
 use super::streams::{Publishing, StreamEnd};
 use super::terminals::{self, TerminalEntry};
-use super::{Actor, Broker, EffectRecord};
+use crate::broker::{Broker, EffectRecord};
 use crate::ids;
+use crate::policy::Actor;
+use crate::policy::question::ApprovalText;
 use crate::sandbox::SandboxExec;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
 

@@ -6,10 +6,11 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use tokio::io::AsyncRead;
 
-use super::grants::Direction;
-use super::question::ApprovalText;
-use super::{Actor, Broker};
+use crate::broker::Broker;
 use crate::paths;
+use crate::policy::Actor;
+use crate::policy::grants::Direction;
+use crate::policy::question::ApprovalText;
 use crate::sandbox::link::{ByteRange, FileDone, FileKind, FileRead, FileStat, FileWatch, ListedFile};
 
 /// The most entries of a directory that one listing gives.

@@ -6,54 +6,46 @@
 //!
 //! Reading has no effect on the world. A status is not recorded; the content of a file or a key is, and listings of both.
 
-mod accepted;
 mod acts;
 mod approvals;
 mod audit;
 mod board;
 mod chunk;
-mod effective_grant;
-mod effects;
 mod exec;
 mod facts;
 mod files;
-mod grants;
 mod processes;
-mod question;
-mod quota;
 mod record;
 mod ring_buffer;
 mod sandboxes;
 mod scripts;
 mod shells;
+mod skill_runs;
 mod streams;
 mod terminals;
 mod utf8_chunker;
 
 use std::sync::Arc;
 
-use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
-pub(crate) use accepted::{Candidate, SKILL_RUN, Skills, note_revoked, note_trust};
 pub(crate) use acts::{CommandTarget, StdinWrite};
 pub(crate) use audit::Audit;
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
-pub(crate) use effective_grant::{EffectiveGrant, RootLocation};
-pub(crate) use effects::Effects;
 pub(crate) use exec::{OutputCapture, Running, with_background};
-pub(crate) use grants::{Grant, LimitedGrant, SandboxGrant};
 pub(crate) use sandboxes::StopOnDrop;
 pub(crate) use shells::OwnedShell;
+pub(crate) use skill_runs::{SKILL_RUN, note_revoked, note_trust};
 
 use crate::blackboard::{BlackboardStore, Embedded};
 use crate::config::Config;
 use crate::db::Db;
+use crate::policy::approvals::Approvals;
+use crate::policy::quota::Quota;
+use crate::policy::{Actor, Skills};
 use crate::sandbox::Sandboxes;
-use approvals::Approvals;
 use processes::Processes;
-use quota::Quota;
 pub(crate) use record::EffectRecord;
 use shells::Shells;
 use streams::Streams;
@@ -63,47 +55,6 @@ use terminals::Terminals;
 /// be removing files by one.
 const WANTS_ROOM: [&str; 5] =
     ["sandbox.launch", "sandbox.restart", "files.write", "files.copy-in", "blackboard.publish"];
-
-/// Who asks, and what that may do.
-#[derive(Debug, Clone)]
-pub(crate) struct Actor {
-    pub(crate) caller: Caller,
-    pub(crate) grant: Arc<Grant>,
-    /// The skill that asks, when one does.
-    pub(crate) skill: Option<String>,
-    /// The id of that skill's invocation.
-    pub(crate) invocation_id: Option<String>,
-    /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
-    pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
-    /// How many watches it may have at once; a permit each. `None` is bounded by the session's number alone.
-    pub(crate) watches: Option<Arc<tokio::sync::Semaphore>>,
-    /// How many effects it may begin. `None` is as many as it likes.
-    pub(crate) effects: Option<Arc<Effects>>,
-}
-
-impl Actor {
-    /// The state directory's owner at the command line.
-    pub(crate) fn owner(caller: Caller) -> Self {
-        Self::with(caller, Grant::Owner)
-    }
-
-    /// An agent that acts itself, within what the operator lets agents do.
-    pub(crate) fn agent(caller: Caller, limits: LimitedGrant) -> Self {
-        Self::with(caller, Grant::Agent(Box::new(limits)))
-    }
-
-    fn with(caller: Caller, grant: Grant) -> Self {
-        Self {
-            caller,
-            grant: Arc::new(grant),
-            skill: None,
-            invocation_id: None,
-            containers: None,
-            watches: None,
-            effects: None,
-        }
-    }
-}
 
 /// The service through which every effect passes: it authorises, reserves, acts and records.
 pub(crate) struct Broker {

@@ -26,7 +26,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::exec::{Asked, ExecLifetime, Running};
 use super::ring_buffer::{RingBuffer, RingSlice};
-use super::{Actor, Broker, Chunk, CommandTarget, OutputCapture, StdinWrite};
+use crate::broker::{Broker, Chunk, CommandTarget, OutputCapture, StdinWrite};
+use crate::policy::Actor;
 use crate::sandbox::SandboxState;
 use crate::sandbox::link::{ExecControl, ExecStdin};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use skillhost_api::error::{ErrorKind, Result};
 
-use super::Actor;
 use super::audit::{Audit, UnrecordedEffect};
 use super::facts::Facts;
+use crate::policy::Actor;
 
 /// An effect that has begun. Every one ends in one audit record: by [`EffectRecord::end`], or as `cancelled` when its
 /// caller leaves and it is dropped.

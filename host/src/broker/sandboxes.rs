@@ -11,7 +11,8 @@ use skillhost_api::types::{
 };
 use skillhost_api::units::quoted;
 
-use super::{Actor, Broker};
+use crate::broker::Broker;
+use crate::policy::Actor;
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
 

@@ -16,11 +16,14 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use super::exec::Asked;
-use super::question::{ApprovalText, Value};
-use super::{Actor, Broker, EffectRecord, OutputCapture, Running};
+use crate::broker::{Broker, EffectRecord, OutputCapture, Running};
 use crate::digest::sha256;
 use crate::ids;
-use crate::sandbox::images::{self, MAX_SOURCE, Role, Roles, Script, SourceOwner, Template};
+use crate::policy::Actor;
+use crate::policy::question::{ApprovalText, Value};
+use crate::roles::{Role, Roles};
+use crate::scripts;
+use crate::scripts::{MAX_SOURCE, Script, SourceOwner, Template};
 
 /// The most characters of a caller's own name for a call.
 const MAX_CALL_ID: usize = 128;
@@ -216,7 +219,7 @@ impl Broker {
                         source.len()
                     )));
                 }
-                (source, images::free_args(&request.template_args, &request.text_args)?, None, None)
+                (source, scripts::free_args(&request.template_args, &request.text_args)?, None, None)
             }
             (both, _) => {
                 let given = if both.is_some() { "both are given" } else { "neither is given" };
@@ -238,7 +241,7 @@ impl Broker {
         let whose = if template_name.is_some() { SourceOwner::Operators } else { SourceOwner::Callers };
         let env = safe_path(whose).into_iter().chain(request.extra_env).collect();
         let input = match whose {
-            SourceOwner::Operators => Bytes::from(images::input_apart(&source)),
+            SourceOwner::Operators => Bytes::from(scripts::input_apart(&source)),
             SourceOwner::Callers => Bytes::from(source.clone()),
         };
         let what = with_secrets(read_as_input(template_name.as_deref(), &source), &secrets);
@@ -250,7 +253,7 @@ impl Broker {
             tool_call_id: Some(tool_call_id),
         };
         let options = within(request.options, timeout);
-        let spec = ExecSpec { env, stdin: true, options, ..ExecSpec::argv(images::python(&args)) };
+        let spec = ExecSpec { env, stdin: true, options, ..ExecSpec::argv(scripts::python(&args)) };
         let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
         let asked = Asked { request, secrets, about: what, ..Asked::default() };
         Ok(PreparedRun { asked, source: Some(source), input: Some(input), about })
@@ -319,7 +322,7 @@ impl Broker {
 
 /// The environment that keeps Python apart from the workspace where the source is the operator's.
 fn safe_path(source: SourceOwner) -> BTreeMap<String, String> {
-    let (name, value) = images::SAFE_PATH;
+    let (name, value) = scripts::SAFE_PATH;
     (source == SourceOwner::Operators).then(|| (name.to_owned(), value.to_owned())).into_iter().collect()
 }
 

@@ -24,9 +24,10 @@ use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exec::{audited, outcome, outcome_in_words};
-use super::question::ApprovalText;
-use super::{Actor, Broker, Chunk, OutputCapture};
+use crate::broker::{Broker, Chunk, OutputCapture};
 use crate::ids;
+use crate::policy::Actor;
+use crate::policy::question::ApprovalText;
 use crate::sandbox::link::{ExecControl, ExecEvent};
 use crate::sandbox::spec::SandboxInfo;
 use crate::sandbox::{SandboxSession, SandboxState};

@@ -21,8 +21,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::utf8_chunker::{OutputStream, Utf8Chunker};
-use super::{Actor, Broker, Chunk, EffectRecord};
 use crate::blackboard::{BlackboardStore, PublishedExec, Totals, chunk_key, complete_key, stream_key};
+use crate::broker::{Broker, Chunk, EffectRecord};
+use crate::policy::Actor;
 
 /// Pieces of output that wait for the batch before them.
 const QUEUE: usize = 16;

@@ -11,7 +11,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{ResizeAnswer, TerminalSize};
 use skillhost_api::units::quoted;
 
-use super::{Actor, Broker};
+use crate::broker::Broker;
+use crate::policy::Actor;
 use crate::sandbox::link::ExecControl;
 
 /// The terminals that are open.

@@ -18,7 +18,8 @@ use std::time::Instant;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use wasmtime::component::{HasData, Linker, ResourceTable};
 
-use crate::broker::{Actor, Broker};
+use crate::broker::Broker;
+use crate::policy::Actor;
 use bindings::skillhost::skill::types::{Conflict, Error as WitError};
 pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;

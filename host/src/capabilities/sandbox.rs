@@ -15,7 +15,8 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
 use super::{GuestShell, View, WitError};
-use crate::broker::{Actor, Broker, Chunk, CommandTarget, OutputCapture, Running, StdinWrite, StopOnDrop};
+use crate::broker::{Broker, Chunk, CommandTarget, OutputCapture, Running, StdinWrite, StopOnDrop};
+use crate::policy::Actor;
 use crate::sandbox::link::{ByteRange, ExecStdin};
 
 /// The most bytes that `read-file` gives when the guest does not say.

@@ -10,10 +10,11 @@ use super::app::App;
 use super::failure::{Ended, Failure};
 use super::print::{self, table};
 use crate::config::Config;
+use crate::roles::Role;
+use crate::roles::image_build;
+use crate::roles::image_build::Provided;
 use crate::sandbox::backend::Backend as _;
 use crate::sandbox::backend::docker::DockerBackend;
-use crate::sandbox::image_build::{self, Provided};
-use crate::sandbox::images::Role;
 
 /// Lists the images of the roles, and makes those that are missing
 #[derive(Debug, Args)]

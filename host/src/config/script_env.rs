@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use skillhost_api::error::{Error, Result};
 
+use crate::roles::is_variable;
 use crate::rooted::read_named;
-use crate::sandbox::images::is_variable;
 
 /// The most bytes of a value.
 const MAX_VALUE: u64 = 64 * 1024;

@@ -13,9 +13,11 @@ use skillhost_api::types::{ActionEntry, ActionList, Authority, SkillState};
 use super::blocking::blocking;
 use super::listing_budget::{MAX_LISTING, fitting};
 use super::skills::described;
-use super::{Host, switched_off};
-use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{Catalog, CatalogEntry, CatalogPaths, Descriptor, Loaded, Roots};
+use crate::catalog::discovery::MIN_SHARE;
+use crate::catalog::{Catalog, CatalogEntry, CatalogPaths, Loaded, Roots};
+use crate::host::Host;
+use crate::policy::switched_off;
+use crate::skills::Descriptor;
 
 /// The most bytes of JSON that the actions of one skill are listed with.
 const MAX_SKILL: usize = 4 << 20;
@@ -208,7 +210,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::skills::{Action, ExportPath, SkillCache, SkillRoot, SkillSource};
+    use crate::catalog::{SkillCache, SkillRoot, SkillSource};
+    use crate::skills::{Action, ExportPath};
 
     /// Skills in files, with descriptions of their actions that are so long.
     fn found(skills: &[(&str, usize)]) -> Vec<DescribedSkill> {

@@ -6,8 +6,9 @@ use skillhost_api::types::operation::{Needs, OwnersAlone};
 use skillhost_api::types::{Authority, Call};
 
 use super::handlers::Handler;
-use super::{Host, grant};
-use crate::broker::Actor;
+use crate::host::Host;
+use crate::policy::Actor;
+use crate::policy::granted;
 
 impl Host {
     /// Who makes the call, with what they may do; refused at once where that is only for the owner.
@@ -15,7 +16,7 @@ impl Host {
         let caller = call.caller.clone();
         let actor = match call.authority {
             Authority::Person | Authority::Declined | Authority::Owner => Actor::owner(caller),
-            Authority::Agent => Actor::agent(caller, grant::agent(&self.config, call.project.as_deref())),
+            Authority::Agent => Actor::agent(caller, granted::agent(&self.config, call.project.as_deref())),
         };
         let declined = || Error::denied("the owner of this machine's skillhost did not say yes, so nothing was done");
         let (OwnersAlone { effect, what }, in_person) = match O::NEEDS {

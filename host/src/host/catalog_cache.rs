@@ -10,11 +10,10 @@ use skillhost_api::error::Result;
 
 use super::Host;
 use super::actions::CatalogSnapshot;
-use super::guarded_cache::GuardedCache;
-use super::trust;
-use crate::skills::{
-    Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillName, SkillSource, WatchSet, manifest,
-};
+use crate::catalog::guarded_cache::GuardedCache;
+use crate::catalog::{Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillSource, WatchSet};
+use crate::policy::trust;
+use crate::skills::{SkillName, manifest};
 
 /// The most projects whose catalogues are kept.
 const MAX_CATALOGUES: NonZeroUsize = NonZeroUsize::new(8).unwrap();

@@ -9,9 +9,9 @@ use skillhost_api::units::show_bytes;
 
 use super::blocking::blocking;
 use super::{Host, names};
+use crate::catalog::{Catalog, Roots};
 use crate::db::Disk;
 use crate::engine::Allocation;
-use crate::skills::{Catalog, Roots};
 
 /// How many files are looked at to say what takes up the room.
 const MAX_SEEN: usize = 100_000;

@@ -12,7 +12,8 @@ use skillhost_api::types::operation::Operation;
 use skillhost_api::types::*;
 
 use super::Host;
-use crate::broker::{Actor, Broker, EffectRecord, note_revoked, note_trust};
+use crate::broker::{Broker, EffectRecord, note_revoked, note_trust};
+use crate::policy::Actor;
 use crate::sandbox::link::ByteRange;
 
 /// The context of an operation: who asks for it, and from where.
@@ -151,7 +152,7 @@ handlers! {
     Approve, Approve { id } => {
         let _changing = host.changing();
         host.broker.approve(&by.actor, &id).await
-    }, refused |broker, record| broker.note_approval(record, id);
+    }, refused |broker, record| drop(broker.note_approval(record, id));
     RevokeApproval, RevokeApproval { skill, directories } => {
         let _changing = host.changing();
         host.broker.revoke_approval(&by.actor, &skill, &directories).await

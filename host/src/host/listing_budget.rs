@@ -4,7 +4,7 @@
 //! that is too long is cut by a rule with which nobody's skill pushes out another's: the user's and the system's are in
 //! before a project's, and of those the short before the long.
 
-use crate::skills::SkillSource;
+use crate::catalog::SkillSource;
 
 /// The most bytes of JSON that a listing of skills has; half of what the socket carries.
 pub(super) const MAX_LISTING: usize = 32 << 20;

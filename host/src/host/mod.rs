@@ -5,8 +5,6 @@ mod authority;
 mod blocking;
 mod catalog_cache;
 mod doctor;
-mod grant;
-mod guarded_cache;
 mod handlers;
 mod listing_budget;
 mod names;
@@ -15,7 +13,6 @@ mod run;
 mod sandboxes;
 mod skill_files;
 mod skills;
-mod switched_off;
 mod texts;
 mod trust;
 mod watch_skills;
@@ -32,22 +29,23 @@ use skillhost_api::types::{AuditList, BackendChoice, Call, Event, HostStatus, Wa
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
 
-use crate::broker::{Actor, Audit, Broker, Skills};
+use crate::broker::{Audit, Broker};
+use crate::catalog::{DirCache, FileDigests, SkillCache};
 use crate::config::{Config, Isolation};
 use crate::db::{self, Db};
 use crate::engine::{Engine, compile};
 use crate::paths;
+use crate::policy::trust::TrustStore;
+use crate::policy::{Actor, Skills};
 use crate::private_dir::PrivateDir;
 use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
-use crate::skills::{DirCache, FileDigests, SkillCache};
 use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
 pub use handlers::{Handler, OperationContext};
 pub use resource_counts::ResourceCounts;
 use texts::Texts;
-use trust::TrustStore;
 use watch_skills::CatalogWatches;
 
 /// How long a background host process stays with nothing to do.

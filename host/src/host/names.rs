@@ -7,10 +7,10 @@ use std::path::Path;
 
 use skillhost_api::types::Check;
 
-use super::grant::PROJECT_ROOT;
+use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::sandbox::images::Roles;
-use crate::skills::Catalog;
+use crate::policy::granted::PROJECT_ROOT;
+use crate::roles::Roles;
 
 /// A key of the configuration, and the names that stand there.
 type ConfigNames<'a> = (String, Vec<&'a str>);

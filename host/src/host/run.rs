@@ -10,13 +10,16 @@ use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{Authority, RunAnswer, RunRequest};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{Host, grant, switched_off};
-use crate::broker::{Actor, Candidate, Effects, Grant, SKILL_RUN, SKILL_WATCHES, with_background};
+use crate::broker::{SKILL_RUN, SKILL_WATCHES, with_background};
 use crate::capabilities::{Context, Log};
+use crate::catalog::SkillSource;
 use crate::engine::{Invocation, Preopen};
+use crate::host::Host;
 use crate::ids;
+use crate::policy::{Actor, Candidate, Effects, Grant};
+use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
-use crate::skills::{CallTarget, Component, SkillSource};
+use crate::skills::{CallTarget, Component};
 
 impl Host {
     pub(super) async fn run(
@@ -50,7 +53,7 @@ impl Host {
             trusted,
         };
         // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
-        self.broker.accept(&actor, &candidate, &loaded, || grant::reach(&self.config, &name, asked)).await?;
+        self.broker.accept(&actor, &candidate, &loaded).await?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
         let args = action.with_text(request.args, &request.text_args)?;
         let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
@@ -70,7 +73,7 @@ impl Host {
             .await
             .map_err(|error| error.context(&name))?;
 
-        let granted = grant::grant(&self.config, &name, asked, project.as_deref());
+        let granted = granted::grant(&self.config, &name, asked, project.as_deref());
         let invocation_id = ids::invocation()?;
         let containers = asked.sandbox.as_ref().map_or(0, |sandbox| sandbox.containers);
         let actor = Actor {

@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::Host;
-use crate::broker::{Actor, Chunk, OutputCapture, Running, with_background};
+use crate::broker::{Chunk, OutputCapture, Running, with_background};
+use crate::policy::Actor;
 use crate::sandbox::link::{ByteRange, Change, Changed};
 
 impl Host {

@@ -11,10 +11,12 @@ use skillhost_api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList,
 
 use super::blocking::blocking;
 use super::listing_budget::{MAX_LISTING, fitting};
-use super::{Host, switched_off};
+use crate::catalog::discovery::MIN_SHARE;
+use crate::catalog::{CatalogEntry, FileDigests, Roots, files};
+use crate::host::Host;
 use crate::json::length;
-use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{CatalogEntry, FileDigests, Frontmatter, Roots, SkillName, files};
+use crate::policy::switched_off;
+use crate::skills::{Frontmatter, SkillName};
 
 /// The most characters of a path that an error repeats.
 const SHOWN: usize = 200;

@@ -8,11 +8,14 @@ use skillhost_api::error::Result;
 use skillhost_api::types::{ActionDetail, Authority, Permission, SkillDetail, SkillList, SkillState, SkillSummary};
 
 use super::blocking::blocking;
-use super::{Host, grant, skill_files, switched_off};
-use crate::broker::{Broker, Candidate};
+use crate::broker::Broker;
+use crate::catalog::discovery::MIN_SHARE;
+use crate::catalog::{Catalog, CatalogEntry, DirCache, Roots, SkillSource};
 use crate::config::Config;
-use crate::skills::discovery::MIN_SHARE;
-use crate::skills::{CallTarget, Catalog, CatalogEntry, Descriptor, DirCache, Roots, SkillName, SkillSource, imports};
+use crate::host::{Host, skill_files};
+use crate::policy::Candidate;
+use crate::policy::{granted, switched_off};
+use crate::skills::{CallTarget, Descriptor, SkillName, imports};
 
 impl Host {
     pub(super) async fn catalog(&self, roots: Roots) -> Result<Catalog> {
@@ -99,12 +102,12 @@ impl Host {
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
         let (of, digests) = (entry.clone(), self.digests.clone());
         let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
-        let granted = grant::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
+        let granted = granted::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
         let (asked, roles) = (&loaded.manifest.capabilities, self.broker.sandboxes().roles());
         let permissions = descriptor.imports.iter().map(|import| {
             let (lets, granted) = match imports::known(import) {
-                Some((known, lets)) => (lets, grant::in_words(&granted, asked, known, &roles)),
-                None => ("unknown", grant::NOTHING.into()),
+                Some((known, lets)) => (lets, granted::in_words(&granted, asked, known, &roles)),
+                None => ("unknown", granted::NOTHING.into()),
             };
             Permission { lets: lets.into(), granted, import: import.clone() }
         });
@@ -184,8 +187,7 @@ impl TrustView<'_> {
             project: self.untrusted,
             trusted: self.lets(entry),
         };
-        let reach = || grant::reach(self.config, &entry.name, &loaded.manifest.capabilities);
-        match self.broker.would_ask(&candidate, loaded, reach) {
+        match self.broker.would_ask(&candidate, loaded) {
             Some(why) => {
                 let why = format!(
                     "{why}. Run it, then see what waits, and approve it, with `skillhost approve` in a terminal"

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::Host;
 use super::actions::CatalogSnapshot;
-use crate::skills::CatalogWatcher;
+use crate::catalog::CatalogWatcher;
 
 /// How often what there is may be found to have changed while it was being watched, before one waits for the next event.
 const ROUNDS: usize = 8;

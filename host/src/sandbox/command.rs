@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Command;
 
-use super::images::MAX_ARGUMENT;
+use crate::scripts::MAX_ARGUMENT;
 
 /// The most text of a command and its environment. Linux takes 2 MiB with everything that it counts.
 const MAX_COMMAND: usize = 3 * 512 * 1024;

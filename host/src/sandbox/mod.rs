@@ -13,15 +13,11 @@
 //!   within the lease listens in the same place, and the supervisor comes back to it; what does not come back is
 //!   removed.
 
-mod adopt;
 pub mod backend;
 pub mod command;
 pub mod env;
 mod execs;
 pub mod files;
-pub mod image_build;
-pub mod images;
-mod launch;
 mod life;
 pub mod link;
 pub mod members;
@@ -42,6 +38,7 @@ use cap_std::fs::Dir;
 use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 
+use crate::roles::{Registry, Role, Roles};
 use backend::docker::{DockerBackend, EngineConfig};
 use backend::local::{LocalBackend, LocalSettings};
 use backend::{Backend, Probe};
@@ -49,7 +46,6 @@ use command::check_command;
 use env::Account;
 use execs::ExecInFlight;
 use files::Copied;
-use images::{Registry, Role, Roles};
 use life::{Inner, LiveSandbox};
 use link::{
     ByeReason, ByteRange, CloseReason, Exec, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,

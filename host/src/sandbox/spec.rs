@@ -16,6 +16,7 @@ use skillhost_api::types::{Network, SandboxSummary};
 
 use super::command::check_env;
 use super::members::{MemberSlot, Members, SandboxUser};
+use crate::roles::ImageId;
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
 const MAX_CPUS: f64 = 1024.0;
@@ -99,10 +100,6 @@ fn out_of_range(
 ) -> Error {
     Error::invalid_argument(format!("{asked} {what} is out of range for a sandbox: {least} to {most}"))
 }
-
-/// An image's id in its engine, `sha256:…`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageId(pub String);
 
 /// How the supervisor of a sandbox is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, strum::Display)]

@@ -19,7 +19,7 @@ use crate::subprocess::{self, ProcessBounds};
 pub const VERB: &str = "describe-component";
 
 /// The most bytes of an answer.
-pub(super) const MAX_ANSWER: u64 = 64 * 1024 * 1024;
+pub(crate) const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 /// What the process may use.
 const BOUNDS: ProcessBounds = ProcessBounds { memory_mib: 4096, cpu_seconds: 30, wall: Duration::from_secs(60) };
 

@@ -3,16 +3,10 @@
 //! - [`name`]: how skills and plugins are called.
 //! - [`manifest`]: `skill.toml`, the machine contract; strict, every error with its file, line and key.
 //! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
-//! - [`discovery`]: which skills there are, and which of two with one name counts.
-//! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
-//! - [`files`]: what else is in a skill's directory, for a model that reads it.
-//! - [`catalog_paths`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`guard`], who says that there
-//!   was none.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`describe_process`]: the same, in a process of its own.
 //! - `features`: what of WebAssembly a component may use.
-//! - [`cache`]: descriptors, kept by the component's digest.
 //! - [`imports`]: what a component imports, compared with what its manifest asks for.
 //! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
 //! - [`ty`]: the one table of types. [`schema`], [`lower`], [`lift`] and [`text_args`] all walk it, so that a schema
@@ -21,21 +15,15 @@
 //! Everything here is written by a stranger: files, manifests, components and arguments are bounded before they are
 //! read, and nothing in one skill can make another disappear.
 
-pub mod cache;
-pub mod catalog_paths;
 pub mod component;
 pub mod describe_process;
 pub mod descriptor;
-pub mod discovery;
 pub mod docs;
 mod features;
-pub mod files;
 pub mod frontmatter;
-pub mod guard;
 pub mod imports;
 pub mod lift;
 pub mod limits;
-pub mod loaded;
 pub mod lower;
 pub mod manifest;
 pub mod name;
@@ -43,22 +31,14 @@ pub mod schema;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
-pub mod watcher;
 mod wit;
 
-pub use cache::{DescriptorCache, DirCache};
-pub use catalog_paths::CatalogPaths;
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, describe};
-pub use discovery::{Catalog, CatalogEntry, Roots, SkillRoot, SkillSource};
 pub use features::FEATURES;
-pub use files::FileDigests;
 pub use frontmatter::Frontmatter;
-pub use guard::{ChangeGuard, ChangeQueue, WatchSet};
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use limits::Limits;
-pub use loaded::{Loaded, SkillCache};
 pub use manifest::Manifest;
 pub use name::{CallTarget, SkillName};
-pub use watcher::CatalogWatcher;

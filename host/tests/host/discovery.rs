@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use skillhost::skills::discovery::MAX_DIRS;
-use skillhost::skills::{Catalog, CatalogEntry, Component, DescriptorCache, DirCache, Roots, SkillCache, SkillSource};
+use skillhost::catalog::discovery::MAX_DIRS;
+use skillhost::catalog::{Catalog, CatalogEntry, DescriptorCache, DirCache, Roots, SkillCache, SkillSource};
+use skillhost::skills::Component;
 use skillhost_api::error::ErrorKind;
 
 struct World {

@@ -10,11 +10,12 @@ use bollard::query_parameters::{InspectContainerOptions, ListContainersOptions, 
 use cap_std::fs::Dir;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
+use skillhost::roles::image_build;
+use skillhost::roles::{Registry, Roles};
 use skillhost::sandbox::backend::docker::DockerBackend;
-use skillhost::sandbox::images::{Registry, Roles};
 use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Ending, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
-use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes, image_build};
+use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::ErrorKind;
 use skillhost_api::types::{ExecSpec, ImageFilter, Network};

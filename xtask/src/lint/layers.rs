@@ -16,15 +16,20 @@ use crate::run::root;
 
 /// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
-    // How values are shortened; how digests are written; how descriptors are waited for.
-    &["digest", "json", "watched"],
+    // How values are shortened; how descriptors are waited for.
+    &["json", "watched", "digest"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db"],
-    // What skills are; where commands run; what agents share.
-    &["skills", "sandbox", "blackboard"],
+    // What a skill is; what an operator writes down; what agents share.
+    &["skills", "scripts", "blackboard"],
+    // Which skills there are, and which roles.
+    &["catalog", "roles"],
+    // Where commands run.
+    &["sandbox"],
     &["config"],
-    // The one service through which every effect passes, and the imports that call it.
+    // The one room for "may this happen?", the one service through which every effect passes, and the imports that call it.
+    &["policy"],
     &["broker"],
     &["capabilities"],
     &["engine"],

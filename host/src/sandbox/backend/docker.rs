@@ -40,7 +40,7 @@ use super::{
     Backend, FoundSandbox, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport, confined,
     mounts,
 };
-use crate::sandbox::images::Role;
+use crate::roles::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use body::ControlMount;
 use endpoint::EngineEndpoint;
@@ -451,7 +451,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_that_is_not_there_is_unavailable_with_the_remedy() {
-        let role = crate::sandbox::images::Roles::shipped().unwrap().require("default").unwrap().clone();
+        let role = crate::roles::Roles::shipped().unwrap().require("default").unwrap().clone();
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         let endpoint = format!("unix://{}", socket.display());

@@ -14,9 +14,10 @@ use futures_util::future::BoxFuture;
 use skillhost_api::error::{Error, Result};
 use tokio::net::UnixStream;
 
-use super::images::Role;
 use super::spec::SandboxSpec;
-pub use super::spec::{ImageId, Transport};
+pub use super::spec::Transport;
+pub use crate::roles::ImageId;
+use crate::roles::Role;
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";

@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::PooledSandbox;
+use crate::roles::Role;
 use crate::sandbox::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
-use crate::sandbox::images::Role;
-use crate::sandbox::launch::SelectedBackend;
+use crate::sandbox::life::launch::SelectedBackend;
 use crate::sandbox::life::{Inner, forget};
 use crate::sandbox::link::Link;
 use crate::sandbox::sandbox_dir::SandboxDir;

@@ -9,7 +9,7 @@ use bollard::container::LogOutput;
 use bollard::exec::StartExecResults;
 use bollard::models::ExecConfig;
 use futures_util::StreamExt as _;
-use skillhost::sandbox::images::Roles;
+use skillhost::roles::Roles;
 
 use super::in_process::ROLE;
 use super::{Bench, output, quietly};

@@ -32,7 +32,7 @@ use super::{
     Backend, CONTROL, FoundSandbox, ImageId, Probe, RunningSandbox, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS,
     confined, mounts,
 };
-use crate::sandbox::images::Role;
+use crate::roles::Role;
 use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;

@@ -1,0 +1,144 @@
+//! Letting skills run, and taking that back: the rule is [`skill_gate`](crate::policy::skill_gate)'s, and each refusal and change is
+//! on record.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Revoked;
+use skillhost_api::units::quoted;
+
+use crate::broker::{Broker, EffectRecord};
+use crate::catalog::Loaded;
+use crate::paths::real;
+use crate::policy::Actor;
+use crate::policy::approvals::HOW;
+use crate::policy::effective_grant::EffectiveGrant;
+use crate::policy::granted;
+use crate::policy::skill_gate::{Candidate, SkillQuestion};
+
+/// The effect that a skill's run is, where it is refused or asked about.
+pub(crate) const SKILL_RUN: &str = "skill.run";
+
+impl Broker {
+    /// Lets a skill run, or refuses it with what its owner would have to approve. `loaded` is what its
+    /// files say.
+    pub(crate) async fn accept(&self, actor: &Actor, candidate: &Candidate<'_>, loaded: &Arc<Loaded>) -> Result<()> {
+        if self.skills.has_accepted(candidate, loaded) {
+            return Ok(());
+        }
+        let asked = match self.skills.look_at(candidate, loaded, || self.reach(candidate, loaded)).await {
+            Ok(None) => return Ok(()),
+            Ok(Some((why, lasting))) => {
+                self.approvals.ask(actor, SKILL_RUN, self.with_missing(lasting)).map(|asked| (why, asked))
+            }
+            Err(error) => Err(error),
+        };
+        let refusal = match asked {
+            Ok((why, asked)) => {
+                let name = candidate.name;
+                let trust = match candidate.project.filter(|_| !candidate.trusted) {
+                    Some(project) => {
+                        format!(", or let all of the project's skills run with `skillhost trust {}`", project.display())
+                    }
+                    None => String::new(),
+                };
+                let message = format!(
+                    "{why}: {HOW}{trust}; `skillhost inspect {name}` says what it is. Then make the same call again"
+                );
+                Error::unapproved(asked, message)
+            }
+            Err(error) => error,
+        };
+        self.refuse(actor, SKILL_RUN, refusal).await
+    }
+
+    /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
+    fn with_missing(&self, mut lasting: SkillQuestion) -> SkillQuestion {
+        let roles = self.sandboxes.roles();
+        for role in lasting.keeps.kept.reach.roles.iter().filter(|role| roles.get(role).is_none()) {
+            lasting.what = lasting.what.text("does not exist here", format!("role {role}"));
+        }
+        lasting
+    }
+
+    /// Why the owner would be asked about a skill whose files may run; none when it would run.
+    pub(crate) fn would_ask(&self, candidate: &Candidate<'_>, loaded: &Arc<Loaded>) -> Option<String> {
+        if self.skills.has_accepted(candidate, loaded) {
+            None
+        } else {
+            self.skills.would_ask(candidate, || self.reach(candidate, loaded))
+        }
+    }
+
+    /// Whether a skill of a root that is not trusted was approved with just these files.
+    pub(crate) fn has_approved(&self, dir: &Path, component: &str, manifest: &str) -> bool {
+        real(dir).is_ok_and(|dir| self.skills.has_approved(&dir, component, manifest))
+    }
+
+    /// Forgets what skills in these directories were let run with; `skill` is what the owner named them by.
+    pub(crate) async fn revoke_approval(&self, actor: &Actor, skill: &str, directories: &[String]) -> Result<Revoked> {
+        let mut record = self.begin(actor, "approval.revoke").await?;
+        note_revoked(&mut record, skill, directories);
+        let forgotten = self.skills.forget(|at, _| directories.contains(&at.display().to_string())).await;
+        let result = forgotten.and_then(|forgotten| match forgotten.is_empty() {
+            true => Err(Error::not_found(format!(
+                "nothing is kept of a skill {} any more: `skillhost approve` lists what was approved",
+                quoted(skill)
+            ))),
+            false => Ok(forgotten),
+        });
+        let forgotten = record.end(result).await?;
+        let places: Vec<_> = forgotten.iter().map(|kept| kept.directory.as_str()).collect();
+        let message = format!(
+            "forgotten: {}. Where its root is not trusted, a skill is asked about before it runs again; where it is, what it \
+             may then is its new baseline",
+            places.join(", ")
+        );
+        Ok(Revoked { message, forgotten })
+    }
+
+    /// Records that a project is trusted from now on, or no longer, which `change` does; or why it is not even begun.
+    pub(crate) async fn trust<T>(
+        &self,
+        actor: &Actor,
+        project: &Path,
+        trusted: bool,
+        change: Result<impl Future<Output = Result<T>>>,
+    ) -> Result<T> {
+        let mut record = self.begin(actor, "trust.set").await?;
+        note_trust(&mut record, project, trusted);
+        match (change, trusted) {
+            (Err(error), _) => record.end(Err(error)).await,
+            (Ok(change), true) => record.before(change).await,
+            // At once, whatever becomes of the record.
+            (Ok(change), false) => {
+                let result = change.await;
+                record.end(result).await
+            }
+        }
+    }
+
+    /// Forgets what the skills of a project were let run with; the project's path leads through no link.
+    pub(crate) async fn forget_project(&self, project: &Path) -> Result<()> {
+        self.skills.forget(|_, kept| kept.project.as_deref() == Some(project)).await.map(drop)
+    }
+
+    /// How far a skill reaches.
+    fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> EffectiveGrant {
+        granted::reach(&self.config, candidate.name, &loaded.manifest.capabilities)
+    }
+}
+
+/// Notes what was to be forgotten.
+pub(crate) fn note_revoked(record: &mut EffectRecord, skill: &str, directories: &[String]) {
+    record.note("skill", skill);
+    record.note("directories", directories);
+}
+
+/// Notes which project was to be trusted, or no longer.
+pub(crate) fn note_trust(record: &mut EffectRecord, project: &Path, trusted: bool) {
+    record.note("trusted", trusted);
+    // As it leads now; where it leads nowhere, as it was named.
+    record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
+}

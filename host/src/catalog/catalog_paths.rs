@@ -1,0 +1,247 @@
+//! Where on disk a change of the catalogue shows.
+//!
+//! Directories, each watched by itself: what lies deeper in a skill says nothing of the catalogue, and may be a build's
+//! whole output. Of a directory that holds skills, or is one, every entry matters; of one that only leads there, the next
+//! step alone, for it may be a home that is never at rest. A way is watched for as far as it exists, so that a root
+//! is seen when it is made, and each of its steps, so that one which is removed or replaced is seen too. (A directory above
+//! all of these that is itself moved is not seen; nor is what other machines do to a network file system.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::catalog::discovery::{Catalog, MAX_DIRS, Roots};
+
+/// Directories by their real path, and which of their entries matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CatalogPaths(BTreeMap<PathBuf, RelevantEntries>);
+
+/// Which entries of a directory matter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RelevantEntries {
+    All,
+    Only(BTreeSet<OsString>),
+}
+
+impl RelevantEntries {
+    /// Has these matter, too.
+    pub(crate) fn extend(&mut self, more: Self) {
+        match (&mut *self, more) {
+            (Self::All, _) => {}
+            (_, Self::All) => *self = Self::All,
+            (Self::Only(names), Self::Only(more)) => names.extend(more),
+        }
+    }
+}
+
+impl CatalogPaths {
+    /// Those of the roots and of what was found there.
+    pub fn of(roots: &Roots, catalog: &Catalog) -> Self {
+        let mut places = Self::default();
+        for root in &roots.0 {
+            let mut left = MAX_DIRS;
+            places.skills(&root.dir, &mut left);
+            let plugins = root.dir.with_file_name("plugins");
+            let Some(plugins) = places.reach(&plugins) else { continue };
+            places.0.insert(plugins.clone(), RelevantEntries::All);
+            for plugin in directories(&plugins, &mut left) {
+                places.skills(&plugin.join("skills"), &mut left);
+            }
+        }
+        for entry in catalog.skills.values() {
+            let Ok(loaded) = &entry.loaded else { continue };
+            for file in loaded.files() {
+                places.file(&entry.dir, file);
+            }
+        }
+        places
+    }
+
+    /// A directory of skills: itself, each directory in it, and the way to it.
+    fn skills(&mut self, dir: &Path, left: &mut usize) {
+        let Some(real) = self.reach(dir).filter(|real| real.is_dir()) else { return };
+        for skill in directories(&real, left) {
+            self.0.insert(skill, RelevantEntries::All);
+        }
+        self.0.insert(real, RelevantEntries::All);
+    }
+
+    /// A skill's file, when it is not simply an entry of the skill's directory, of which all entries matter.
+    fn file(&mut self, skill: &Path, file: &Path) {
+        let path = skill.join(file);
+        // Each step of the way to it.
+        for step in path.ancestors().take_while(|step| step.parent() != Some(skill) && *step != skill) {
+            self.reach(step);
+        }
+        let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+        if is_link
+            && let Ok(real) = path.canonicalize()
+            && skill.canonicalize().is_ok_and(|skill| real.starts_with(skill))
+            && let (Some(parent), Some(name)) = (real.parent(), real.file_name())
+        {
+            self.only(parent.to_owned(), name);
+        }
+    }
+
+    /// The way to `path`, for as far as it exists. Its real path when it does.
+    fn reach(&mut self, path: &Path) -> Option<PathBuf> {
+        let mut step = path;
+        while let (Some(parent), Some(name)) = (step.parent(), step.file_name()) {
+            if let Ok(real) = parent.canonicalize()
+                && real.is_dir()
+            {
+                self.only(real, name);
+                break;
+            }
+            step = parent;
+        }
+        let real = path.canonicalize().ok()?;
+        // Where a link leads can be replaced as well as the link.
+        if let (Some(parent), Some(name)) = (real.parent(), real.file_name()) {
+            self.only(parent.to_owned(), name);
+        }
+        Some(real)
+    }
+
+    fn only(&mut self, dir: PathBuf, name: &OsStr) {
+        let name = RelevantEntries::Only(BTreeSet::from([name.to_owned()]));
+        self.0.entry(dir).or_insert_with(|| RelevantEntries::Only(BTreeSet::new())).extend(name);
+    }
+
+    /// The directories.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        self.0.keys()
+    }
+
+    /// Which entries of `dir` matter.
+    pub(crate) fn entries(&self, dir: &Path) -> Option<&RelevantEntries> {
+        self.0.get(dir)
+    }
+
+    /// Whether it matters what becomes of `path`.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        match (path.parent().and_then(|dir| self.0.get(dir)), path.file_name()) {
+            (Some(RelevantEntries::All), _) => true,
+            (Some(RelevantEntries::Only(names)), Some(name)) => names.contains(name),
+            _ => false,
+        }
+    }
+
+    /// Takes out a directory and all that are in it.
+    pub(crate) fn take(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let gone: Vec<_> = self.0.keys().filter(|place| place.starts_with(dir)).cloned().collect();
+        for place in &gone {
+            self.0.remove(place);
+        }
+        gone
+    }
+}
+
+/// The directories in `dir`, by their real path; links that lead out of it are not followed. At most `left` of them.
+fn directories(dir: &Path, left: &mut usize) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(entries) = std::fs::read_dir(dir) else { return found };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        let path = match kind.is_symlink() {
+            true => entry.path().canonicalize().ok().filter(|real| real.starts_with(dir) && real.is_dir()),
+            false => kind.is_dir().then(|| entry.path()),
+        };
+        let Some(path) = path else { continue };
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        found.push(path);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::catalog::discovery::{SkillRoot, SkillSource};
+    use crate::catalog::loaded::SkillCache;
+    use crate::skills::{frontmatter, manifest};
+
+    fn places(root: &Path) -> CatalogPaths {
+        let roots = Roots(vec![SkillRoot { dir: root.to_owned(), source: SkillSource::User }]);
+        CatalogPaths::of(&roots, &Catalog::discover(&roots, &SkillCache::default()))
+    }
+
+    fn skill(dir: &Path, component: &str) {
+        fs::create_dir_all(dir).unwrap();
+        let name = dir.file_name().unwrap().to_str().unwrap();
+        let manifest = format!("[skill]\nname = \"{name}\"\nversion = \"1.0.0\"\ncomponent = \"{component}\"\n");
+        fs::write(dir.join(manifest::FILE), manifest).unwrap();
+        fs::write(dir.join(frontmatter::FILE), "---\ndescription: d\n---\n").unwrap();
+    }
+
+    #[test]
+    fn of_a_way_that_is_not_there_the_next_step_matters_and_nothing_beside_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let root = home.join(".agents/skills");
+        assert!(places(&root).has(&home.join(".agents")));
+        assert!(!places(&root).has(&home.join("notes")));
+        fs::create_dir(home.join(".agents")).unwrap();
+        assert!(places(&root).has(&root) && places(&root).has(&home.join(".agents/plugins")));
+        fs::create_dir(&root).unwrap();
+        let now = places(&root);
+        assert!(now.has(&root) && now.has(&root.join("new")), "its own end is seen, and what comes to be in it");
+        assert!(!now.has(&home.join("notes")));
+    }
+
+    #[test]
+    fn skills_plugins_and_what_their_files_really_are_matter() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let (root, plugins) = (home.join("skills"), home.join("plugins"));
+        skill(&root.join("plain"), "a.wasm");
+        skill(&root.join("deep"), "target/release/a.wasm");
+        skill(&plugins.join("p/skills/mine"), "a.wasm");
+        fs::create_dir_all(root.join("plain/assets")).unwrap();
+        fs::create_dir_all(root.join("empty")).unwrap();
+        let now = places(&root);
+        for path in ["skills/plain/a.wasm", "skills/plain/SKILL.md", "skills/empty/skill.toml", "skills/deep/target"] {
+            assert!(now.has(&home.join(path)), "{path}");
+        }
+        for path in ["plugins/new", "plugins/p/skills", "plugins/p/skills/new", "plugins/p/skills/mine/a.wasm"] {
+            assert!(now.has(&home.join(path)), "{path}");
+        }
+        assert!(!now.has(&root.join("plain/assets/picture")) && !now.has(&plugins.join("p/README")));
+        fs::create_dir_all(root.join("deep/target/release")).unwrap();
+        let now = places(&root);
+        assert!(now.has(&root.join("deep/target/release")) && now.has(&root.join("deep/target/release/a.wasm")));
+        assert!(!now.has(&root.join("deep/target/debug")) && !now.has(&root.join("deep/target/release/b.wasm")));
+        fs::rename(root.join("plain/SKILL.md"), root.join("plain/assets/text.md")).unwrap();
+        symlink("assets/text.md", root.join("plain/SKILL.md")).unwrap();
+        assert!(places(&root).has(&root.join("plain/assets/text.md")));
+    }
+
+    #[test]
+    fn two_ways_to_one_directory_are_one_place() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        fs::create_dir_all(home.join("real/skill")).unwrap();
+        symlink("real", home.join("link")).unwrap();
+        symlink("/", home.join("real/everything")).unwrap();
+        let now = places(&home.join("link"));
+        assert!(now.has(&home.join("link")) && now.has(&home.join("real")), "either can be replaced");
+        assert!(now.has(&home.join("real/skill/skill.toml")) && !now.has(&home.join("link/skill/skill.toml")));
+        assert!(!now.has(Path::new("/etc")), "a link out of the root is not followed");
+    }
+
+    #[test]
+    fn what_is_taken_out_goes_with_all_that_is_in_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        skill(&home.join("skills/a"), "a.wasm");
+        let mut now = places(&home.join("skills"));
+        assert_eq!(now.take(&home.join("skills")), [home.join("skills"), home.join("skills/a")]);
+        assert!(!now.has(&home.join("skills/a/a.wasm")) && now.has(&home.join("skills")));
+    }
+}

@@ -1,0 +1,571 @@
+//! Tells that nothing has happened to files, without a look at them.
+//!
+//! The kernel queues the event of a change before the call that makes it returns. So as long as no event of a [`ChangeGuard`]'s
+//! paths has come out of the [`ChangeQueue`], all is as it was when the guard was made, and asking costs one system call,
+//! however many files there are. All guards of a host share one queue, for a user has 128 of them as a rule.
+//!
+//! What a queue does not tell, or not at once, is met otherwise:
+//!
+//! - What other machines do to a network file system, a file with a second name, through which it can be written, and one
+//!   that is itself a mount, whose events are those of the directory that it lies in: there is no guard of such paths.
+//! - Writes through a mapping of a file, and those by io_submit(2): whoever makes them has opened the file for writing, and
+//!   the event comes when they have let go of it, of the last mapping too.
+//! - Something that is mounted over one of the paths: the kernel says when mounts have changed, and each guard then compares
+//!   what stands at its paths with what stood there.
+//! - Events that were lost because nobody took them: every guard is broken.
+//!
+//! (Not seen are such writes for as long as the file is held open for them, a second name that a file is given later, a
+//! change of a directory's mode above a skill, and what is written beneath an overlay. Asking for each file's times at each
+//! call would show the most of that and cost several times what all of the guard does.)
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{AtFlags, CWD, FileType, StatxAttributes, StatxFlags, lstat, readlink, statfs, statx};
+use rustix::io::Errno;
+
+use crate::catalog::catalog_paths::{CatalogPaths, RelevantEntries};
+
+/// What can put another file or directory at a path.
+const STEPS: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::MOVE_SELF);
+/// What changes a directory's entries or their content, or may have. Reading is not among it.
+const CONTENT: WatchFlags = STEPS.union(WatchFlags::ATTRIB).union(WatchFlags::MODIFY).union(WatchFlags::CLOSE_WRITE);
+/// How a directory is watched: whoever watches it already goes on to be told.
+const HOW: WatchFlags = WatchFlags::ONLYDIR.union(WatchFlags::MASK_ADD);
+/// The most symbolic links on the way to one path, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// File systems whose every change is made by this machine's kernel, by their numbers in statfs(2).
+const LOCAL: [u32; 8] = [
+    0x0000_ef53, // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0xca45_1a4e, // bcachefs
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs, which a container's root is; whoever writes beneath it breaks more than this
+];
+
+/// Device and inode: what tells a file from another that comes to be in its place. None where there is none.
+type FileId = Option<(u64, u64)>;
+
+/// What a guard is to watch: directories by their real path, and what of each matters.
+#[derive(Debug, Default)]
+pub struct WatchSet {
+    dirs: BTreeMap<PathBuf, (RelevantEntries, WatchFlags)>,
+    seen: BTreeMap<PathBuf, FileId>,
+    /// Something could change there unnoticed.
+    blind: bool,
+}
+
+impl WatchSet {
+    /// Adds places: what is in each directory, and the way to it.
+    pub fn places(&mut self, places: &CatalogPaths) {
+        for dir in places.directories() {
+            self.way(dir);
+            if let Some(entries) = places.entries(dir) {
+                self.dir(dir, entries.clone(), CONTENT);
+            }
+        }
+    }
+
+    /// Adds a file that is there: its content, and the way to it.
+    pub fn file(&mut self, path: &Path) {
+        match self.way(path) {
+            Some(real) if is_alone(&real) => {
+                if let (Some(dir), Some(name)) = (real.parent(), real.file_name()) {
+                    self.dir(dir, RelevantEntries::Only(BTreeSet::from([name.to_owned()])), CONTENT);
+                }
+            }
+            _ => self.blind = true,
+        }
+    }
+
+    /// Adds the way to a path, through its links, for as far as it exists. Its real path when it does.
+    pub fn way(&mut self, path: &Path) -> Option<PathBuf> {
+        let mut links = 0;
+        let mut dir = PathBuf::from("/");
+        let mut rest: Vec<OsString> = Vec::new();
+        push_steps(&mut rest, path);
+        while let Some(step) = rest.pop() {
+            if step == "/" {
+                dir = PathBuf::from("/");
+                continue;
+            }
+            if step == ".." {
+                dir.pop();
+                continue;
+            }
+            let at = dir.join(&step);
+            self.dir(&dir, RelevantEntries::Only(BTreeSet::from([step])), STEPS);
+            let Ok(stat) = lstat(&at) else {
+                self.seen.insert(at, None);
+                return None;
+            };
+            self.seen.insert(at.clone(), Some((stat.st_dev, stat.st_ino)));
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink => {
+                    links += 1;
+                    let target = readlink(&at, Vec::new()).ok().filter(|_| links <= MAX_LINKS);
+                    let Some(target) = target else {
+                        self.blind = true;
+                        return None;
+                    };
+                    push_steps(&mut rest, Path::new(&OsString::from_vec(target.into_bytes())));
+                }
+                FileType::Directory => dir = at,
+                _ if rest.is_empty() => return Some(at),
+                _ => return None,
+            }
+        }
+        Some(dir)
+    }
+
+    fn dir(&mut self, dir: &Path, entries: RelevantEntries, flags: WatchFlags) {
+        match self.dirs.get_mut(dir) {
+            Some((known, how)) => {
+                *how |= flags;
+                known.extend(entries);
+            }
+            None => {
+                self.blind |= !is_local(dir);
+                self.dirs.insert(dir.to_owned(), (entries, flags));
+            }
+        }
+    }
+}
+
+/// Puts the steps of `path` on top of those that are still to be taken.
+fn push_steps(rest: &mut Vec<OsString>, path: &Path) {
+    rest.extend(
+        path.components().rev().filter(|step| *step != Component::CurDir).map(|step| step.as_os_str().to_owned()),
+    );
+}
+
+/// The events of all directories that a host watches.
+#[derive(Debug)]
+pub struct ChangeQueue {
+    queue: OwnedFd,
+    /// `/proc/self/mountinfo`: ready with an exceptional condition when mounts have changed.
+    mounts: File,
+    state: Mutex<QueueState>,
+    /// How often mounts have changed.
+    mounted: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    watched: HashMap<i32, Vec<WatchedDir>>,
+}
+
+/// A directory that a guard watches.
+#[derive(Debug)]
+struct WatchedDir {
+    entries: RelevantEntries,
+    broken: Arc<AtomicBool>,
+}
+
+impl ChangeQueue {
+    /// Opens the queue. None where the system gives none.
+    pub fn open() -> Option<Arc<Self>> {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+        let mounts = File::open("/proc/self/mountinfo").ok()?;
+        Some(Arc::new(Self { queue, mounts, state: Mutex::default(), mounted: AtomicU64::new(0) }))
+    }
+
+    /// Guards these from now on. None where something could happen to them unnoticed.
+    pub fn guard(self: &Arc<Self>, set: WatchSet) -> Option<ChangeGuard> {
+        let WatchSet { dirs, seen, blind } = set;
+        if blind {
+            return None;
+        }
+        // What happened before is nothing that happens to these.
+        self.drain();
+        let mounted = AtomicU64::new(self.mounted.load(Ordering::SeqCst));
+        let mut guard = ChangeGuard {
+            queue: self.clone(),
+            broken: Arc::default(),
+            numbers: Vec::with_capacity(dirs.len()),
+            seen,
+            mounted,
+        };
+        for (dir, (entries, flags)) in dirs {
+            // Together, so that a number is not given back by another guard in between.
+            let mut state = self.lock();
+            let number = inotify::add_watch(&self.queue, &dir, flags | HOW).ok()?;
+            state.watched.entry(number).or_default().push(WatchedDir { entries, broken: guard.broken.clone() });
+            guard.numbers.push(number);
+        }
+        guard.stands_as_seen().then_some(guard)
+    }
+
+    /// Takes what has come, and breaks the guards that it is of.
+    fn drain(&self) {
+        // Of two who ask at once, the second must be told what the first was told.
+        let mut state = self.lock();
+        let mut ready = [PollFd::new(&self.queue, PollFlags::IN), PollFd::new(&self.mounts, PollFlags::PRI)];
+        if poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
+            return state.break_all();
+        }
+        let [queue, mounts] = ready.map(|ready| !ready.revents().is_empty());
+        if mounts {
+            self.mounted.fetch_add(1, Ordering::SeqCst);
+        }
+        if !queue {
+            return;
+        }
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(&self.queue, &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    state.happened(event.wd(), event.events(), name);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(_) => return state.break_all(),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock()
+    }
+}
+
+impl QueueState {
+    fn happened(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>) {
+        if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return self.break_all();
+        }
+        for watched in self.watched.get(&number).into_iter().flatten() {
+            let matters = match (&watched.entries, name) {
+                (RelevantEntries::Only(names), Some(name)) => names.contains(name),
+                // One of a directory of which all matters; or what became of the directory itself.
+                _ => true,
+            };
+            if matters {
+                watched.broken.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn break_all(&mut self) {
+        for watched in self.watched.values().flatten() {
+            watched.broken.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Tells whether something has happened to the paths of a [`WatchSet`].
+#[derive(Debug)]
+pub struct ChangeGuard {
+    queue: Arc<ChangeQueue>,
+    broken: Arc<AtomicBool>,
+    numbers: Vec<i32>,
+    seen: BTreeMap<PathBuf, FileId>,
+    /// How often mounts had changed when what stands at the paths was last compared.
+    mounted: AtomicU64,
+}
+
+impl ChangeGuard {
+    /// Whether nothing has happened since it was made. Once something has, it has for good.
+    pub fn holds(&self) -> bool {
+        self.queue.drain();
+        let mounted = self.queue.mounted.load(Ordering::SeqCst);
+        if self.mounted.load(Ordering::SeqCst) != mounted {
+            if !self.stands_as_seen() {
+                self.broken.store(true, Ordering::SeqCst);
+            }
+            self.mounted.store(mounted, Ordering::SeqCst);
+        }
+        !self.broken.load(Ordering::SeqCst)
+    }
+
+    /// Whether what stands at each of the paths is what stood there.
+    fn stands_as_seen(&self) -> bool {
+        self.seen.iter().all(|(path, was)| lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino)) == *was)
+    }
+}
+
+impl Drop for ChangeGuard {
+    fn drop(&mut self) {
+        for number in &self.numbers {
+            let mut state = self.queue.lock();
+            let Some(watched) = state.watched.get_mut(number) else { continue };
+            watched.retain(|watched| !Arc::ptr_eq(&watched.broken, &self.broken));
+            if watched.is_empty() {
+                state.watched.remove(number);
+                // The kernel has forgotten it already where the directory is gone.
+                let _ = inotify::remove_watch(&self.queue.queue, *number);
+            }
+        }
+    }
+}
+
+fn is_local(dir: &Path) -> bool {
+    statfs(dir).is_ok_and(|system| LOCAL.iter().any(|local| is_type(system.f_type, *local)))
+}
+
+/// The number is signed on some machines and of 32 or 64 bits.
+fn is_type(found: impl TryInto<i128>, known: u32) -> bool {
+    found.try_into().is_ok_and(|found| found & 0xffff_ffff == i128::from(known))
+}
+
+/// Whether a file can be written by no name but this one, and what is written shows in its directory. It does not where the
+/// file is a mount: to the kernel it lies in another directory then.
+fn is_alone(file: &Path) -> bool {
+    statx(CWD, file, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).is_ok_and(|stat| {
+        let in_place = stat.stx_attributes_mask.difference(stat.stx_attributes).contains(StatxAttributes::MOUNT_ROOT);
+        FileType::from_raw_mode(stat.stx_mode.into()).is_file() && stat.stx_nlink == 1 && in_place
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+    use crate::catalog::discovery::{Catalog, Roots, SkillRoot, SkillSource};
+    use crate::catalog::loaded::SkillCache;
+    use crate::skills::{frontmatter, manifest};
+
+    struct Home {
+        temp: tempfile::TempDir,
+        roots: Roots,
+    }
+
+    impl Home {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let home = Self { roots: Roots(Vec::new()), temp };
+            fs::create_dir_all(home.at("way/to/skills/one/assets/deep")).unwrap();
+            symlink("to", home.at("way/link")).unwrap();
+            let skill = home.at("way/to/skills/one");
+            let manifest = "[skill]\nname = \"one\"\nversion = \"1.0.0\"\ncomponent = \"target/one.wasm\"\n";
+            fs::create_dir(skill.join("target")).unwrap();
+            fs::write(skill.join("target/one.wasm"), "").unwrap();
+            fs::write(skill.join(manifest::FILE), manifest).unwrap();
+            fs::write(skill.join(frontmatter::FILE), "---\ndescription: d\n---\n").unwrap();
+            let roots = ["way/link/skills", "none/skills"]
+                .map(|dir| SkillRoot { dir: home.at(dir), source: SkillSource::User });
+            Self { roots: Roots(roots.into()), ..home }
+        }
+
+        fn at(&self, path: &str) -> PathBuf {
+            self.temp.path().join(path)
+        }
+
+        fn guard(&self) -> Option<ChangeGuard> {
+            let catalog = Catalog::discover(&self.roots, &SkillCache::default());
+            assert!(catalog.skills["one"].loaded.is_ok());
+            let mut set = WatchSet::default();
+            set.places(&CatalogPaths::of(&self.roots, &catalog));
+            for root in &self.roots.0 {
+                set.way(&root.dir);
+            }
+            for file in ["skill.toml", "SKILL.md", "target/one.wasm"] {
+                set.file(&self.at("way/to/skills/one").join(file));
+            }
+            ChangeQueue::open().unwrap().guard(set)
+        }
+    }
+
+    fn write(path: &Path) {
+        use std::io::Write as _;
+        fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"#").unwrap();
+    }
+
+    #[test]
+    fn every_change_is_seen_by_who_asks_next() {
+        type Change = fn(&Home);
+        let changes: [(&str, Change); 16] = [
+            ("a manifest written", |home| write(&home.at("way/to/skills/one/skill.toml"))),
+            ("a text written", |home| write(&home.at("way/to/skills/one/SKILL.md"))),
+            ("a component written", |home| write(&home.at("way/to/skills/one/target/one.wasm"))),
+            ("a component replaced", |home| {
+                fs::write(home.at("way/to/skills/one/target/new"), "x").unwrap();
+                fs::rename(home.at("way/to/skills/one/target/new"), home.at("way/to/skills/one/target/one.wasm"))
+                    .unwrap();
+            }),
+            ("a component's directory replaced", |home| {
+                fs::rename(home.at("way/to/skills/one/target"), home.at("way/to/skills/one/old")).unwrap();
+            }),
+            ("a file made unreadable", |home| {
+                fs::set_permissions(home.at("way/to/skills/one/SKILL.md"), fs::Permissions::from_mode(0o0)).unwrap();
+            }),
+            ("a file removed", |home| fs::remove_file(home.at("way/to/skills/one/SKILL.md")).unwrap()),
+            ("a skill made", |home| fs::create_dir(home.at("way/to/skills/two")).unwrap()),
+            ("a skill removed", |home| fs::remove_dir_all(home.at("way/to/skills/one")).unwrap()),
+            ("a skill renamed", |home| {
+                fs::rename(home.at("way/to/skills/one"), home.at("way/to/skills/two")).unwrap();
+            }),
+            ("plugins made", |home| fs::create_dir(home.at("way/to/plugins")).unwrap()),
+            ("a root moved", |home| fs::rename(home.at("way/to/skills"), home.at("way/to/else")).unwrap()),
+            ("the way moved", |home| fs::rename(home.at("way/to"), home.at("way/else")).unwrap()),
+            ("what is above it all moved", |home| fs::rename(home.at("way"), home.at("else")).unwrap()),
+            ("a link that leads elsewhere", |home| {
+                fs::remove_file(home.at("way/link")).unwrap();
+                symlink("elsewhere", home.at("way/link")).unwrap();
+            }),
+            ("another root made", |home| fs::create_dir_all(home.at("none/skills")).unwrap()),
+        ];
+        for (what, change) in changes {
+            let home = Home::new();
+            let guard = home.guard().unwrap();
+            assert!(guard.holds() && guard.holds(), "before: {what}");
+            change(&home);
+            assert!(!guard.holds(), "{what}");
+            assert!(!guard.holds(), "and for good: {what}");
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_ends_nothing() {
+        let home = Home::new();
+        let guard = home.guard().unwrap();
+        fs::write(home.at("note"), "x").unwrap();
+        fs::write(home.at("way/to/note"), "x").unwrap();
+        fs::write(home.at("way/to/skills/one/assets/deep/picture"), "x").unwrap();
+        fs::write(home.at("way/to/skills/one/target/other.wasm"), "x").unwrap();
+        for file in ["skill.toml", "SKILL.md", "target/one.wasm"] {
+            fs::read(home.at("way/to/skills/one").join(file)).unwrap();
+        }
+        Catalog::discover(&home.roots, &SkillCache::default());
+        assert!(guard.holds());
+    }
+
+    #[test]
+    fn what_could_change_unnoticed_is_not_trusted() {
+        let home = Home::new();
+        let component = home.at("way/to/skills/one/target/one.wasm");
+        fs::hard_link(&component, home.at("second")).unwrap();
+        assert!(home.guard().is_none(), "it can be written by another name");
+        fs::remove_file(home.at("second")).unwrap();
+        assert!(home.guard().is_some());
+        fs::rename(&component, home.at("way/to/skills/one/real.wasm")).unwrap();
+        symlink("../real.wasm", &component).unwrap();
+        // Where a link leads is guarded, as is the link.
+        let guard = home.guard().unwrap();
+        write(&home.at("way/to/skills/one/real.wasm"));
+        assert!(!guard.holds());
+        let guard = home.guard().unwrap();
+        fs::remove_file(&component).unwrap();
+        assert!(!guard.holds());
+        let proc = Roots(vec![SkillRoot { dir: "/proc/self/skills".into(), source: SkillSource::User }]);
+        let mut set = WatchSet::default();
+        set.places(&CatalogPaths::of(&proc, &Catalog::default()));
+        assert!(ChangeQueue::open().unwrap().guard(set).is_none(), "no file system of files");
+    }
+
+    #[test]
+    fn a_file_that_is_itself_a_mount_is_not_guarded() {
+        use rustix::mount::{UnmountFlags, mount_bind, unmount};
+        let home = Home::new();
+        let (elsewhere, component) = (home.at("elsewhere.wasm"), home.at("way/to/skills/one/target/one.wasm"));
+        fs::write(&elsewhere, "").unwrap();
+        if mount_bind(&elsewhere, &component).is_err() {
+            skillhost_test_support::skip("nothing can be mounted here");
+            return;
+        }
+        let guard = home.guard();
+        write(&elsewhere);
+        let believed = guard.is_some_and(|guard| guard.holds());
+        unmount(&component, UnmountFlags::DETACH).unwrap();
+        assert!(!believed, "it was written where it lies");
+        assert!(home.guard().is_some());
+    }
+
+    #[test]
+    fn who_wrote_without_an_event_is_seen_when_they_let_go() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        let home = Home::new();
+        let component = home.at("way/to/skills/one/target/one.wasm");
+        write(&component);
+        let file = fs::OpenOptions::new().read(true).write(true).open(&component).unwrap();
+        let guard = home.guard().unwrap();
+        // SAFETY: it is one byte of a file that has one, and is written to nowhere else.
+        #[allow(unsafe_code)]
+        unsafe {
+            let (how, nowhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
+            let mapped = mmap(nowhere, 1, how, MapFlags::SHARED, &file, 0).unwrap();
+            drop(file);
+            mapped.cast::<u8>().write(b'!');
+            munmap(mapped, 1).unwrap();
+        }
+        assert_eq!(fs::read(&component).unwrap(), b"!");
+        assert!(!guard.holds());
+    }
+
+    #[test]
+    fn of_two_guards_each_is_broken_by_its_own_paths_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let queue = ChangeQueue::open().unwrap();
+        let guard = |name: &str| {
+            fs::write(temp.path().join(name), "").unwrap();
+            let mut set = WatchSet::default();
+            set.file(&temp.path().join(name));
+            queue.guard(set).unwrap()
+        };
+        let (one, other) = (guard("one"), guard("other"));
+        write(&temp.path().join("one"));
+        assert!(!one.holds(), "one");
+        assert!(other.holds(), "other");
+        // The directory is still watched when one of the two is gone.
+        drop(one);
+        assert!(other.holds());
+        write(&temp.path().join("other"));
+        assert!(!other.holds());
+        drop(other);
+        assert!(queue.lock().watched.is_empty());
+    }
+
+    #[test]
+    fn what_is_mounted_elsewhere_breaks_nothing_and_over_a_path_all_of_it() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+        let home = Home::new();
+        let (elsewhere, skill) = (home.at("elsewhere"), home.at("way/to/skills/one"));
+        fs::create_dir(&elsewhere).unwrap();
+        let guard = home.guard().unwrap();
+        if mount("none", &elsewhere, "tmpfs", MountFlags::empty(), None::<&std::ffi::CStr>).is_err() {
+            skillhost_test_support::skip("nothing can be mounted here");
+            return;
+        }
+        let before = guard.holds();
+        mount_bind(&elsewhere, &skill).unwrap();
+        let after = guard.holds();
+        unmount(&skill, UnmountFlags::DETACH).unwrap();
+        unmount(&elsewhere, UnmountFlags::DETACH).unwrap();
+        assert!(before && !after && !guard.holds());
+    }
+
+    #[test]
+    fn events_that_were_lost_are_changes() {
+        let home = Home::new();
+        let guard = home.guard().unwrap();
+        let most = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        // None of them matters, and two that are the same in a row are one.
+        for number in 0..=most.trim().parse::<usize>().unwrap() {
+            let (from, to) = if number % 2 == 0 { ("way/to/a", "way/to/b") } else { ("way/to/b", "way/to/a") };
+            let _ = fs::write(home.at("way/to/a"), "");
+            fs::rename(home.at(from), home.at(to)).unwrap();
+        }
+        assert!(!guard.holds());
+    }
+}

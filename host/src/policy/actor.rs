@@ -1,0 +1,49 @@
+//! Who asks.
+
+use std::sync::Arc;
+
+use skillhost_api::caller::Caller;
+
+use crate::policy::effects::Effects;
+use crate::policy::grants::{Grant, LimitedGrant};
+
+/// Who asks, and what that may do.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    pub(crate) caller: Caller,
+    pub(crate) grant: Arc<Grant>,
+    /// The skill that asks, when one does.
+    pub(crate) skill: Option<String>,
+    /// The id of that skill's invocation.
+    pub(crate) invocation_id: Option<String>,
+    /// How many sandboxes it may have at once; a permit each. `None` is bounded by the quota alone.
+    pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many watches it may have at once; a permit each. `None` is bounded by the session's number alone.
+    pub(crate) watches: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many effects it may begin. `None` is as many as it likes.
+    pub(crate) effects: Option<Arc<Effects>>,
+}
+
+impl Actor {
+    /// The state directory's owner at the command line.
+    pub(crate) fn owner(caller: Caller) -> Self {
+        Self::with(caller, Grant::Owner)
+    }
+
+    /// An agent that acts itself, within what the operator lets agents do.
+    pub(crate) fn agent(caller: Caller, limits: LimitedGrant) -> Self {
+        Self::with(caller, Grant::Agent(Box::new(limits)))
+    }
+
+    fn with(caller: Caller, grant: Grant) -> Self {
+        Self {
+            caller,
+            grant: Arc::new(grant),
+            skill: None,
+            invocation_id: None,
+            containers: None,
+            watches: None,
+            effects: None,
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The one room for "may this happen?": who asks, what they are granted, what may run, and how much of it.
+//!
+//! Nothing here acts or records: the broker asks, in the order *authorise → reserve → act → record*. What is kept for longer than
+//! a call (which projects are trusted, which skills were let run) is in the database, through [`trust`] and [`skill_gate`].
+
+pub(crate) mod actor;
+pub(crate) mod approvals;
+pub(crate) mod effective_grant;
+pub(crate) mod effects;
+pub(crate) mod granted;
+pub(crate) mod grants;
+pub(crate) mod question;
+pub(crate) mod quota;
+pub(crate) mod skill_gate;
+pub(crate) mod switched_off;
+pub(crate) mod trust;
+
+pub(crate) use actor::Actor;
+pub(crate) use effective_grant::{EffectiveGrant, RootLocation};
+pub(crate) use effects::Effects;
+pub(crate) use grants::{Grant, LimitedGrant, SandboxGrant};
+pub(crate) use skill_gate::{Candidate, Skills};

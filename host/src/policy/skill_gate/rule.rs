@@ -1,0 +1,164 @@
+//! The rule itself: what becomes of a skill that is about to run, given what is kept of it.
+
+use std::path::Path;
+
+use skillhost_api::types::ApprovalKind;
+
+use crate::policy::effective_grant::{EffectiveGrant, NOTHING};
+use crate::policy::question::{ApprovalText, shortened};
+use crate::policy::skill_gate::{Acceptance, Candidate, MAX_LISTED};
+
+/// What becomes of a candidate.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Runs,
+    /// It is the first time, and the baseline is to be kept.
+    First,
+    /// The owner is asked: the question, and why.
+    Asks {
+        kind: ApprovalKind,
+        why: String,
+        what: ApprovalText,
+    },
+}
+
+/// Decides whether a candidate runs, and if not what its owner is asked.
+pub(crate) fn judge(
+    candidate: &Candidate<'_>,
+    dir: &Path,
+    kept: Option<&Acceptance>,
+    reach: &EffectiveGrant,
+) -> Verdict {
+    let Candidate { name, component, manifest, .. } = candidate;
+    let project = || candidate.project.unwrap_or(dir).display();
+    let asked = |what: ApprovalText| what.text("component", *component).text("skill.toml", *manifest);
+    let about = |what: &str| ApprovalText::default().text("what", what).path("directory", dir);
+    let each = |name: &'static str, what: ApprovalText, words: Vec<String>| {
+        words.into_iter().fold(what, |what, word| what.text(name, word))
+    };
+    let may = |what: ApprovalText| match reach.beyond(&EffectiveGrant::default()) {
+        all if all.is_empty() => what.text("may", NOTHING),
+        all => each("may", what, all),
+    };
+    let first = || Verdict::Asks {
+        kind: ApprovalKind::FirstUse,
+        why: format!(
+            "the skill {name} is of the project {}, which is not trusted, so its owner must approve its first use",
+            project()
+        ),
+        what: asked(may(about("run this skill, which never ran"))),
+    };
+    let kept = match (candidate.trusted, kept) {
+        (true, None) => return Verdict::First,
+        (true, Some(kept)) => kept,
+        (false, Some(kept)) if kept.approved => kept,
+        (false, _) => return first(),
+    };
+    let new = reach.beyond(&kept.reach);
+    let new_in_words = new.join("; ");
+    if !candidate.trusted {
+        let changed = match (kept.component != *component, kept.manifest != *manifest) {
+            (true, true) => Some("component and skill.toml"),
+            (true, false) => Some("component"),
+            (false, true) => Some("skill.toml"),
+            (false, false) => None,
+        };
+        if let Some(changed) = changed {
+            let also = if new.is_empty() { String::new() } else { format!("; new: {new_in_words}") };
+            return Verdict::Asks {
+                kind: ApprovalKind::Changed,
+                why: format!(
+                    "the skill {name} changed since its owner approved it (its {changed}), and its project {} is not \
+                     trusted, so they must approve it again{}",
+                    project(),
+                    shortened(&also, MAX_LISTED)
+                ),
+                what: asked(may(each("new", about("run this skill, which changed").text("changed", changed), new))),
+            };
+        }
+    }
+    if new.is_empty() {
+        return Verdict::Runs;
+    }
+    Verdict::Asks {
+        kind: ApprovalKind::WiderGrant,
+        why: format!(
+            "the skill {name} would have more than it was let run with, so its owner must approve that: {}",
+            shortened(&new_in_words, MAX_LISTED)
+        ),
+        what: asked(may(each("new", about("let this skill have more than before"), new))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: &str = "/p/skills/one";
+
+    fn candidate(trusted: bool) -> Candidate<'static> {
+        let (dir, project) = (Path::new(DIR), Some(Path::new("/p")));
+        Candidate { name: "one", dir, component: "sha256:c1", manifest: "sha256:m1", project, trusted }
+    }
+
+    fn reach(roles: &[&str]) -> EffectiveGrant {
+        EffectiveGrant { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..EffectiveGrant::default() }
+    }
+
+    fn kept(approved: bool, roles: &[&str]) -> Acceptance {
+        Acceptance {
+            skill: "one".into(),
+            project: Some("/p".into()),
+            component: "sha256:c1".into(),
+            manifest: "sha256:m1".into(),
+            approved,
+            reach: reach(roles),
+            at_ms: 1,
+        }
+    }
+
+    fn asks(candidate: &Candidate<'_>, kept: Option<&Acceptance>, roles: &[&str]) -> (ApprovalKind, String) {
+        match judge(candidate, Path::new(DIR), kept, &reach(roles)) {
+            Verdict::Asks { kind, why, what } => (kind, format!("{why} / {}", what.recorded())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn runs(candidate: &Candidate<'_>, kept: &Acceptance, roles: &[&str]) -> bool {
+        judge(candidate, Path::new(DIR), Some(kept), &reach(roles)) == Verdict::Runs
+    }
+
+    #[test]
+    fn where_the_root_is_not_trusted_the_files_must_be_those_that_were_approved() {
+        let candidate = candidate(false);
+        assert_eq!(asks(&candidate, None, &["a"]).0, ApprovalKind::FirstUse);
+        // A baseline of when it was trusted is no approval.
+        assert_eq!(asks(&candidate, Some(&kept(false, &["a"])), &["a"]).0, ApprovalKind::FirstUse);
+        assert!(runs(&candidate, &kept(true, &["a"]), &["a"]));
+        assert!(runs(&candidate, &kept(true, &["a", "b"]), &["a"]));
+        let component = Candidate { component: "sha256:c2", ..candidate };
+        let manifest = Candidate { manifest: "sha256:m2", ..candidate };
+        for (changed, said) in [(component, "(its component)"), (manifest, "(its skill.toml)")] {
+            let (kind, words) = asks(&changed, Some(&kept(true, &["a"])), &["a"]);
+            assert!(kind == ApprovalKind::Changed && words.contains(said) && !words.contains("new:"), "{words}");
+        }
+        let (kind, words) = asks(&manifest, Some(&kept(true, &["a"])), &["a", "b"]);
+        assert!(kind == ApprovalKind::Changed && words.contains("new: role b"), "{words}");
+        // The same files, and an operator who allows more than before.
+        let (kind, words) = asks(&candidate, Some(&kept(true, &["a"])), &["a", "b"]);
+        assert!(kind == ApprovalKind::WiderGrant && words.contains("role b"), "{words}");
+    }
+
+    #[test]
+    fn where_it_is_they_may_change_and_their_grant_may_not_widen() {
+        let candidate = Candidate { component: "sha256:c2", manifest: "sha256:m2", ..candidate(true) };
+        assert_eq!(judge(&candidate, Path::new(DIR), None, &reach(&["a"])), Verdict::First);
+        for approved in [false, true] {
+            assert!(runs(&candidate, &kept(approved, &["a", "b"]), &["a"]));
+            let (kind, words) = asks(&candidate, Some(&kept(approved, &["a"])), &["a", "b"]);
+            assert!(
+                kind == ApprovalKind::WiderGrant && words.contains("new: role b") && !words.contains("new: role a")
+            );
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! How a sandbox begins.
+//!
+//! A place on the host, a listener in it, the engine's container, the supervisor's connection (checked by the process id
+//! that the engine gave), a look at how it is really confined. Where the supervisor cannot connect, the engine lets the host
+//! in instead of the listening. When a step fails, what came before is undone. All of it is a task of its own, since an
+//! undoing that is dropped half way would undo nothing.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::units::now_ms;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use crate::roles::Role;
+use crate::sandbox::ReservationGuard;
+use crate::sandbox::backend::{
+    Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, RunningSandbox, Transport, confined_inside,
+};
+use crate::sandbox::life::{Inner, LiveSandbox, SandboxBackend, forget};
+use crate::sandbox::link::{ByteRange, HelloConfig, Link, SupervisorListener};
+use crate::sandbox::members::Members;
+use crate::sandbox::members::SandboxUser;
+use crate::sandbox::sandbox_dir::SandboxDir;
+use crate::sandbox::spec::{LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
+use crate::sandbox::workspace::MODE;
+use crate::watched::watched;
+
+/// For a supervisor to connect once its container was started.
+const CONNECT: Duration = Duration::from_secs(15);
+/// The supervisor's own account of its confinement is not longer.
+const MAX_STATUS: u64 = 64 * 1024;
+
+/// A launch that is done and not yet taken: when its caller has left, the sandbox goes too.
+pub(in crate::sandbox) struct PendingLaunch {
+    inner: Arc<Inner>,
+    live: Option<Arc<LiveSandbox>>,
+}
+
+impl Drop for PendingLaunch {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            drop(self.inner.stop(&live));
+        }
+    }
+}
+
+/// The backend that was selected for a launch.
+pub(in crate::sandbox) struct SelectedBackend<'a> {
+    pub engine: &'a SandboxBackend,
+    pub image: ImageId,
+    pub route: Route,
+    /// Which better ones it was not, and why.
+    pub passed_over: Vec<String>,
+}
+
+/// Where the result of a launch is sent, for as long as somebody waits for it.
+pub(in crate::sandbox) type LaunchReply = oneshot::Sender<Result<PendingLaunch>>;
+
+fn still_wanted(caller: Option<&LaunchReply>) -> Result<()> {
+    if caller.is_some_and(LaunchReply::is_closed) {
+        Err(Error::cancelled("the caller left during the launch"))
+    } else {
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Launches a sandbox of `role` and keeps `held` for it.
+    pub async fn launch(self: &Arc<Self>, spec: LaunchSpec, role: Role, held: ReservationGuard) -> Result<SandboxInfo> {
+        let (give, take) = oneshot::channel();
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let outcome = inner.make(spec, &role, held, &give).await;
+            let outcome = outcome.map(|live| PendingLaunch { inner, live: Some(live) });
+            // Not taken: `PendingLaunch` sees to it.
+            let _ = give.send(outcome);
+        });
+        let mut launched =
+            take.await.map_err(|_| Error::other("the launch ended with no result, which is a bug of the host"))??;
+        match launched.live.take() {
+            Some(live) => Ok(live.info()),
+            None => Err(Error::other("the launch gave nothing, which is a bug of the host")),
+        }
+    }
+
+    async fn make(
+        self: &Arc<Self>,
+        spec: LaunchSpec,
+        role: &Role,
+        held: ReservationGuard,
+        caller: &LaunchReply,
+    ) -> Result<Arc<LiveSandbox>> {
+        let SelectedBackend { engine, image, route, passed_over } = self.choose(role).await?;
+        match self.take_warm(&spec, role, engine.backend.name(), &image) {
+            Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
+            Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
+            None => {}
+        }
+        let place = self.places.create()?;
+        let made = async {
+            let workspace = match route.shares_files {
+                true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
+                false => Workspace::Volume { volume: self.volume(&spec.owner) },
+            };
+            let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, route.transport);
+            let info = SandboxInfo { notes: passed_over, ..info };
+            self.start(&*engine.backend, &self.build_from(&info, &place), info, &place, Some(caller)).await
+        };
+        match made.await {
+            Ok((info, link)) => Ok(self.keep(info, place, link, vec![held], Arc::default())),
+            Err(error) => {
+                forget(&place);
+                Err(error.context(format!("cannot launch a sandbox of role `{}`", role.name)))
+            }
+        }
+    }
+
+    /// The first backend that has the role's image.
+    pub(in crate::sandbox) async fn choose(self: &Arc<Self>, role: &Role) -> Result<SelectedBackend<'_>> {
+        let mut passed_over: Vec<String> = Vec::new();
+        for (index, engine) in self.engines.iter().enumerate() {
+            let last = index + 1 == self.engines.len();
+            let has = async {
+                self.find_again(engine).await?;
+                let image = engine.backend.image(role).await?.ok_or_else(|| engine.backend.lacks(role))?;
+                let route = engine.backend.route(role, &image).await?;
+                Ok::<_, Error>((image, route))
+            };
+            match has.await {
+                Ok((image, route)) => return Ok(SelectedBackend { engine, image, route, passed_over }),
+                // The image is not the one that is pinned: another backend is no way round that.
+                Err(error) if error.kind == ErrorKind::Denied => return Err(error),
+                Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),
+                Err(error) if passed_over.is_empty() => return Err(error),
+                Err(error) => {
+                    let before = passed_over.join("; ");
+                    return Err(Error::new(error.kind, format!("{}: {error}; {before}", engine.backend.name())));
+                }
+            }
+        }
+        Err(Error::unavailable("there is no backend, so there are no sandboxes"))
+    }
+
+    /// What will be known of it; the engine's own part of that is still empty.
+    #[allow(clippy::too_many_arguments, reason = "each is a fact of its own, and all are needed for the one record")]
+    pub(in crate::sandbox) fn plan(
+        &self,
+        spec: LaunchSpec,
+        role: &Role,
+        backend: &str,
+        image: ImageId,
+        place: &SandboxDir,
+        workspace: Workspace,
+        transport: Transport,
+    ) -> SandboxInfo {
+        let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation } = spec;
+        let launched_at_ms = now_ms();
+        let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
+        SandboxInfo {
+            id: place.id.clone(),
+            name: format!("skillhost-{}", place.id),
+            engine_id: String::new(),
+            role: role.name.clone(),
+            image: image.0,
+            runtime: role.runtime.clone(),
+            backend: backend.to_owned(),
+            isolation: String::new(),
+            notes: Vec::new(),
+            workspace,
+            transport,
+            warm: false,
+            owner,
+            shared,
+            members: Members::default(),
+            cpus,
+            memory_mib,
+            pids,
+            network,
+            env,
+            invocation,
+            identity: self.identity,
+            bare: false,
+            home: None,
+            launched_at_ms,
+            started_at_ms: launched_at_ms,
+            expires_at_ms: launched_at_ms.saturating_add(wall_time_ms),
+        }
+    }
+
+    /// What the engine is to build for a sandbox.
+    pub(in crate::sandbox) fn build_from(&self, info: &SandboxInfo, place: &SandboxDir) -> SandboxSpec {
+        SandboxSpec {
+            id: info.id.clone(),
+            name: info.name.clone(),
+            role: info.role.clone(),
+            image: ImageId(info.image.clone()),
+            runtime: info.runtime.clone(),
+            cpus: info.cpus,
+            memory_mib: info.memory_mib,
+            pids: info.pids,
+            network: info.network,
+            shared: info.shared,
+            identity: info.identity,
+            labels: self.labels(info),
+            workspace: info.workspace.clone(),
+            transport: info.transport,
+            control: place.control(),
+        }
+    }
+
+    fn labels(&self, info: &SandboxInfo) -> BTreeMap<String, String> {
+        [
+            (LABEL_SANDBOX, info.id.clone()),
+            (LABEL_DEPLOYMENT, self.deployment.clone()),
+            ("skillhost.tenant", info.owner.tenant.clone()),
+            ("skillhost.session", info.owner.session.clone()),
+            ("skillhost.owner", info.owner.agent.clone()),
+            ("skillhost.role", info.role.clone()),
+            ("skillhost.expires-at-ms", info.expires_at_ms.to_string()),
+        ]
+        .map(|(label, value)| (label.to_owned(), value))
+        .into()
+    }
+
+    /// Starts a sandbox whose container is gone, from what is known of it.
+    pub(in crate::sandbox) async fn start_again(
+        &self,
+        info: SandboxInfo,
+        place: &SandboxDir,
+    ) -> Result<(SandboxInfo, Link)> {
+        let info = SandboxInfo { started_at_ms: now_ms(), ..info };
+        self.start(self.maker(&info)?, &self.build_from(&info, place), info, place, None).await
+    }
+
+    /// From the plan to a sandbox whose supervisor is connected and confined. After an error no container is left.
+    pub(in crate::sandbox) async fn start(
+        &self,
+        backend: &dyn Backend,
+        built: &SandboxSpec,
+        mut info: SandboxInfo,
+        place: &SandboxDir,
+        caller: Option<&LaunchReply>,
+    ) -> Result<(SandboxInfo, Link)> {
+        // Before the container is there, so that its supervisor finds somebody at once.
+        let listener = match built.transport {
+            Transport::Socket => Some(SupervisorListener::bind(&built.control)?),
+            Transport::Bridge => None,
+        };
+        still_wanted(caller)?;
+        let RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare, home, notes } =
+            backend.launch(built).await?;
+        let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
+        info.notes.extend(news);
+        info = SandboxInfo { engine_id, isolation, bare, home, ..info };
+        let joined = async {
+            // One that is nobody's yet has no record, so that it is nobody's to the next host, too.
+            if !info.is_nobodys() {
+                place.write(&info)?;
+            }
+            still_wanted(caller)?;
+            match (listener, init_pid) {
+                (Some(listener), Some(init_pid)) => {
+                    let link = self.connect(listener, init_pid, &info, CONNECT).await?;
+                    backend.verify(init_pid)?;
+                    Ok(link)
+                }
+                _ => {
+                    let link = self.bridge(backend, &info, CONNECT).await?;
+                    verify_inside(&link, &info, own_kernel).await?;
+                    if built.workspace.volume().is_some() && !is_handed_over(&link, &info).await? {
+                        backend.hand_over(built).await?;
+                        if !is_handed_over(&link, &info).await? {
+                            return Err(Error::unavailable(
+                                "the workspace's volume does not belong to the commands' user",
+                            ));
+                        }
+                    }
+                    Ok(link)
+                }
+            }
+        };
+        match joined.await {
+            Ok(link) => {
+                let news = link.notes().iter().filter(|note| !info.notes.contains(note)).cloned().collect::<Vec<_>>();
+                info.notes.extend(news);
+                Ok((info, link))
+            }
+            Err(error) => {
+                if let Err(left) = backend.remove(&info.engine_id, Duration::ZERO).await {
+                    tracing::warn!("the container of {} is left until its lease is over: {left}", info.id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for the supervisor to connect; gives up as soon as its process has ended.
+    pub(in crate::sandbox) async fn connect(
+        &self,
+        listener: SupervisorListener,
+        init_pid: i32,
+        info: &SandboxInfo,
+        patience: Duration,
+    ) -> Result<Link> {
+        tokio::select! {
+            link = listener.accept(Some(init_pid), self.hello(info)) => link,
+            () = process_ended(init_pid) => {
+                Err(Error::sandbox_died("the sandbox's supervisor ended before it connected"))
+            }
+            () = tokio::time::sleep(patience) => Err(Error::unavailable(format!(
+                "the sandbox's supervisor did not connect within {} s",
+                patience.as_secs()
+            ))),
+        }
+    }
+
+    /// Has the engine let us in, and greets the supervisor.
+    pub(in crate::sandbox) async fn bridge(
+        &self,
+        backend: &dyn Backend,
+        info: &SandboxInfo,
+        patience: Duration,
+    ) -> Result<Link> {
+        let reach = async {
+            let stream = backend.bridge(&info.engine_id).await?;
+            Link::over(stream, self.hello(info)).await
+        };
+        tokio::time::timeout(patience, reach).await.unwrap_or_else(|_| {
+            let seconds = patience.as_secs();
+            Err(Error::unavailable(format!(
+                "the sandbox's supervisor was not reached over its bridge within {seconds} s"
+            )))
+        })
+    }
+
+    /// What its supervisor is told.
+    pub(in crate::sandbox) fn hello(&self, info: &SandboxInfo) -> HelloConfig {
+        let wall_time = Duration::from_millis(info.expires_at_ms.saturating_sub(info.started_at_ms).max(1));
+        HelloConfig {
+            sandbox: info.id.clone(),
+            lease: self.config.lease,
+            // Nobody's waits for as long as its host is there.
+            wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
+            workspace: info.workspace_inside().into_owned(),
+            ..HelloConfig::default()
+        }
+    }
+
+    /// The name of the volume that is a session's workspace on an engine that does not see ours: of this state directory,
+    /// tenant and session, and nobody's else.
+    fn volume(&self, owner: &skillhost_api::caller::Caller) -> String {
+        format!("skillhost-{}-{}", self.deployment, owner.session_key())
+    }
+}
+
+/// Whether the workspace belongs to the commands' user: a volume that was just made does not.
+async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
+    let workspace = link.stat(info.identity.user(), WORKSPACE).await?;
+    let SandboxUser { uid, gid } = info.identity;
+    Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
+}
+
+/// Looks how a sandbox is confined that this machine's kernel does not know.
+async fn verify_inside(link: &Link, info: &SandboxInfo, own_kernel: bool) -> Result<()> {
+    let mut file = link.read_file(info.identity.user(), "/proc/1/status", ByteRange::whole(Some(MAX_STATUS))).await?;
+    let mut status = Vec::new();
+    while let Some(bytes) = file.next().await? {
+        status.extend_from_slice(&bytes);
+    }
+    confined_inside(&String::from_utf8_lossy(&status), own_kernel)
+}
+
+/// Returns once the process has ended; at once when it is not there.
+async fn process_ended(pid: i32) {
+    let open = || -> std::io::Result<AsyncFd<OwnedFd>> {
+        let pid = rustix::process::Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH)?;
+        let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+        watched(process, Interest::READABLE)
+    };
+    match open() {
+        // A failure to wait means what an end means: there is no more waiting for this process.
+        Ok(process) => drop(process.readable().await),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+        // An older kernel: the deadline has to do.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,172 @@
+//! The operator's Python, kept apart from the workspace.
+//!
+//! Python puts the working directory first on the path that it imports from, and here that is the workspace, where every agent
+//! of the session writes: a `json.py` there would run inside of an operator's script, with its secrets. `PYTHONSAFEPATH` takes
+//! the directory off from 3.11 on, also for what a script starts; an older Python is started with a line that does the same.
+//!
+//! Source that the caller gives is the caller's own code and imports from where it always did.
+
+use std::collections::BTreeMap;
+
+use crate::scripts::param::{Argument, option_of};
+
+/// What a script of the operator's has in its environment.
+pub const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
+
+/// Takes the working directory off the path, in names of its own, so that the script finds none that it has not made.
+const APART: &str = r#"exec("import sys;sys.path[:]=[p for p in sys.path if p];import os;sys.path[:]=[p for p in sys.path if p!=os.getcwd()]",{})"#;
+/// Who wrote a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceOwner {
+    /// The operator's.
+    Operators,
+    /// The caller's.
+    Callers,
+}
+
+/// The command that runs a Python source, given as its input, with these arguments.
+pub fn python(args: &BTreeMap<String, Argument>) -> Vec<String> {
+    let mut argv = vec!["python3".to_owned(), "-".to_owned()];
+    for (name, Argument { text, .. }) in args {
+        let option = option_of(name);
+        // After an option, what starts with `-` would be the next one.
+        match text.starts_with('-') {
+            true => argv.push(format!("{option}={text}")),
+            false => argv.extend([option, text.clone()]),
+        }
+    }
+    argv
+}
+
+/// The input of that command which runs a source of the operator's.
+pub fn input_apart(source: &str) -> String {
+    let (source, name) = (literal(source), literal("<stdin>"));
+    format!("{APART};exec(compile({source},{name},\"exec\"))\n")
+}
+
+/// A text as Python and JSON both write it.
+fn literal(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Where a command line that runs Python has the source or the module, and which of these it is. `None` for any other.
+pub(crate) fn code_at(argv: &[&str]) -> Option<(usize, char)> {
+    let program = argv.first()?.rsplit('/').next()?;
+    let version = program.strip_prefix("python")?;
+    if !version.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let mut words = argv.iter().enumerate().skip(1);
+    while let Some((_, word)) = words.next() {
+        let letters = word.strip_prefix('-').filter(|letters| !letters.is_empty() && !letters.starts_with('-'))?;
+        for (at, letter) in letters.char_indices() {
+            match letter {
+                // Joined to its option it would have to be taken apart; nobody writes it so.
+                'c' | 'm' => {
+                    let next = (at + 1 == letters.len()).then(|| words.next()).flatten();
+                    return next.map(|(number, _)| (number, letter));
+                }
+                // They take the rest of the word, or the next one.
+                'W' | 'X' => {
+                    if at + 1 == letters.len() {
+                        words.next()?;
+                    }
+                    break;
+                }
+                // It keeps itself apart.
+                'I' | 'P' => return None,
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+/// The same command, of as many words, with its code apart from the workspace.
+pub(crate) fn keep_apart(mut argv: Vec<String>) -> Vec<String> {
+    let words: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let Some((at, letter)) = code_at(&words) else { return argv };
+    if let Some(code) = argv.get_mut(at) {
+        let source = literal(code);
+        *code = match letter {
+            'c' => format!("{APART};exec(compile({source},\"<string>\",\"exec\"))"),
+            // What `-m` itself calls.
+            _ => format!("{APART};__import__(\"runpy\")._run_module_as_main({source})"),
+        };
+    }
+    if let Some(option) = at.checked_sub(1).and_then(|before| argv.get_mut(before)) {
+        // Other options may stand in the same word.
+        option.pop();
+        option.push('c');
+    }
+    argv
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn words(line: &[&str]) -> Vec<String> {
+        line.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_code_of_a_python_is_found_and_nothing_else_is_taken_for_it() {
+        for (line, code) in [
+            (&["python3", "-c", "x"][..], Some((2, 'c'))),
+            (&["/usr/bin/python3.9", "-uc", "x"], Some((2, 'c'))),
+            (&["python", "-W", "error", "-Xdev", "-m", "x", "-c"], Some((5, 'm'))),
+            (&["python3", "-X", "dev", "-O", "-c", "x"], Some((5, 'c'))),
+            (&["python3", "-I", "-c", "x"], None),
+            (&["python3", "-cx"], None),
+            (&["python3", "x.py", "-c", "x"], None),
+            (&["python3", "--version"], None),
+            (&["python3", "-"], None),
+            (&["python3"], None),
+            (&["python-config", "-c", "x"], None),
+            (&["bash", "-c", "x"], None),
+        ] {
+            assert_eq!(code_at(line), code, "{line:?}");
+        }
+    }
+
+    /// With this machine's own Python, in a directory that has a trap for each of the ways, and without `PYTHONSAFEPATH`, which
+    /// an older one does not know.
+    #[test]
+    fn what_is_kept_apart_runs_as_ever_and_imports_nothing_from_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["json", "tool", "colorsys"] {
+            std::fs::write(dir.path().join(format!("{name}.py")), "raise SystemExit('trapped')\n").unwrap();
+        }
+        let run = |argv: Vec<String>, stdin: &str, python_path: &str| {
+            std::fs::write(dir.path().join("stdin"), stdin).unwrap();
+            let stdin = std::fs::File::open(dir.path().join("stdin")).unwrap();
+            let (program, args) = argv.split_first().unwrap();
+            let mut command = Command::new(program);
+            command.args(args).current_dir(dir.path()).stdin(stdin).env_remove("PYTHONSAFEPATH");
+            let done = command.env("PYTHONPATH", python_path).output().unwrap();
+            String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
+        };
+        if Command::new("python3").arg("--version").output().is_err() {
+            skillhost_test_support::skip("there is no python3 here");
+            return;
+        }
+        let source = "from __future__ import annotations\nimport json, sys\n# \u{1f600} \\ \u{2028} \"\"\"\n\
+                      print(json.dumps(sys.argv), sorted(set(globals()) & {'os', 'p'}))\n";
+        let args = BTreeMap::from([("a_b".to_owned(), Argument { text: "1".into(), guarded: false })]);
+        assert!(run(python(&args), source, "").contains("trapped"), "the trap works");
+        assert_eq!(run(python(&args), &input_apart(source), ""), "[\"-\", \"--a-b\", \"1\"] []\n");
+        let inline = words(&["python3", "-uc", source, "x"]);
+        assert!(run(inline.clone(), "", "").contains("trapped"));
+        assert_eq!(run(keep_apart(inline.clone()), "", ""), "[\"-c\", \"x\"] []\n");
+        // Also where the path names the working directory.
+        assert_eq!(run(keep_apart(inline), "", "."), "[\"-c\", \"x\"] []\n");
+        let module = words(&["python3", "-m", "colorsys"]);
+        assert!(run(module.clone(), "", "").contains("trapped"));
+        assert_eq!(run(keep_apart(module), "", ""), "");
+        let main = words(&["python3", "-m", "json.tool", "--compact"]);
+        assert_eq!(run(keep_apart(main), "[1, 2]", ""), "[1,2]\n");
+    }
+}

@@ -1,0 +1,472 @@
+//! Scripts: commands that the operator wrote down for a role, with typed parameters.
+//!
+//! A script's `cmd` is a list of arguments, and so is what it becomes: one argument stays one argument, whatever a
+//! caller gives. The rules ask what is written, never which program it is written for: any list of programs misses one
+//! (`sudo`, `flock`, the next shell).
+//!
+//! 1. A placeholder is a whole argument, `"{path}"`, and never the first, which is the program. So no value is ever spliced
+//!    into text that something else will take apart; what a shell needs, it is handed as a positional argument.
+//! 2. A string that starts with `-` is refused, also behind `--`, which some programs take for themselves (`sudo -- rm`).
+//! 3. A string does not stand where an option could take it as its value, as `-c` of a shell takes a script: the argument
+//!    before its placeholder starts with no `-`, but for `--`. Not even that helps right behind a `-c`, also among other letters,
+//!    since shells skip it there.
+//!
+//! `dash = true` lifts 2 and 3 for its parameter: a caller's value may be anything there, also an option or source code.
+//! Numbers, booleans, and strings that can only be what `values` lists are no caller's text, so 3 is not about them; a
+//! `default` or one of `values` that starts with `-` needs `dash = true` as well.
+//!
+//! What a program makes of an argument that is no option (`["awk", "{text}"]`, `["ssh", "host", "{text}"]`) is not known
+//! here: its author decides that.
+//!
+//! A brace that is none of a placeholder is refused: `{{` and `}}` stand for `{` and `}` (`{}` is itself, so that
+//! `xargs -I{}` reads as ever).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::units;
+use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
+
+use crate::scripts::entry::{SkippedEntry, check_name, clip, read_entry};
+use crate::scripts::param::{Argument, Params, refused};
+use crate::scripts::python;
+use crate::scripts::python::SourceOwner;
+
+/// The most arguments of a command.
+const MAX_TOKENS: usize = 256;
+
+/// `[[images.scripts]]` as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawScript {
+    name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default, deserialize_with = "timeout")]
+    timeout: Option<Duration>,
+    cmd: Vec<Spanned<String>>,
+    #[serde(default)]
+    params: Params,
+}
+
+/// A script of a role.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Script {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// How long it may take when its caller does not say; absent is as long as any command.
+    pub timeout: Option<Duration>,
+    /// Its parameters.
+    pub params: Params,
+    cmd: Vec<ScriptArg>,
+}
+
+/// One argument of a script's command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ScriptArg {
+    Literal(String),
+    Param(String),
+}
+
+impl Script {
+    /// Reads an entry.
+    pub(crate) fn read(entry: Spanned<DeValue<'_>>) -> Result<Self, SkippedEntry> {
+        let RawScript { name, description, timeout, cmd, params } = read_entry(ValueDeserializer::from(entry))?;
+        check_name("script", &name).map_err(SkippedEntry::whole)?;
+        if !(1..=MAX_TOKENS).contains(&cmd.len()) {
+            let message = format!("script `{name}`: `cmd` has {} arguments: 1 to {MAX_TOKENS}", cmd.len());
+            return Err(SkippedEntry::whole(message));
+        }
+        let at: Vec<usize> = cmd.iter().map(|token| token.span().start).collect();
+        let refuse = |token: usize, why: String| SkippedEntry {
+            message: format!("script `{name}`: {why}"),
+            at: at.get(token).copied(),
+        };
+        let mut tokens = Vec::with_capacity(cmd.len());
+        for (number, token) in cmd.iter().enumerate() {
+            tokens.push(ScriptArg::parse(token.get_ref()).map_err(|why| refuse(number, why))?);
+        }
+        check_tokens(&tokens, &params).map_err(|(number, why)| refuse(number, why))?;
+        for param in params.names() {
+            if !tokens.contains(&ScriptArg::Param(param.to_owned())) {
+                return Err(refuse(
+                    0,
+                    format!("the param `{param}` is not used in `cmd`: drop it, or write \"{{{param}}}\""),
+                ));
+            }
+        }
+        Ok(Self { name, description, timeout, params, cmd: tokens })
+    }
+
+    /// The command with these values, in which Python of the operator's is kept apart from the workspace.
+    pub fn command(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
+        let argv = self.argv(args)?;
+        Ok(match self.source() {
+            SourceOwner::Operators => python::keep_apart(argv),
+            SourceOwner::Callers => argv,
+        })
+    }
+
+    /// Whose the code is that it runs: a caller's where a placeholder is Python's source.
+    pub fn source(&self) -> SourceOwner {
+        let words: Vec<&str> = self.cmd.iter().map(ScriptArg::literal).collect();
+        let code = python::code_at(&words).and_then(|(at, _)| self.cmd.get(at));
+        match code {
+            Some(ScriptArg::Param(_)) => SourceOwner::Callers,
+            _ => SourceOwner::Operators,
+        }
+    }
+
+    /// As many arguments as `cmd` has, each placeholder one.
+    fn argv(&self, args: &BTreeMap<String, Argument>) -> Result<Vec<String>> {
+        let mut argv = Vec::with_capacity(self.cmd.len());
+        for token in &self.cmd {
+            match token {
+                ScriptArg::Literal(text) => argv.push(text.clone()),
+                ScriptArg::Param(name) => {
+                    let of = format!("script `{}`", self.name);
+                    let argument = args.get(name).ok_or_else(|| {
+                        Error::other(format!("{of}: the param `{name}` has no value, which is a bug of the host"))
+                    })?;
+                    if argument.guarded && argument.text.starts_with('-') {
+                        let why = format!(
+                            "{:?} starts with `-`, and could be read as an option: begin a path with ./ (or let the operator \
+                             write `dash = true` for this param, where an option is no harm)",
+                            clip(&argument.text)
+                        );
+                        return Err(refused(&of, name, &why));
+                    }
+                    argv.push(argument.text.clone());
+                }
+            }
+        }
+        Ok(argv)
+    }
+}
+
+impl ScriptArg {
+    /// What is written; nothing in the place of a value.
+    fn literal(&self) -> &str {
+        match self {
+            Self::Literal(text) => text,
+            Self::Param(_) => "",
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.contains('\0') {
+            return Err("an argument of `cmd` holds a zero byte, which no program can be given".into());
+        }
+        let mut literal = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            let (before, from) = rest.split_at(at);
+            literal.push_str(before);
+            // Pairs that stand for what they say.
+            let mut pairs = [("{{", "{"), ("}}", "}"), ("{}", "{}")].into_iter();
+            let pair = pairs.find_map(|(pair, stands_for)| Some((stands_for, from.strip_prefix(pair)?)));
+            if let Some((stands_for, after)) = pair {
+                literal.push_str(stands_for);
+                rest = after;
+                continue;
+            }
+            let name = from.strip_prefix('{').and_then(|inside| inside.split_once('}')).map(|(name, _)| name);
+            return match name.filter(|name| crate::scripts::param::check_param_name(name).is_ok()) {
+                Some(name) if from.len() == text.len() && name.len() + 2 == text.len() => {
+                    Ok(Self::Param(name.to_owned()))
+                }
+                Some(name) => Err(format!(
+                    "{{{name}}} stands within the longer argument {:?}, and a value is always an argument of its own: write \
+                     \"{{{name}}}\" alone, or hand it to a shell as a positional argument: [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \
+                     \"{name}\", \"{{{name}}}\"]; a brace that is meant as such is doubled: {{{{",
+                    clip(text)
+                )),
+                None => Err(format!(
+                    "a single brace in {:?}: a placeholder is \"{{name}}\", and a brace that is meant as such is doubled: {{{{ }}}}",
+                    clip(text)
+                )),
+            };
+        }
+        literal.push_str(rest);
+        Ok(Self::Literal(literal))
+    }
+}
+
+/// Refuses placeholders without a value, and those in places where a value would be code. The error has the place.
+fn check_tokens(tokens: &[ScriptArg], params: &Params) -> Result<(), (usize, String)> {
+    for (number, token) in tokens.iter().enumerate() {
+        match token {
+            ScriptArg::Param(name) if number == 0 => {
+                return Err((0, format!("the program itself is the placeholder {{{name}}}: write the program out")));
+            }
+            ScriptArg::Param(name) => match params.get(name) {
+                None => {
+                    let known: Vec<_> = params.names().map(|name| format!("`{name}`")).collect();
+                    let known =
+                        if known.is_empty() { "it has none".into() } else { format!("it has {}", known.join(", ")) };
+                    return Err((
+                        number,
+                        format!("there is no param `{name}` for {{{name}}}: {known}; a brace is written {{{{"),
+                    ));
+                }
+                Some(param) if param.may_be_absent() => {
+                    return Err((
+                        number,
+                        format!(
+                            "the param `{name}` may be absent, and {{{name}}} needs a value: give it a `default`, or require it"
+                        ),
+                    ));
+                }
+                Some(param) => {
+                    if let Some(text) = param.own_texts().find(|text| text.starts_with('-')) {
+                        return Err((
+                            number,
+                            format!(
+                                "the param `{name}` can be {text:?}, and a text that starts with `-` needs `dash = true`"
+                            ),
+                        ));
+                    }
+                    if param.is_free_text()
+                        && let Some(option) = taken_by(tokens, number)
+                    {
+                        return Err((
+                            number,
+                            format!(
+                                "{{{name}}} stands behind {option:?}, which could take it as its value, or as code to run: write \
+                                 \"--\" between them (which does not help behind a `-c`), or `dash = true` if it is meant to be \
+                                 anything; a shell's script is written out, and is handed the value as a positional argument: \
+                                 [\"bash\", \"-c\", \"… \\\"$1\\\" …\", \"{name}\", \"{{{name}}}\"]"
+                            ),
+                        ));
+                    }
+                }
+            },
+            ScriptArg::Literal(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The option before the argument at `number` that could take it.
+fn taken_by(tokens: &[ScriptArg], number: usize) -> Option<&str> {
+    let mut before = tokens.iter().take(number).rev().map(ScriptArg::literal);
+    let option = match before.next()? {
+        "--" => before.next().filter(|text| !text.starts_with("--") && text.contains('c'))?,
+        nearest => nearest,
+    };
+    option.starts_with('-').then_some(option)
+}
+
+/// A duration with its unit, which is not nothing.
+pub(crate) fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    match units::parse_duration(&text) {
+        Ok(duration) if duration.is_zero() => {
+            Err(D::Error::custom("a timeout of nothing ends everything at once: leave it out"))
+        }
+        Ok(duration) => Ok(Some(duration)),
+        Err(why) => Err(D::Error::custom(why)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+    use crate::roles::Roles;
+
+    fn try_script(entry: &str) -> Result<Script, String> {
+        let text = format!("[[images]]\nrole = 'r'\nimage = 'i'\n[[images.scripts]]\n{entry}");
+        let roles = Roles::parse(&text, "f").unwrap();
+        match roles.problems.first() {
+            Some(problem) => Err(problem.clone()),
+            None => Ok(roles.get("r").unwrap().scripts.values().next().unwrap().clone()),
+        }
+    }
+
+    fn script(entry: &str) -> Script {
+        try_script(entry).unwrap_or_else(|error| panic!("{entry}\n{error}"))
+    }
+
+    fn argv(script: &Script, args: Value) -> Result<Vec<String>> {
+        let args: Map<String, Value> = serde_json::from_value(args).unwrap();
+        script.argv(&script.params.check("script", &args)?)
+    }
+
+    const COUNT: &str = r#"
+name = "count_lines"
+timeout = "1m"
+cmd = ["bash", "-c", "find \"$1\" -type f -print0 | xargs -0 -I{} wc -l {} | awk '{{ print $1 }}'", "count_lines", "{path}"]
+[images.scripts.params.path]
+type = "string"
+"#;
+
+    #[test]
+    fn a_value_takes_the_place_of_a_whole_argument_and_braces_can_be_meant() {
+        let count = script(COUNT);
+        assert_eq!(count.timeout, Some(Duration::from_secs(60)));
+        let line = "find \"$1\" -type f -print0 | xargs -0 -I{} wc -l {} | awk '{ print $1 }'";
+        assert_eq!(argv(&count, json!({"path": "a b"})).unwrap(), ["bash", "-c", line, "count_lines", "a b"]);
+        let echo = script(
+            "name = 'e'\ncmd = ['echo', '{{a}}', '-I{}', '{}', '{a}', '}}{{', '{a}']\nparams.a = { type = 'integer' }",
+        );
+        assert_eq!(argv(&echo, json!({"a": -7})).unwrap(), ["echo", "{a}", "-I{}", "{}", "-7", "}{", "-7"]);
+    }
+
+    #[test]
+    fn what_a_value_could_break_out_of_does_not_load_and_says_where() {
+        let with = |cmd: &str| format!("name = 's'\nparams.a = {{ type = 'string' }}\ncmd = [\n{cmd}\n]");
+        for (cmd, line, says) in [
+            ("'ls',\n'--x={a}'", 9, "within the longer argument \"--x={a}\""),
+            ("'bash', '-c',\n'ls {a}'", 9, "[\"bash\", \"-c\", \"… \\\"$1\\\" …\", \"a\", \"{a}\"]"),
+            ("'ls', '{b}', '{a}'", 8, "no param `b` for {b}: it has `a`"),
+            ("'ls', '{', '{a}'", 8, "a single brace"),
+            ("'ls', 'a}', '{a}'", 8, "a single brace"),
+            ("'awk', '{print $1}', '{a}'", 8, "a single brace"),
+            ("'ls', '{}}', '{a}'", 8, "a single brace"),
+            ("'{a}', 'x'", 8, "program itself"),
+            ("'bash', '-c', '{a}'", 8, "behind \"-c\", which could take it as its value, or as code"),
+            ("'/bin/sh', '-lc', '{a}', 'x'", 8, "behind \"-lc\""),
+            ("'sudo', '--', 'flock', 'f', '-c', '{a}'", 8, "behind \"-c\""),
+            ("'env', 'A=1', 'dash', '-e', '-c', '--', '{a}'", 8, "behind \"-c\""),
+            ("'bash', '-ce', '--', '{a}'", 8, "behind \"-ce\""),
+            ("'bash', '-c', '-', '{a}'", 8, "behind \"-\""),
+            ("'bash', '-c', '-eu', '{a}'", 8, "behind \"-eu\""),
+            ("'bash', '-o', '{a}', 'x'", 8, "behind \"-o\""),
+            ("'fish', '--command', '{a}'", 8, "behind \"--command\""),
+            ("'perl', '-e', '{a}'", 8, "behind \"-e\""),
+            ("'git', '-c', '{a}', 'status'", 8, "behind \"-c\""),
+            ("'ls', '-l', '{a}'", 8, "write \"--\" between them"),
+            ("'ls'", 8, "`a` is not used"),
+            ("", 4, "0 arguments"),
+            ("\"a\\u0000b\", '{a}'", 8, "zero byte"),
+        ] {
+            let problem = try_script(&with(cmd)).expect_err(cmd);
+            assert!(problem.starts_with(&format!("f:{line}: ")) && problem.contains(says), "{cmd}\n{problem}");
+        }
+        // What looks alike and is none of it.
+        for good in [
+            "'bash', '--', '{a}'",
+            "'bash', 'file', '{a}'",
+            "'bash', '-c', 'x', 'n', '{a}'",
+            "'bash', '-eu', '-o', 'pipefail', '-c', 'x', 'n', '{a}'",
+            "'python3', '-c', 'x', '--', '{a}'",
+            "'grep', 'sh', '{a}'",
+            "'ls', '-l', '--', '{a}'",
+            "'ls', '--color', '--', '{a}'",
+        ] {
+            script(&with(good));
+        }
+        // What is no caller's text, or may be anything.
+        for param in ["type = 'integer'", "type = 'string', values = ['x', 'y']", "type = 'string', dash = true"] {
+            script(&format!("name = 's'\nparams.a = {{ {param} }}\ncmd = ['head', '-c', '{{a}}']"));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_makes_no_sense_says_why() {
+        for (entry, says) in [
+            ("cmd = ['ls']", "name"),
+            ("name = 'a/b'\ncmd = ['ls']", "cannot name a script"),
+            ("name = '..'\ncmd = ['ls']", "cannot name a script"),
+            ("name = 'a'\ncmd = 'ls'", "invalid type"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = 60", "invalid type"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = '60'", "not a duration"),
+            ("name = 'a'\ncmd = ['ls']\ntimeout = '0s'", "a timeout of nothing"),
+            ("name = 'a'\ncmd = ['ls']\nshell = true", "shell"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', required = false }", "may be absent"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', min = 3 }", "for numbers"),
+            ("name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', default = '-l' }", "needs `dash = true`"),
+            (
+                "name = 'a'\ncmd = ['ls', '{p}']\nparams.p = { type = 'string', values = ['a', '-l'] }",
+                "needs `dash = true`",
+            ),
+        ] {
+            let problem = try_script(entry).expect_err(entry);
+            assert!(problem.contains(says), "{entry}\n{problem}");
+        }
+    }
+
+    #[test]
+    fn what_starts_with_a_dash_is_no_option_unless_that_is_meant() {
+        let bare = script("name = 's'\ncmd = ['rm', '{p}']\nparams.p = { type = 'string' }");
+        let message = argv(&bare, json!({"p": "-rf"})).unwrap_err().message;
+        assert!(message.contains("param 'p'") && message.contains("starts with `-`"), "{message}");
+        argv(&bare, json!({"p": "a-b"})).unwrap();
+        // Nor behind a `--`: whose it is, is not known.
+        for cmd in ["'rm', '--', '{p}'", "'sudo', '--', 'rm', '{p}'", "'bash', '-c', 'rm \"$2\"', 'n', '--', '{p}'"] {
+            let script = script(&format!("name = 's'\ncmd = [{cmd}]\nparams.p = {{ type = 'string' }}"));
+            assert!(argv(&script, json!({"p": "-rf"})).unwrap_err().message.contains("`dash = true`"), "{cmd}");
+            argv(&script, json!({"p": "a"})).unwrap();
+        }
+        let over = script("name = 's'\ncmd = ['rm', '--', '{p}']\nparams.p = { type = 'string', dash = true }");
+        assert_eq!(argv(&over, json!({"p": "-rf"})).unwrap(), ["rm", "--", "-rf"]);
+        let meant = script("name = 's'\ncmd = ['python3', '-c', '{p}']\nparams.p = { type = 'string', dash = true }");
+        assert_eq!(argv(&meant, json!({"p": "-1"})).unwrap()[2], "-1");
+    }
+
+    #[test]
+    fn no_try_to_break_out_becomes_more_than_text() {
+        let count = script(COUNT);
+        for text in [
+            "'; touch x; '",
+            "$(touch x)",
+            "`touch x`",
+            "a\nb",
+            "a b",
+            "\"",
+            "{path}",
+            "{{",
+            "",
+            "a'\"$IFS",
+            "\u{202e}",
+        ] {
+            let argv = argv(&count, json!({"path": text})).unwrap();
+            assert_eq!((argv.len(), argv[4].as_str()), (5, text));
+        }
+        for (text, says) in [("-rf", "starts with `-`"), ("a\0b", "zero byte")] {
+            let message = argv(&count, json!({"path": text})).unwrap_err().message;
+            assert!(message.contains(says), "{message}");
+        }
+        let long = "x".repeat(crate::scripts::param::MAX_ARGUMENT + 1);
+        assert!(argv(&count, json!({"path": long})).unwrap_err().message.contains("write it to a file"));
+    }
+
+    proptest! {
+        /// Whatever a caller gives, there are as many arguments as were written down, each value is one of them, whole, and
+        /// what was written down is as it was.
+        #[test]
+        fn no_value_changes_the_number_of_arguments(one in any::<String>(), two in "[-{}'\"$;|&\\n\\PC]{0,40}", number in any::<i64>()) {
+            let script = script(
+                "name = 's'\ncmd = ['p', '{one}', '{{two}}', '--', '{two}', '{n}', '{one}']\n\
+                 params = { one = { type = 'string', dash = true }, two = { type = 'string' }, n = { type = 'integer' } }",
+            );
+            let given = argv(&script, json!({"one": one, "two": two, "n": number}));
+            if one.contains('\0') || two.contains('\0') || two.starts_with('-') {
+                prop_assert!(given.is_err());
+            } else {
+                let expected = ["p", &one, "{two}", "--", &two, &number.to_string(), &one].map(str::to_owned).to_vec();
+                prop_assert_eq!(given.unwrap(), expected);
+            }
+        }
+
+        /// No text that is written down makes the reader of tokens panic, and what it takes as literal it takes whole.
+        #[test]
+        fn a_doubled_text_is_itself(text in any::<String>()) {
+            let doubled = text.replace('{', "{{").replace('}', "}}");
+            match ScriptArg::parse(&doubled) {
+                Ok(token) => prop_assert_eq!(token, ScriptArg::Literal(text.clone())),
+                Err(why) => prop_assert!(text.contains('\0'), "{}", why),
+            }
+            let _ = ScriptArg::parse(&text);
+        }
+    }
+}
