@@ -4,7 +4,7 @@
 //! cannot run here (there is no container engine) appends a line with its name and the reason to the file that
 //! `SKILLHOST_SKIPS` names, because libtest knows no test that skips itself and would show it as passed.
 //!
-//! Three [lanes](crate::lane) run side by side, for many tests wait more than they compute: for an engine, for a deadline.
+//! Two [lanes](crate::lane) run side by side, for many tests wait more than they compute: for an engine, for a deadline.
 
 use std::ffi::OsString;
 use std::fs;
@@ -105,15 +105,13 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     let skips = tempfile::NamedTempFile::new()?;
     let tally = match arguments.is_empty() {
         true => {
-            let (shown, beside) = (users()?, [host_and_ordinary_user()?, engines()?]);
+            let (first, second) = (first()?, second()?);
             let skips = skips.path();
             thread::scope(|scope| {
-                let beside = beside.map(|lane| scope.spawn(|| Tally::of(lane, Show::AtItsEnd, skips)));
-                let mut all = Tally::of(shown, Show::AsItComes, skips)?;
-                for lane in beside {
-                    all = all.and(lane.join().map_err(|_| anyhow::anyhow!("a lane panicked"))??);
-                }
-                Ok::<_, anyhow::Error>(all)
+                let second = scope.spawn(|| Tally::of(second, Show::AtItsEnd, skips));
+                let first = Tally::of(first, Show::AsItComes, skips);
+                let second = second.join().map_err(|_| anyhow::anyhow!("the second lane panicked"))?;
+                Ok::<_, anyhow::Error>(first?.and(second?))
             })?
         }
         // Who names tests gets these and no more.
@@ -144,19 +142,28 @@ fn compile(arguments: &[OsString]) {
     let _ = cargo().args(["test", "--quiet", "--workspace", "--no-run"]).args(arguments).status();
 }
 
-/// What users meet: all of it with containers, then with local sandboxes.
-fn users() -> Result<Vec<Step>> {
-    Ok(vec![Step::new(END_TO_END.tests()), Step::new(local()?)])
+/// With containers all that no other lane has; then the end-to-end tests again with local sandboxes, and, for root, as an
+/// ordinary user.
+fn first() -> Result<Vec<Step>> {
+    let mut steps = vec![Step::new(END_TO_END.tests())];
+    let mut users = vec![None];
+    // Whom this process belongs to.
+    if fs::metadata("/proc/self")?.uid() == 0 {
+        users.push(Some(ORDINARY_USER));
+    }
+    for user in users {
+        let mut local = END_TO_END.but(&[&ONCE[..], &[DOCKER]].concat())?;
+        local.env(BACKEND, "local");
+        if let Some(user) = user {
+            local.env(USER, user);
+        }
+        steps.push(Step::new(local));
+    }
+    Ok(steps)
 }
 
-fn local() -> Result<Command> {
-    let mut local = END_TO_END.but(&[&ONCE[..], &[DOCKER]].concat())?;
-    local.env(BACKEND, "local");
-    Ok(local)
-}
-
-/// All that is not end to end; then, for root, local sandboxes as an ordinary user has them.
-fn host_and_ordinary_user() -> Result<Vec<Step>> {
+/// What runs beside the first lane.
+fn second() -> Result<Vec<Step>> {
     let mut small = cargo_test();
     small.args(["--lib", "--bins", "--examples"]);
     small.args(others()?.iter().flat_map(|name| ["--test", name]));
@@ -166,24 +173,14 @@ fn host_and_ordinary_user() -> Result<Vec<Step>> {
     for name in ALONE {
         steps.push(Step::new(HOST.only(&[name])?));
     }
-    // Whom this process belongs to.
-    if fs::metadata("/proc/self")?.uid() == 0 {
-        let mut local = local()?;
-        local.env(USER, ORDINARY_USER);
-        steps.push(Step::new(local));
+    if engine::allowed() {
+        for (kind, behaviours) in ON_ENGINES {
+            steps.push(Step { command: END_TO_END.only(behaviours)?, engine: Some(kind) });
+        }
+    } else {
+        say("engines of the tests' own take root: they are left out");
     }
     Ok(steps)
-}
-
-/// End to end on engines of the tests' own.
-fn engines() -> Result<Vec<Step>> {
-    if !engine::allowed() {
-        say("engines of the tests' own take root: they are left out");
-        return Ok(Vec::new());
-    }
-    let step =
-        |(kind, behaviours): (Kind, &[&str])| Ok(Step { command: END_TO_END.only(behaviours)?, engine: Some(kind) });
-    ON_ENGINES.into_iter().map(step).collect()
 }
 
 /// The programs of tests that are small.

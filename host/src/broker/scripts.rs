@@ -335,9 +335,10 @@ fn missed(error: Error, roles: &Roles) -> Error {
 }
 
 /// As it was asked for, else within its own time.
-fn within(options: RunOptions, own: Option<Duration>) -> RunOptions {
+fn within(mut options: RunOptions, own: Option<Duration>) -> RunOptions {
     let own = own.map(|own| u64::try_from(own.as_millis()).unwrap_or(u64::MAX));
-    RunOptions { timeout_ms: options.timeout_ms.or(own), ..options }
+    options.timeout_ms = options.timeout_ms.or(own);
+    options
 }
 
 /// The source that Python reads: the caller's own is shown, the operator's is known by its name.

@@ -18,7 +18,10 @@ const NOT_OF_RESULTS: [&str; 5] = ["description", "minimum", "maximum", "additio
 pub(super) fn input<T: JsonSchema>() -> JsonObject {
     let mut schema = of::<T>();
     tidy(&mut schema, true);
-    object(schema)
+    let mut schema = object(schema);
+    // A type of which a part is flattened does not say so itself.
+    schema.insert("additionalProperties".into(), false.into());
+    schema
 }
 
 /// The schema of what a tool gives.
