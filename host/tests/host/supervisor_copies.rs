@@ -84,7 +84,8 @@ async fn pass(sandbox: &Sandbox, path: &str, content: File, len: u64) -> skillho
         let mut tree = TreeSender::new(socket);
         tree.entry(&TreeEntry { path: Vec::new(), kind: EntryKind::File, mode: 0o644 }).unwrap();
         assert!(tree.content(&content, len).unwrap());
-        tree.end().unwrap();
+        // A helper that refuses the file may have hung up by now; what it says is the result.
+        let _ = tree.end();
         Ok(Some(()))
     });
     Ok(transfer.finish(work).await?.0.bytes)

@@ -240,9 +240,7 @@ mod tests {
 
     #[test]
     fn looking_up_or_aside_is_named_with_its_line() {
-        let files = |text| {
-            house(&[("sandbox/a.rs", text), ("broker/mod.rs", ""), ("blackboard/mod.rs", ""), ("host/mod.rs", "")])
-        };
+        let files = |text| house(&[("sandbox/a.rs", text), ("broker/mod.rs", "")]);
         let line = "sandbox::a:2: `sandbox` names `broker` (broker::Broker), which is not beneath it";
         for text in [
             "use std::fs;\nuse crate::broker::Broker;\n",
@@ -252,7 +250,8 @@ mod tests {
         ] {
             assert_eq!(files(text).upward(), [line], "{text}");
         }
-        assert_eq!(files("fn f(x: crate::blackboard::Id, y: crate::host::H) {}").upward().len(), 2);
+        let text = "fn f(x: crate::roles::Id, y: crate::host::H) {}";
+        assert_eq!(house(&[("catalog/a.rs", text), ("roles/mod.rs", ""), ("host/mod.rs", "")]).upward().len(), 2);
     }
 
     #[test]
