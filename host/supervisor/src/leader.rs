@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::thread::{self, CapabilitySet};
 use serde::{Deserialize, Serialize};
+use skillhost_protocol::record;
 use skillhost_protocol::socket::{Descriptors, send_all};
 use skillhost_protocol::{
     Command, ExecSpec, ExecStart, FileDone, FileError, FileStart, RunOptions, TerminalSize, User,
@@ -50,6 +51,9 @@ static LIMITS: Mutex<Vec<(Resource, Rlimit)>> = Mutex::new(Vec::new());
 pub fn remember_limit(resource: Resource, limit: Rlimit) {
     LIMITS.lock().unwrap_or_else(PoisonError::into_inner).push((resource, limit));
 }
+
+/// The most bytes of a job: it comes from the supervisor, which has bounded what it is made of.
+pub const MAX_JOB: usize = u32::MAX as usize;
 
 /// What a leader is told to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -157,20 +161,12 @@ pub fn empty_bounding_set() -> io::Result<()> {
 /// The job, and what it came from: a descriptor may follow.
 fn read_job(job: OwnedFd) -> Option<(Job, OwnedFd)> {
     let mut job = File::from(job);
-    let mut len = [0; 4];
-    job.read_exact(&mut len).ok()?;
-    let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
-    job.read_exact(&mut bytes).ok()?;
-    Some((postcard::from_bytes(&bytes).ok()?, job.into()))
+    Some((record::read_within(MAX_JOB, &mut job).ok()?, job.into()))
 }
 
 fn say(status: &mut File, what: &Status) {
     // One record, one write: each wakes the supervisor.
-    if let Ok(mut bytes) = postcard::to_extend(what, vec![0; 4]) {
-        let len = u32::try_from(bytes.len().saturating_sub(4)).unwrap_or(0);
-        if let Some(head) = bytes.first_chunk_mut::<4>() {
-            *head = len.to_le_bytes();
-        }
+    if let Ok(bytes) = record::encode_within(MAX_JOB, what) {
         let _ = status.write_all(&bytes);
     }
 }

@@ -10,10 +10,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use skillhost_protocol::record;
 use skillhost_protocol::socket::send_all;
 
 use crate::keeper::{Keeper, Report};
-use crate::leader::{Ends, Job};
+use crate::leader::{Ends, Job, MAX_JOB};
 
 /// How many pairs wait.
 const SIZE: usize = 4;
@@ -142,12 +143,7 @@ fn give(pair: &Pair, job: &Job, descriptor: Option<BorrowedFd<'_>>) -> io::Resul
     let Ok(Some(Report::Ready { leader })) = pair.keeper.report(true) else {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     };
-    let mut bytes = vec![0; 4];
-    bytes = postcard::to_extend(job, bytes).map_err(io::Error::other)?;
-    let len = u32::try_from(bytes.len().saturating_sub(4)).map_err(io::Error::other)?;
-    if let Some(head) = bytes.first_chunk_mut::<4>() {
-        *head = len.to_le_bytes();
-    }
+    let bytes = record::encode_within(MAX_JOB, job).map_err(io::Error::other)?;
     // The leader reads and does nothing else, so this does not block for longer than it takes.
     send_all(&pair.job, &bytes, None)?;
     if descriptor.is_some() {
