@@ -18,6 +18,7 @@ use crate::ids;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
 use crate::sandbox::SandboxExec;
+use crate::sandbox::command::check_command;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
 
 /// Bytes kept of each stream when the caller does not say.
@@ -193,6 +194,8 @@ impl Broker {
         };
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
+            // Before anybody is asked about it, or told of it on the blackboard.
+            check_command(&spec.command, &spec.env)?;
             spec.terminal.map_or(Ok(()), terminals::check)?;
             let cwd = info.working_directory(spec.cwd.as_deref());
             spec.cwd = Some(cwd.clone());

@@ -32,9 +32,12 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
     check_size(&[], env)
 }
 
-/// Refuses a command that no kernel starts with this environment.
-pub(super) fn check_command(command: &Command, env: &BTreeMap<String, String>) -> Result<()> {
+/// Refuses a command that is none, or that no kernel starts with this environment.
+pub(crate) fn check_command(command: &Command, env: &BTreeMap<String, String>) -> Result<()> {
     match command {
+        Command::Argv(argv) if argv.is_empty() => Err(Error::invalid_argument(
+            "the command is empty: give a program and its arguments, or a line for the shell",
+        )),
         Command::Argv(argv) => check_size(argv, env),
         Command::Shell(line) => check_size(std::slice::from_ref(line), env),
     }
@@ -87,6 +90,13 @@ fn clip(name: &str) -> String {
 mod tests {
     use super::*;
     use skillhost_api::error::ErrorKind;
+
+    #[test]
+    fn a_command_is_not_empty() {
+        let error = check_command(&Command::default(), &BTreeMap::new()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidArgument);
+        check_command(&Command::Shell(String::new()), &BTreeMap::new()).unwrap();
+    }
 
     #[test]
     fn what_no_kernel_starts_is_too_large_and_names_the_limit() {

@@ -87,8 +87,8 @@ impl<'de> Deserialize<'de> for CommandText {
 /// How something runs, be it a command or a script.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RunArguments {
-    /// It is ended after so many seconds; default 120, a script's own limit, or in the background its sandbox's; at most 600
-    /// unless the operator says otherwise.
+    /// It is ended after so many seconds; default 120 (a script's own limit) and at most 600, unless the operator says otherwise;
+    /// in the background default and most are the sandbox's own.
     timeout_seconds: Option<f64>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_protocol::{
-    Command, DEFAULT_WINDOW, ExecStart, FileDone, FileError, FileOp, FileStart, TerminalSize, ToSupervisor, User,
+    DEFAULT_WINDOW, ExecStart, FileDone, FileError, FileOp, FileStart, TerminalSize, ToSupervisor, User,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -30,11 +30,6 @@ impl Link {
 
     /// Asks for a command; what comes of it are the events.
     pub fn exec(&self, start: ExecStart) -> Result<Exec> {
-        if start.spec.command == Command::Argv(Vec::new()) && !start.is_session {
-            return Err(Error::invalid_argument(
-                "the command is empty: give a program and its arguments, or a line for the shell",
-            ));
-        }
         let stdin = start.spec.stdin;
         let message = |window| ToSupervisor::Exec(ExecStart { window, ..start });
         let (channel, mut writer) = self.start(start.window, None, message)?;

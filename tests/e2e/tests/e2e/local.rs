@@ -2,6 +2,8 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skillhost_api::error::ErrorKind;
+use skillhost_api::types::{ExecRequest, ExecSpec, Request};
 use skillhost_e2e::mcp::{Client, answered, question, text};
 use skillhost_e2e::person::words;
 use skillhost_e2e::{User, binary, eventually, mark, needs_kernel, processes, runs_as, signal, write};
@@ -261,6 +263,9 @@ fn without_isolation_every_command_waits_for_its_owners_word() {
     assert_eq!(launched["isolation"], "none", "{launched}");
     assert!(launched["message"].as_str().unwrap().contains("nothing isolates"), "{launched}");
     let id = launched["container_id"].as_str().unwrap().to_owned();
+    // What is no command is refused, and nobody is asked about it.
+    let nothing = user.api().refused(Request::Exec(ExecRequest::new(&id, ExecSpec::default())));
+    assert_eq!(nothing.kind, ErrorKind::InvalidArgument, "{nothing}");
     let line = format!("(setsid sleep {mark} &); echo ran > note; cat /workspace/../*/note; id -u");
     let exec = |line: &str| user.run(["sandbox", "exec", &id, "--output", "json", "--shell", line]);
     let denied = exec(&line).code(3).json();
