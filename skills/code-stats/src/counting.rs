@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use crate::component::exports::skillhost::code_stats::stats::{Place, Report};
-use crate::component::skillhost::skill::log::Level;
-use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult, RunOptions,
-};
-use crate::component::skillhost::skill::types::Error;
-use crate::component::skillhost::skill::{blackboard, files, log};
 use crate::key;
 use crate::tally::{Records, Tally};
+use skillhost_guest::log::Level;
+use skillhost_guest::sandbox::{
+    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult, RunOptions,
+};
+use skillhost_guest::types::Error;
+use skillhost_guest::{blackboard, files, log};
 
 const ROLE: &str = "default";
 /// The sandbox's own `/tmp`: it goes with the sandbox, where the workspace would have to be tidied.
@@ -24,11 +24,11 @@ const SCRIPT_PATH: &str = "/tmp/count.py";
 const SCRIPT: &str = include_str!("count.py");
 
 pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
-    let container = launch().map_err(|error| told("a sandbox could not be launched", &error))?;
+    let container = launch().map_err(|error| error.describe("a sandbox could not be launched"))?;
     let info = container.info();
 
     let copied = files::copy_in(&container, "project", &path, TREE)
-        .map_err(|error| told(&format!("`{path}` could not be copied into the sandbox"), &error))?;
+        .map_err(|error| error.describe(&format!("`{path}` could not be copied into the sandbox")))?;
     if !copied.message.is_empty() {
         log::log(Level::Warn, &copied.message);
     }
@@ -46,7 +46,7 @@ pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
         }).collect::<Vec<_>>(),
     });
     blackboard::publish(&summary_key, &summary.to_string())
-        .map_err(|error| told("the summary could not be published", &error))?;
+        .map_err(|error| error.describe("the summary could not be published"))?;
 
     Ok(Report {
         path,
@@ -61,37 +61,27 @@ pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
 }
 
 fn launch() -> Result<Container, Error> {
-    Container::launch(&LaunchOptions {
-        role: ROLE.into(),
-        cpus: None,
-        memory_mib: None,
-        network: None,
-        wall_time_ms: None,
-        shared: false,
-        env: Vec::new(),
-    })
+    Container::launch(&LaunchOptions { role: ROLE.into(), ..LaunchOptions::default() })
 }
 
 /// Counts the tree in the sandbox. Its output is read as it comes, so no tree is too large for this component's memory.
 fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Result<Tally, String> {
     container
         .write_file(SCRIPT_PATH, SCRIPT.as_bytes())
-        .map_err(|error| told("the counting script could not be written", &error))?;
+        .map_err(|error| error.describe("the counting script could not be written"))?;
     let argv = ["python3", SCRIPT_PATH, TREE].map(String::from).to_vec();
     let options = ExecOptions {
-        cwd: None,
-        env: Vec::new(),
-        stdin: None,
-        run: RunOptions { timeout_ms: Some(240_000), max_output: None, stream_to_blackboard: false },
+        run: RunOptions { timeout_ms: Some(240_000), ..RunOptions::default() },
+        ..ExecOptions::default()
     };
     let process = container
         .start(&Command::Argv(argv), &options)
-        .map_err(|error| told("counting could not be started", &error))?;
+        .map_err(|error| error.describe("counting could not be started"))?;
 
     let mut tally = Tally::new(TREE, path, largest);
     let mut complaints = Vec::new();
     read_all(&process, &mut complaints, expected, &mut tally)?;
-    let end = process.wait().map_err(|error| told("the end of the counting is not known", &error))?;
+    let end = process.wait().map_err(|error| error.describe("the end of the counting is not known"))?;
     match end.outcome {
         Outcome::Exited(0) => Ok(tally),
         _ => Err(ended(&end, &complaints)),
@@ -100,7 +90,9 @@ fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Re
 
 fn read_all(process: &Process, complaints: &mut Vec<u8>, expected: u64, tally: &mut Tally) -> Result<(), String> {
     let mut records = Records::default();
-    while let Some(chunk) = process.read(READ_AT_MOST).map_err(|error| told("the counts could not be read", &error))? {
+    while let Some(chunk) =
+        process.read(READ_AT_MOST).map_err(|error| error.describe("the counts could not be read"))?
+    {
         match chunk {
             Chunk::Stdout(bytes) => {
                 records.push(&bytes, |record| tally.add(record))?;
@@ -129,25 +121,4 @@ fn ended(end: &ProcessResult, complaints: &[u8]) -> String {
         "" => format!("counting {how}"),
         said => format!("counting {how}: {said}"),
     }
-}
-
-/// What the host said, led by what was being done. The kind is kept: it is what a reader acts on.
-fn told(what: &str, error: &Error) -> String {
-    let (kind, text) = match error {
-        Error::Denied(text) => ("denied", text),
-        Error::QuotaExceeded(text) => ("quota-exceeded", text),
-        Error::Permission(text) => ("permission", text),
-        Error::InvalidArgument(text) => ("invalid-argument", text),
-        Error::NotFound(text) => ("not-found", text),
-        Error::AlreadyExists(text) => ("already-exists", text),
-        Error::Conflict(conflict) => ("conflict", &conflict.message),
-        Error::NotOwner(text) => ("not-owner", text),
-        Error::TimedOut(text) => ("timed-out", text),
-        Error::Cancelled(text) => ("cancelled", text),
-        Error::TooLarge(text) => ("too-large", text),
-        Error::SandboxDied(text) => ("sandbox-died", text),
-        Error::Unavailable(text) => ("unavailable", text),
-        Error::Other(text) => ("other", text),
-    };
-    format!("{what} ({kind}): {text}")
 }

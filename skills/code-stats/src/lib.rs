@@ -5,7 +5,7 @@
 
 mod component {
     #![allow(unsafe_code, reason = "generated: here values cross into and out of the component")]
-    wit_bindgen::generate!({ path: "wit", world: "code-stats", generate_all });
+    skillhost_guest::bindings!("code-stats": blackboard, files, log, sandbox, types);
     export!(CodeStats);
     use super::CodeStats;
 }

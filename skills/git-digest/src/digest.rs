@@ -1,14 +1,14 @@
 //! The conversation with the host: launch, copy in, ask git.
 
 use crate::component::exports::skillhost::git_digest::changes::{Problem, Revision, Summary};
-use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
-};
-use crate::component::skillhost::skill::types::Error;
-use crate::component::skillhost::skill::{files, log};
 use crate::files::{Differences, size};
 use crate::history::{self, History};
 use crate::records::Fields;
+use skillhost_guest::sandbox::{
+    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
+};
+use skillhost_guest::types::Error;
+use skillhost_guest::{files, log};
 
 const ROLE: &str = "default";
 /// What a repository may have, since it lies in the sandbox's memory.
@@ -105,20 +105,16 @@ impl Git {
     fn copy(repository: &str) -> Result<Self, Problem> {
         let container = Container::launch(&LaunchOptions {
             role: ROLE.into(),
-            cpus: None,
             memory_mib: Some(MEMORY_MIB),
-            network: None,
-            wall_time_ms: None,
-            shared: false,
-            env: Vec::new(),
+            ..LaunchOptions::default()
         })
-        .map_err(|error| told("a sandbox could not be launched", &error))?;
+        .map_err(|error| sandbox_problem("a sandbox could not be launched", &error))?;
         let inside = format!("{}/.git", repository.trim_end_matches('/'));
         let copied = match files::copy_in(&container, "project", &inside, &format!("{TREE}/.git")) {
             Err(Error::NotFound(_)) => files::copy_in(&container, "project", repository, TREE),
             copied => copied,
         };
-        let copied = copied.map_err(|error| told(&format!("`{repository}` could not be copied"), &error))?;
+        let copied = copied.map_err(|error| sandbox_problem(&format!("`{repository}` could not be copied"), &error))?;
         if !copied.message.is_empty() {
             log::log(log::Level::Warn, &copied.message);
         }
@@ -139,8 +135,8 @@ impl Git {
         ExecOptions {
             cwd: Some("/tmp".into()),
             env,
-            stdin: None,
-            run: RunOptions { timeout_ms: Some(240_000), max_output: None, stream_to_blackboard: false },
+            run: RunOptions { timeout_ms: Some(240_000), ..RunOptions::default() },
+            ..ExecOptions::default()
         }
     }
 
@@ -149,7 +145,7 @@ impl Git {
         let done = self
             .container
             .exec(&Self::command(argv), &Self::options())
-            .map_err(|error| told("git could not be run", &error))?;
+            .map_err(|error| sandbox_problem("git could not be run", &error))?;
         let text = |bytes: &[u8]| history::clipped(String::from_utf8_lossy(bytes).trim(), COMPLAINTS_AT_MOST);
         match done.outcome {
             Outcome::Exited(0) => Ok((0, Ok(text(&done.stdout)))),
@@ -180,7 +176,7 @@ impl Git {
     fn sizes(&self, objects: String) -> Result<Vec<Option<u64>>, Problem> {
         self.container
             .write_file(OBJECTS, objects.as_bytes())
-            .map_err(|error| told("names of objects could not be written", &error))?;
+            .map_err(|error| sandbox_problem("names of objects could not be written", &error))?;
         drop(objects);
         let Command::Argv(git) = Self::command(&["cat-file", "--batch-check=%(objectsize)"]) else {
             return Ok(Vec::new());
@@ -204,11 +200,13 @@ impl Git {
 
     /// Runs a command to its end and gives what it writes to `each`.
     fn read(&self, command: Command, each: &mut dyn FnMut(&[u8]) -> Result<(), String>) -> Result<(), Problem> {
-        let process =
-            self.container.start(&command, &Self::options()).map_err(|error| told("git could not be run", &error))?;
+        let process = self
+            .container
+            .start(&command, &Self::options())
+            .map_err(|error| sandbox_problem("git could not be run", &error))?;
         let mut complaints = Vec::new();
         while let Some(chunk) =
-            process.read(READ_AT_MOST).map_err(|error| told("what git says could not be read", &error))?
+            process.read(READ_AT_MOST).map_err(|error| sandbox_problem("what git says could not be read", &error))?
         {
             match chunk {
                 Chunk::Stdout(bytes) => each(&bytes).map_err(Problem::Unreadable)?,
@@ -218,7 +216,8 @@ impl Git {
                 }
             }
         }
-        let end: ProcessResult = process.wait().map_err(|error| told("how git ended is not known", &error))?;
+        let end: ProcessResult =
+            process.wait().map_err(|error| sandbox_problem("how git ended is not known", &error))?;
         match end.outcome {
             Outcome::Exited(0) => Ok(()),
             outcome => Err(ended(&outcome, String::from_utf8_lossy(&complaints).trim())),
@@ -243,23 +242,7 @@ fn ended(outcome: &Outcome, complaints: &str) -> Problem {
     }
 }
 
-/// What the host said, led by what was being done. The kind is kept: it is what a reader acts on.
-fn told(what: &str, error: &Error) -> Problem {
-    let (kind, text) = match error {
-        Error::Denied(text) => ("denied", text),
-        Error::QuotaExceeded(text) => ("quota-exceeded", text),
-        Error::Permission(text) => ("permission", text),
-        Error::InvalidArgument(text) => ("invalid-argument", text),
-        Error::NotFound(text) => ("not-found", text),
-        Error::AlreadyExists(text) => ("already-exists", text),
-        Error::Conflict(conflict) => ("conflict", &conflict.message),
-        Error::NotOwner(text) => ("not-owner", text),
-        Error::TimedOut(text) => ("timed-out", text),
-        Error::Cancelled(text) => ("cancelled", text),
-        Error::TooLarge(text) => ("too-large", text),
-        Error::SandboxDied(text) => ("sandbox-died", text),
-        Error::Unavailable(text) => ("unavailable", text),
-        Error::Other(text) => ("other", text),
-    };
-    Problem::Sandbox(format!("{what} ({kind}): {text}"))
+/// A problem of the sandbox, led by what was being done.
+fn sandbox_problem(what: &str, error: &Error) -> Problem {
+    Problem::Sandbox(error.describe(what))
 }

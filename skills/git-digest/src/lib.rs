@@ -5,7 +5,7 @@
 
 mod component {
     #![allow(unsafe_code, reason = "generated: here values cross into and out of the component")]
-    wit_bindgen::generate!({ path: "wit", world: "git-digest", generate_all });
+    skillhost_guest::bindings!("git-digest": files, log, sandbox, types);
     export!(GitDigest);
     use super::GitDigest;
 }

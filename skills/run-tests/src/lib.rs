@@ -6,7 +6,7 @@
 mod commands;
 mod component {
     #![allow(unsafe_code, reason = "generated: here values cross into and out of the component")]
-    wit_bindgen::generate!({ path: "wit", world: "run-tests", generate_all });
+    skillhost_guest::bindings!("run-tests": files, log, sandbox, types);
     export!(RunTests);
     use super::RunTests;
 }

@@ -4,14 +4,14 @@ use crate::commands::{self, PLUGIN, REPORT, Run, TREE};
 use crate::component::exports::skillhost::run_tests::tests::{
     Failure, Missing, Problem, Report, Runner, SandboxInfo, Verdict,
 };
-use crate::component::skillhost::skill::sandbox::{
-    Chunk, Command, Container, ContainerInfo, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
-};
-use crate::component::skillhost::skill::types::Error;
-use crate::component::skillhost::skill::{files, log};
 use crate::detect::{self, Found, Project};
 use crate::output::{Lines, Reader};
 use crate::pytest;
+use skillhost_guest::sandbox::{
+    Chunk, Command, Container, ContainerInfo, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
+};
+use skillhost_guest::types::Error;
+use skillhost_guest::{files, log};
 
 /// What a build and its tests may use, files beneath `/tmp` among it.
 const MEMORY_MIB: u64 = 3072;
@@ -46,7 +46,7 @@ impl Project for Copied<'_> {
             Ok(bytes) => Ok(String::from_utf8(bytes).ok()),
             // A directory of that name.
             Err(Error::NotFound(_) | Error::InvalidArgument(_)) => Ok(None),
-            Err(error) => Err(told(&format!("`{name}` could not be read"), &error)),
+            Err(error) => Err(error.describe(&format!("`{name}` could not be read"))),
         }
     }
 }
@@ -55,16 +55,12 @@ impl Project for Copied<'_> {
 pub(crate) fn run(asked: &Asked) -> Result<Report, Problem> {
     let container = Container::launch(&LaunchOptions {
         role: asked.role.clone(),
-        cpus: None,
         memory_mib: Some(MEMORY_MIB),
-        network: None,
-        wall_time_ms: None,
-        shared: false,
-        env: Vec::new(),
+        ..LaunchOptions::default()
     })
-    .map_err(|error| Problem::Sandbox(told("a sandbox could not be launched", &error)))?;
+    .map_err(|error| Problem::Sandbox(error.describe("a sandbox could not be launched")))?;
     let copied = files::copy_in(&container, "project", &asked.path, TREE).map_err(|error| {
-        Problem::Sandbox(told(&format!("`{}` could not be copied into the sandbox", asked.path), &error))
+        Problem::Sandbox(error.describe(&format!("`{}` could not be copied into the sandbox", asked.path)))
     })?;
     if !copied.message.is_empty() {
         log::log(log::Level::Warn, &copied.message);
@@ -75,7 +71,7 @@ pub(crate) fn run(asked: &Asked) -> Result<Report, Problem> {
     let command = commands::of(&found, asked.filter.as_deref()).map_err(Problem::InvalidArgument)?;
     container
         .write_file(PLUGIN, include_bytes!("report.py"))
-        .map_err(|error| Problem::Sandbox(told("pytest's plugin could not be written", &error)))?;
+        .map_err(|error| Problem::Sandbox(error.describe("pytest's plugin could not be written")))?;
     log::progress(0, None, &command.argv.join(" "));
 
     let mut reader = Reader::new(found.runner);
@@ -120,7 +116,7 @@ fn names(container: &Container) -> Result<Vec<String>, String> {
     let argv = ["find", TREE, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\0"].map(String::from).to_vec();
     let listed = container
         .exec(&Command::Argv(argv), &options(Vec::new(), 60_000))
-        .map_err(|error| told("the project could not be listed", &error))?;
+        .map_err(|error| error.describe("the project could not be listed"))?;
     if listed.exit_code != 0 {
         return Err(format!("the project could not be listed: {}", String::from_utf8_lossy(&listed.stderr).trim()));
     }
@@ -134,8 +130,8 @@ fn options(env: Vec<(String, String)>, timeout_ms: u64) -> ExecOptions {
     ExecOptions {
         cwd: Some(TREE.to_owned()),
         env,
-        stdin: None,
-        run: RunOptions { timeout_ms: Some(timeout_ms), max_output: None, stream_to_blackboard: false },
+        run: RunOptions { timeout_ms: Some(timeout_ms), ..RunOptions::default() },
+        ..ExecOptions::default()
     }
 }
 
@@ -143,9 +139,11 @@ fn options(env: Vec<(String, String)>, timeout_ms: u64) -> ExecOptions {
 fn execute(container: &Container, run: &Run, timeout_ms: u64, reader: &mut Reader) -> Result<ProcessResult, String> {
     let process = container
         .start(&Command::Argv(run.argv.clone()), &options(run.env.clone(), timeout_ms))
-        .map_err(|error| told("the tests could not be started", &error))?;
+        .map_err(|error| error.describe("the tests could not be started"))?;
     let (mut out, mut err) = (Lines::default(), Lines::default());
-    while let Some(chunk) = process.read(READ_AT_MOST).map_err(|error| told("the output could not be read", &error))? {
+    while let Some(chunk) =
+        process.read(READ_AT_MOST).map_err(|error| error.describe("the output could not be read"))?
+    {
         let (lines, bytes) = match chunk {
             Chunk::Stdout(bytes) => (&mut out, bytes),
             Chunk::Stderr(bytes) => (&mut err, bytes),
@@ -155,7 +153,7 @@ fn execute(container: &Container, run: &Run, timeout_ms: u64, reader: &mut Reade
     }
     out.end(|line| reader.line(line));
     err.end(|line| reader.line(line));
-    process.wait().map_err(|error| told("how the tests ended is not known", &error))
+    process.wait().map_err(|error| error.describe("how the tests ended is not known"))
 }
 
 /// Reads what our plugin of pytest has written.
@@ -163,10 +161,10 @@ fn results(container: &Container, reader: &mut Reader) -> Result<(), String> {
     let argv = ["cat", REPORT].map(String::from).to_vec();
     let process = container
         .start(&Command::Argv(argv), &options(Vec::new(), 60_000))
-        .map_err(|error| told("pytest's report could not be read", &error))?;
+        .map_err(|error| error.describe("pytest's report could not be read"))?;
     let (mut lines, mut damaged) = (Lines::default(), None);
     while let Some(chunk) =
-        process.read(READ_AT_MOST).map_err(|error| told("pytest's report could not be read", &error))?
+        process.read(READ_AT_MOST).map_err(|error| error.describe("pytest's report could not be read"))?
     {
         // When it could not even begin, there is no file; the run's own output says why.
         let Chunk::Stdout(bytes) = chunk else { continue };
@@ -225,25 +223,4 @@ fn at_home(mut failure: Failure) -> Failure {
         place.file = relative.to_owned();
     }
     failure
-}
-
-/// What the host said, led by what was being done. The kind is kept: it is what a reader acts on.
-fn told(what: &str, error: &Error) -> String {
-    let (kind, text) = match error {
-        Error::Denied(text) => ("denied", text),
-        Error::QuotaExceeded(text) => ("quota-exceeded", text),
-        Error::Permission(text) => ("permission", text),
-        Error::InvalidArgument(text) => ("invalid-argument", text),
-        Error::NotFound(text) => ("not-found", text),
-        Error::AlreadyExists(text) => ("already-exists", text),
-        Error::Conflict(conflict) => ("conflict", &conflict.message),
-        Error::NotOwner(text) => ("not-owner", text),
-        Error::TimedOut(text) => ("timed-out", text),
-        Error::Cancelled(text) => ("cancelled", text),
-        Error::TooLarge(text) => ("too-large", text),
-        Error::SandboxDied(text) => ("sandbox-died", text),
-        Error::Unavailable(text) => ("unavailable", text),
-        Error::Other(text) => ("other", text),
-    };
-    format!("{what} ({kind}): {text}")
 }

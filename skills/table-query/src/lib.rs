@@ -6,7 +6,7 @@
 mod cell;
 mod component {
     #![allow(unsafe_code, reason = "generated: here values cross into and out of the component")]
-    wit_bindgen::generate!({ path: "wit", world: "table-query", generate_all });
+    skillhost_guest::bindings!("table-query": log);
     export!(TableQuery);
     use super::TableQuery;
 }
@@ -32,9 +32,9 @@ use std::path::Path;
 use component::exports::skillhost::table_query::tables::{
     Aggregate, Answer, Condition, Description, Format, Guest, Join, Order,
 };
-use component::skillhost::skill::log;
 use plan::Query;
 use query::Place;
+use skillhost_guest::log;
 
 struct TableQuery;
 

@@ -2,7 +2,7 @@
 
 mod component {
     #![allow(clippy::too_many_arguments, reason = "generated: a string is two arguments to a core function")]
-    wit_bindgen::generate!({ path: "wit", world: "probe", generate_all });
+    skillhost_guest::bindings!("probe": blackboard, files, log, sandbox, scripts, types);
     export!(Probe);
     use super::Probe;
 }
@@ -10,56 +10,27 @@ mod component {
 use std::io::Write as _;
 
 use component::Guest;
-use component::skillhost::skill::blackboard::{self, PublishOptions, Subscription};
-use component::skillhost::skill::sandbox::{
+use skillhost_guest::blackboard::{self, PublishOptions, Subscription};
+use skillhost_guest::sandbox::{
     Chunk, Command, Container, ExecOptions, LaunchOptions, LineOptions, LineResult, Network, Process, RunOptions,
     TerminalSize,
 };
-use component::skillhost::skill::scripts::{self, Source};
-use component::skillhost::skill::types::Error;
-use component::skillhost::skill::{files, log};
+use skillhost_guest::scripts::{self, Source};
+use skillhost_guest::types::Error;
+use skillhost_guest::{files, log};
 
 struct Probe;
 
 fn say(error: Error) -> String {
-    let (kind, message) = match error {
-        Error::Denied(m) => ("denied", m),
-        Error::QuotaExceeded(m) => ("quota-exceeded", m),
-        Error::Permission(m) => ("permission", m),
-        Error::InvalidArgument(m) => ("invalid-argument", m),
-        Error::NotFound(m) => ("not-found", m),
-        Error::AlreadyExists(m) => ("already-exists", m),
-        Error::Conflict(conflict) => ("conflict", format!("{}: {}", conflict.version, conflict.message)),
-        Error::NotOwner(m) => ("not-owner", m),
-        Error::TimedOut(m) => ("timed-out", m),
-        Error::Cancelled(m) => ("cancelled", m),
-        Error::TooLarge(m) => ("too-large", m),
-        Error::SandboxDied(m) => ("sandbox-died", m),
-        Error::Unavailable(m) => ("unavailable", m),
-        Error::Other(m) => ("other", m),
-    };
-    format!("{kind}: {message}")
-}
-
-fn options() -> ExecOptions {
-    ExecOptions {
-        cwd: None,
-        env: Vec::new(),
-        stdin: None,
-        run: RunOptions { timeout_ms: None, max_output: None, stream_to_blackboard: false },
+    let message = error.message();
+    match &error {
+        Error::Conflict(conflict) => format!("{}: {}: {message}", error.kind(), conflict.version),
+        _ => format!("{}: {message}", error.kind()),
     }
 }
 
 fn launch_as(role: &str, network: Option<Network>, cpus: Option<f64>) -> Result<Container, String> {
-    let options = LaunchOptions {
-        role: role.into(),
-        cpus,
-        memory_mib: None,
-        network,
-        wall_time_ms: None,
-        shared: false,
-        env: Vec::new(),
-    };
+    let options = LaunchOptions { role: role.into(), cpus, network, ..LaunchOptions::default() };
     Container::launch(&options).map_err(say)
 }
 
@@ -68,7 +39,7 @@ fn launch() -> Result<Container, String> {
 }
 
 fn shell(container: &Container, line: &str) -> Result<String, String> {
-    let done = container.exec(&Command::Shell(line.into()), &options()).map_err(say)?;
+    let done = container.exec(&Command::Shell(line.into()), &ExecOptions::default()).map_err(say)?;
     if done.exit_code != 0 {
         return Err(format!("exit {}: {}", done.exit_code, String::from_utf8_lossy(&done.stderr)));
     }
@@ -145,7 +116,7 @@ impl Guest for Probe {
 
     fn script(role: String, name: String, args: Vec<String>) -> Result<String, String> {
         let container = launch_as(&role, None, None)?;
-        let how = options().run;
+        let how = RunOptions::default();
         let done = scripts::execute(&container, &name, &pairs(args), how).map_err(say)?;
         Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
     }
@@ -156,7 +127,7 @@ impl Guest for Probe {
             Some(name) => Source::Template(name.to_owned()),
             None => Source::Python(source),
         };
-        let how = options().run;
+        let how = RunOptions::default();
         let done = scripts::run(&container, &source, &pairs(args), &pairs(env), how).map_err(say)?;
         Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
     }
@@ -213,7 +184,10 @@ impl Guest for Probe {
     }
 
     fn publish_output(line: String) -> Result<Option<String>, String> {
-        let options = ExecOptions { run: RunOptions { stream_to_blackboard: true, ..options().run }, ..options() };
+        let options = ExecOptions {
+            run: RunOptions { stream_to_blackboard: true, ..RunOptions::default() },
+            ..ExecOptions::default()
+        };
         Ok(launch()?.exec(&Command::Shell(line), &options).map_err(say)?.stream_key)
     }
 
@@ -227,7 +201,7 @@ impl Guest for Probe {
 
     fn start(line: String, then: String) -> Result<String, String> {
         let container = launch()?;
-        let process = container.start(&Command::Shell(line), &options()).map_err(say)?;
+        let process = container.start(&Command::Shell(line), &ExecOptions::default()).map_err(say)?;
         let first = process.read(1024).map_err(say)?.map(|chunk| text(&chunk)).unwrap_or_default();
         log::log(log::Level::Info, &format!("started in {}: {}", container.info().id, first.trim()));
         match then.as_str() {
@@ -244,7 +218,7 @@ impl Guest for Probe {
 
     fn pipe(line: String, input: String) -> Result<String, String> {
         let container = launch()?;
-        let process = container.start(&Command::Shell(line), &options()).map_err(say)?;
+        let process = container.start(&Command::Shell(line), &ExecOptions::default()).map_err(say)?;
         process.write(input.as_bytes()).map_err(say)?;
         process.close_stdin().map_err(say)?;
         let out = all(&process)?;
@@ -254,7 +228,7 @@ impl Guest for Probe {
 
     fn pour(line: String, mib: u32, then: String) -> Result<String, String> {
         let container = launch()?;
-        let options = ExecOptions { stdin: Some(vec![b'x'; (mib as usize) << 20]), ..options() };
+        let options = ExecOptions { stdin: Some(vec![b'x'; (mib as usize) << 20]), ..ExecOptions::default() };
         let process = container.start(&Command::Shell(line), &options).map_err(say)?;
         if !then.is_empty() {
             process.write(then.as_bytes()).map_err(say)?;
@@ -285,7 +259,7 @@ impl Guest for Probe {
     fn in_terminal(line: String, input: String) -> Result<String, String> {
         let container = launch()?;
         let size = TerminalSize { rows: 24, columns: 80 };
-        let process = container.start_in_terminal(&Command::Shell(line), &options(), size).map_err(say)?;
+        let process = container.start_in_terminal(&Command::Shell(line), &ExecOptions::default(), size).map_err(say)?;
         let mut shown = process.read(1 << 16).map_err(say)?.as_ref().map(text).unwrap_or_default();
         process.resize(TerminalSize { rows: 40, ..size }).map_err(say)?;
         process.write(input.as_bytes()).map_err(say)?;
