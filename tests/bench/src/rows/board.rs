@@ -101,7 +101,7 @@ impl Alone {
     fn open(path: &Path) -> Result<Self> {
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "off")?;
+        connection.pragma_update(None, "synchronous", "normal")?;
         Ok(Self(connection))
     }
 
