@@ -12,13 +12,13 @@ use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::chunk::Chunk;
 use super::streams::{Publishing, StreamEnd};
-use super::terminals::{self, TerminalEntry};
+use super::terminals::TerminalEntry;
 use crate::broker::{Broker, EffectRecord};
 use crate::ids;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
 use crate::sandbox::SandboxExec;
-use crate::sandbox::command::check_command;
+use crate::sandbox::command::check_spec;
 use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
 
 /// Bytes kept of each stream when the caller does not say.
@@ -195,8 +195,7 @@ impl Broker {
         let result = async {
             let info = self.usable(actor, &request.container_id)?;
             // Before anybody is asked about it, or told of it on the blackboard.
-            check_command(&spec.command, &spec.env)?;
-            spec.terminal.map_or(Ok(()), terminals::check)?;
+            check_spec(&spec)?;
             let cwd = info.working_directory(spec.cwd.as_deref());
             spec.cwd = Some(cwd.clone());
             self.approved(actor, &info, record.effect(), || {

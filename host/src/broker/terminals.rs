@@ -13,6 +13,7 @@ use skillhost_api::units::quoted;
 
 use crate::broker::Broker;
 use crate::policy::Actor;
+use crate::sandbox::command::check_terminal;
 use crate::sandbox::link::ExecControl;
 
 /// The terminals that are open.
@@ -55,14 +56,6 @@ impl Terminals {
     }
 }
 
-/// Refuses a size that no terminal has.
-pub(super) fn check(size: TerminalSize) -> Result<()> {
-    match size {
-        TerminalSize { rows: 1.., columns: 1.. } => Ok(()),
-        _ => Err(Error::invalid_argument("a terminal has one row and one column at least: write its size as in 24x80")),
-    }
-}
-
 impl Broker {
     /// Gives a command's terminal another size.
     pub(crate) fn resize_terminal(
@@ -73,7 +66,7 @@ impl Broker {
         size: TerminalSize,
     ) -> Result<ResizeAnswer> {
         self.usable(actor, &container_id)?;
-        check(size)?;
+        check_terminal(size)?;
         let table = self.terminals.table.lock();
         let found = table.get(&exec_id).filter(|one| one.container_id == container_id && one.owner == actor.caller);
         let Some(terminal) = found else {

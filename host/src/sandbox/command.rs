@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::Command;
+use skillhost_api::types::{Command, ExecSpec, TerminalSize};
 
 use crate::scripts::MAX_ARGUMENT;
 
@@ -32,8 +32,22 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
     check_size(&[], env)
 }
 
+/// Refuses what no sandbox could do as it is asked for.
+pub(crate) fn check_spec(spec: &ExecSpec) -> Result<()> {
+    check_command(&spec.command, &spec.env)?;
+    spec.terminal.map_or(Ok(()), check_terminal)
+}
+
+/// Refuses a size that no terminal has.
+pub(crate) fn check_terminal(size: TerminalSize) -> Result<()> {
+    match size {
+        TerminalSize { rows: 1.., columns: 1.. } => Ok(()),
+        _ => Err(Error::invalid_argument("a terminal has one row and one column at least: write its size as in 24x80")),
+    }
+}
+
 /// Refuses a command that is none, or that no kernel starts with this environment.
-pub(crate) fn check_command(command: &Command, env: &BTreeMap<String, String>) -> Result<()> {
+pub(super) fn check_command(command: &Command, env: &BTreeMap<String, String>) -> Result<()> {
     match command {
         Command::Argv(argv) if argv.is_empty() => Err(Error::invalid_argument(
             "the command is empty: give a program and its arguments, or a line for the shell",
