@@ -7,9 +7,11 @@
 //!   they are. One that a line has closed for good (`exec >&-`) is as at first when the next begins: every later line would
 //!   fail at it, and the shell alone could open it again.
 //! - **bash** runs a line with `source`, so that a trap can leave it at once with `return`, and does that when a line is to
-//!   be interrupted: nothing of the rest of the line runs. (Before it has begun with the line it takes no notice, and has to be
-//!   told again.) Where `return` would lead back into a function or another file, and
+//!   be interrupted: nothing of the rest of the line runs. Where `return` would lead back into a function or another file, and
 //!   so into the rest of that, it exits instead.
+//! - A line may have to be left before bash has begun with it. So [`LEAVE`] is on the socket before [`INTERRUPT`] is sent: while
+//!   bash still reads the line the signal means nothing, for it may be one for the line before, but when the line is read bash
+//!   looks whether more is on the socket. From then on the signal counts: `return` takes the line's place, then leaves it.
 //! - **sh** runs a line with `eval`, has no way to leave it from outside, and is ended where bash is interrupted.
 //!
 //! The names of its variables are its own; who changes them, or the loop's builtins, breaks no shell but their own.
@@ -19,11 +21,14 @@ use std::fmt::Write as _;
 /// Says that a line is to be interrupted: nobody's own, and deadly to whatever has taken the shell's place.
 pub const INTERRUPT: i32 = 63;
 
+/// On the socket behind a line: that line is to be left, if it has not begun.
+pub const LEAVE: &[u8] = b"leave\n";
+
 /// Longer than any path that the kernel gives.
 const MAX_RECORD: usize = 8 * 1024;
 
 /// The loop. `@` is the socket's descriptor, `OUT`, `ERR` copies of standard output and error, `TRY` a free one; `%` is what
-/// finds a builtin that a function hides, `!` what runs the line.
+/// finds a builtin that a function hides, `!` what runs the line, and `LEFT` whether [`LEAVE`] is behind it.
 ///
 /// At its top it says how the last line ended, which is so also after a line that says `continue`; after `break` it
 /// begins anew. What it does itself is kept out of traces (`set -x`).
@@ -36,7 +41,8 @@ __skillhost_loop='while { __skillhost_s=$?; } 2>/dev/null; do
 { __skillhost_c=; } 2>/dev/null TRY<&0 || exec </dev/null
 }
 { if [ "$__skillhost_r" ]; then __skillhost_r=; % printf "%s %s %s\0" "$__skillhost_k" "$__skillhost_s" "${PWD-}" >&@ || exit 125; fi
-IFS=" " % read -r __skillhost_h __skillhost_k __skillhost_n <&@ && [ "$__skillhost_h" = skillhost ] || exit 125
+while IFS=" " % read -r __skillhost_h __skillhost_k __skillhost_n <&@; [ "$__skillhost_h" = leave ]; do :; done
+[ "$__skillhost_h" = skillhost ] || exit 125
 __skillhost_c=
 while [ "$__skillhost_n" -gt 0 ]; do
 IFS= % read -r __skillhost_l <&@ || exit 125
@@ -44,6 +50,7 @@ __skillhost_c="$__skillhost_c$__skillhost_l
 " __skillhost_n=$((__skillhost_n - 1))
 done
 __skillhost_r=1
+if LEFT; then __skillhost_c="return 124"; fi
 } >/dev/null 2>&1
 ! @<&- OUT>&- ERR>&-
 done
@@ -83,12 +90,13 @@ impl ShellProgram {
 
     /// What it runs.
     pub fn program(self) -> String {
-        let (finds, runs) = match self {
-            Self::Bash => ("builtin", r#"builtin source /dev/fd/197 197<<<"$__skillhost_c""#),
-            Self::Sh => ("command", r#"command eval "$__skillhost_c""#),
+        let (finds, runs, left) = match self {
+            Self::Bash => ("builtin", r#"builtin source /dev/fd/197 197<<<"$__skillhost_c""#, "% read -t 0 <&@"),
+            Self::Sh => ("command", r#"command eval "$__skillhost_c""#, "false"),
         };
         // Not with a bare `replace` of one character: the text has others of them.
         let mut text = LOOP
+            .replace("LEFT", left)
             .replace("% p", &format!("{finds} p"))
             .replace("% r", &format!("{finds} r"))
             .replace("&@", &format!("&{}", self.socket()))
@@ -99,7 +107,7 @@ impl ShellProgram {
         if self == Self::Bash {
             let _ = writeln!(
                 text,
-                r#"trap 'if [ "$__skillhost_r" ]; then case ${{#BASH_SOURCE[@]}} in 0) ;; 1) return 124;; *) exit 124;; esac; fi' {INTERRUPT}"#
+                r#"trap 'if [ "$__skillhost_r" ]; then case ${{#BASH_SOURCE[@]}} in 0) __skillhost_c="return 124";; 1) return 124;; *) exit 124;; esac; fi' {INTERRUPT}"#
             );
         }
         text.push_str("eval \"$__skillhost_loop\"\n");
@@ -144,7 +152,7 @@ mod tests {
             let text = shell.program();
             assert!(!text.contains('@') || text.replace("[@]", "").find('@').is_none(), "{text}");
             assert!(!text.contains("% ") && !text.contains("\n! "), "{text}");
-            assert!(!["OUT", "ERR>", "ERR\n", "TRY"].iter().any(|name| text.contains(name)), "{text}");
+            assert!(!["OUT", "ERR>", "ERR\n", "TRY", "LEFT"].iter().any(|name| text.contains(name)), "{text}");
         }
     }
 

@@ -123,18 +123,17 @@ impl SupervisedShell {
     /// Does what is due at this time.
     pub fn on_time(&mut self, now: Instant, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         let Some(line) = &mut self.line else { return Ok(()) };
-        let started = |older: &HashSet<ProcessId>| tree.since(older);
         match &mut line.stage {
             LineStage::Runs if line.deadline.is_some_and(|deadline| now >= deadline) => {
                 return self.interrupt(Ending::TimedOut, tree, grace);
             }
             LineStage::Interrupted { why, look_at, kill_at, record } if now >= *look_at => {
                 *look_at = now + LOOK;
+                let left = tree.since(&line.older);
                 if record.is_none() {
-                    // Again: the first may have come before the shell had begun with the line, where it means nothing.
+                    // Again: the line may have had a trap of its own for the first.
                     let _ = sys::kill(tree.leader, driver::INTERRUPT);
                 }
-                let left = started(&line.older);
                 if now >= *kill_at {
                     for process in &left {
                         procs::signal(*process, libc::SIGKILL);
@@ -155,17 +154,19 @@ impl SupervisedShell {
 
     /// Ends the line that is under way before its time.
     pub fn interrupt(&mut self, why: Ending, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
-        let Some(line) = &mut self.line else { return Ok(()) };
-        if !matches!(line.stage, LineStage::Runs) {
+        if !self.line.as_ref().is_some_and(|line| matches!(line.stage, LineStage::Runs)) {
             return Ok(());
         }
-        if !self.leaves {
+        if !self.leaves || !self.leave() {
             return Err(ShellEnd(why));
         }
-        // The shell first: what it waits for ends by what comes next, and it must not go on with the line then.
+        let Some(line) = &mut self.line else { return Ok(()) };
+        // The look comes first: a line that has started something has begun, so the shell leaves it when told. And the shell is
+        // told before what it waits for is ended, with which it would go on.
+        let started = tree.since(&line.older);
         let _ = sys::kill(tree.leader, driver::INTERRUPT);
         let _ = sys::kill(tree.leader, libc::SIGCONT);
-        for process in tree.since(&line.older) {
+        for process in started {
             procs::signal(process, libc::SIGTERM);
             // A stopped process gets to see its TERM only once it goes on.
             procs::signal(process, libc::SIGCONT);
@@ -218,6 +219,17 @@ impl SupervisedShell {
             }
         }
         Ok(())
+    }
+
+    /// Lays [`driver::LEAVE`] behind the line. `false` when the shell has not even taken the line, and so might begin with it
+    /// before it could know.
+    fn leave(&mut self) -> bool {
+        if self.out.is_empty() {
+            self.out.extend_from_slice(driver::LEAVE);
+            self.write();
+            return self.out.is_empty();
+        }
+        false
     }
 
     fn write(&mut self) {

@@ -308,6 +308,33 @@ async fn a_line_that_runs_out_of_time_ends_whole_and_bash_goes_on() {
 }
 
 #[tokio::test]
+async fn of_a_line_whose_time_is_over_before_it_begins_nothing_runs() {
+    if skip() {
+        return;
+    }
+    let sandbox = Sandbox::start().await;
+    let mut shell = Shell::start(&sandbox, "bash").await;
+    shell.says("v=kept", "").await;
+    let shells = sandbox.processes();
+    let [(pid, _)] = shells[..] else { panic!("{shells:?}") };
+    for round in 0..20 {
+        // It sees nothing of the line until it is told that it is to leave it.
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        until("it is stopped", || is_stopped(pid.as_raw_nonzero().get())).await;
+        let did = shell.run_for("echo never; sleep 98764; echo never", Some(Duration::from_millis(1))).await;
+        assert_eq!(did.done.as_ref().unwrap().2, Some(Ending::TimedOut), "{round}: {did:?}");
+        assert_eq!((did.text(), did.stderr.as_str()), ("", ""), "{round}: {did:?}");
+        shell.says("echo $v", "kept\n").await;
+    }
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.starts_with('T')
+}
+
+#[tokio::test]
 async fn a_shell_that_cannot_leave_its_line_is_ended_with_it() {
     if skip() {
         return;
