@@ -71,6 +71,17 @@ pub struct WatchSet {
     seen: BTreeMap<PathBuf, FileId>,
     /// Something could change there unnoticed.
     blind: bool,
+    /// A file that was there is not.
+    gone: bool,
+}
+
+/// Why something is not guarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unguarded {
+    /// It changed meanwhile: another attempt may find it at rest.
+    Changed,
+    /// Something could happen to it unnoticed, or the system gives no watch.
+    Impossible,
 }
 
 impl WatchSet {
@@ -92,7 +103,8 @@ impl WatchSet {
                     self.dir(dir, RelevantEntries::Only(BTreeSet::from([name.to_owned()])), CONTENT);
                 }
             }
-            _ => self.blind = true,
+            Some(_) => self.blind = true,
+            None => self.gone = true,
         }
     }
 
@@ -188,11 +200,18 @@ impl ChangeQueue {
         Some(Arc::new(Self { queue, mounts, state: Mutex::default(), mounted: AtomicU64::new(0) }))
     }
 
-    /// Guards these from now on. None where something could happen to them unnoticed.
-    pub fn guard(self: &Arc<Self>, set: WatchSet) -> Option<ChangeGuard> {
-        let WatchSet { dirs, seen, blind } = set;
+    /// Guards these from now on.
+    ///
+    /// # Errors
+    /// When they cannot be guarded, or changed while the set was made of them.
+    pub fn guard(self: &Arc<Self>, set: WatchSet) -> Result<ChangeGuard, Unguarded> {
+        let WatchSet { dirs, seen, blind, gone } = set;
+        // Of what went away, nothing can be told.
+        if gone || (blind && !stand(&seen)) {
+            return Err(Unguarded::Changed);
+        }
         if blind {
-            return None;
+            return Err(Unguarded::Impossible);
         }
         // What happened before is nothing that happens to these.
         self.drain();
@@ -207,11 +226,14 @@ impl ChangeQueue {
         for (dir, (entries, flags)) in dirs {
             // Together, so that a number is not given back by another guard in between.
             let mut state = self.lock();
-            let number = inotify::add_watch(&self.queue, &dir, flags | HOW).ok()?;
+            let number = inotify::add_watch(&self.queue, &dir, flags | HOW).map_err(|error| match error {
+                Errno::NOENT | Errno::NOTDIR => Unguarded::Changed,
+                _ => Unguarded::Impossible,
+            })?;
             state.watched.entry(number).or_default().push(WatchedDir { entries, broken: guard.broken.clone() });
             guard.numbers.push(number);
         }
-        guard.stands_as_seen().then_some(guard)
+        if stand(&guard.seen) { Ok(guard) } else { Err(Unguarded::Changed) }
     }
 
     /// Takes what has come, and breaks the guards that it is of.
@@ -289,18 +311,18 @@ impl ChangeGuard {
         self.queue.drain();
         let mounted = self.queue.mounted.load(Ordering::SeqCst);
         if self.mounted.load(Ordering::SeqCst) != mounted {
-            if !self.stands_as_seen() {
+            if !stand(&self.seen) {
                 self.broken.store(true, Ordering::SeqCst);
             }
             self.mounted.store(mounted, Ordering::SeqCst);
         }
         !self.broken.load(Ordering::SeqCst)
     }
+}
 
-    /// Whether what stands at each of the paths is what stood there.
-    fn stands_as_seen(&self) -> bool {
-        self.seen.iter().all(|(path, was)| lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino)) == *was)
-    }
+/// Whether what stands at each of the paths is what stood there.
+fn stand(seen: &BTreeMap<PathBuf, FileId>) -> bool {
+    seen.iter().all(|(path, was)| lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino)) == *was)
 }
 
 impl Drop for ChangeGuard {
@@ -383,7 +405,7 @@ mod tests {
             for file in ["skill.toml", "SKILL.md", "target/one.wasm"] {
                 set.file(&self.at("way/to/skills/one").join(file));
             }
-            ChangeQueue::open().unwrap().guard(set)
+            ChangeQueue::open().unwrap().guard(set).ok()
         }
     }
 
@@ -471,7 +493,31 @@ mod tests {
         let proc = Roots(vec![SkillRoot { dir: "/proc/self/skills".into(), source: SkillSource::User }]);
         let mut set = WatchSet::default();
         set.places(&CatalogPaths::of(&proc, &Catalog::default()));
-        assert!(ChangeQueue::open().unwrap().guard(set).is_none(), "no file system of files");
+        let guard = ChangeQueue::open().unwrap().guard(set);
+        assert_eq!(guard.err(), Some(Unguarded::Impossible), "no file system of files");
+    }
+
+    #[test]
+    fn what_changed_before_it_was_guarded_can_be_guarded_later() {
+        type Change = fn(&Home);
+        let changes: [(&str, Change); 3] = [
+            ("a file removed", |home| fs::remove_file(home.at("way/to/skills/one/SKILL.md")).unwrap()),
+            ("a directory removed", |home| fs::remove_dir_all(home.at("way/to/skills/one")).unwrap()),
+            ("a way moved", |home| fs::rename(home.at("way/to"), home.at("way/else")).unwrap()),
+        ];
+        let set_of = |home: &Home| {
+            let mut set = WatchSet::default();
+            set.file(&home.at("way/to/skills/one/SKILL.md"));
+            set
+        };
+        let queue = ChangeQueue::open().unwrap();
+        for (what, change) in changes {
+            let home = Home::new();
+            let set = set_of(&home);
+            change(&home);
+            assert_eq!(queue.guard(set).err(), Some(Unguarded::Changed), "{what}");
+            assert_eq!(queue.guard(set_of(&home)).err(), Some(Unguarded::Changed), "before it was looked at: {what}");
+        }
     }
 
     #[test]

@@ -139,6 +139,11 @@ impl CatalogEntry {
             && matches!((&self.known, &other.known), (Some(Ok(one)), Some(Ok(other))) if Arc::ptr_eq(one, other))
     }
 
+    /// Whether [`Catalog::recall`] finds it for as long as nothing of it changes.
+    pub fn is_recallable(&self) -> bool {
+        !self.name.contains('/') && self.loaded.is_ok() && matches!(self.known, Some(Ok(_)))
+    }
+
     /// Whether [`Self::describe`] takes no look at the component.
     pub fn is_known(&self) -> bool {
         self.known.is_some() || self.loaded.is_err()
@@ -177,9 +182,8 @@ impl Catalog {
                     _ => return None,
                 }
             };
-            let usable = loaded.is_ok() && matches!(described, Some(Ok(_)));
             let entry = CatalogEntry { name: name.skill.clone(), source: root.source, dir, loaded, known: described };
-            return usable.then_some(entry);
+            return Some(entry).filter(CatalogEntry::is_recallable);
         }
         None
     }

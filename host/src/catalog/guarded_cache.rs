@@ -10,10 +10,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::catalog::ChangeGuard;
+use crate::catalog::{ChangeGuard, Unguarded};
 
 /// How long what cannot be kept is made each time before that is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// How much longer than the last time to wait, when a change has come in between once more. The first time one does not wait.
+const LOST_AGAIN: Duration = Duration::from_millis(50);
 
 /// Values with the guards of the files that they were made of, by a key.
 pub(crate) struct GuardedCache<K, V> {
@@ -29,9 +31,15 @@ struct CacheState<K, V> {
 
 enum CacheEntry<V> {
     Kept(Arc<(V, ChangeGuard)>),
-    /// Somebody is about to keep one.
-    Trying,
-    CannotBe(Instant),
+    /// Somebody is about to keep one, after so many attempts in which a change came in between.
+    Trying {
+        lost: u32,
+    },
+    /// Not to be tried before `at`.
+    Later {
+        at: Instant,
+        lost: u32,
+    },
 }
 
 impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> GuardedCache<K, V> {
@@ -70,19 +78,29 @@ impl<K: Eq + Hash + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Gu
     /// Whether one is to be kept now: at which change one begins.
     pub(crate) fn begin(&self, key: &K) -> Option<u64> {
         let mut known = self.lock();
-        match known.entries.get(key) {
-            Some(CacheEntry::CannotBe(since)) if since.elapsed() >= TRY_AGAIN => {}
+        let lost = match known.entries.get(key) {
+            Some(CacheEntry::Later { at, lost }) if Instant::now() >= *at => *lost,
             Some(_) => return None,
-            None => {}
-        }
-        known.put(key.clone(), CacheEntry::Trying);
+            None => 0,
+        };
+        known.put(key.clone(), CacheEntry::Trying { lost });
         Some(known.changes)
     }
 
-    /// Keeps what was made since [`Self::begin`]; none says that it cannot be kept.
-    pub(crate) fn end(&self, key: K, began: u64, kept: Option<(V, ChangeGuard)>) {
-        let state = kept.map_or_else(|| CacheEntry::CannotBe(Instant::now()), |kept| CacheEntry::Kept(Arc::new(kept)));
+    /// Keeps what was made since [`Self::begin`], or remembers when to try again.
+    pub(crate) fn end(&self, key: K, began: u64, kept: Result<(V, ChangeGuard), Unguarded>) {
         let mut known = self.lock();
+        let lost = match known.entries.peek(&key) {
+            Some(CacheEntry::Trying { lost }) => *lost,
+            _ => 0,
+        };
+        let state = match kept {
+            Ok(kept) => CacheEntry::Kept(Arc::new(kept)),
+            Err(Unguarded::Changed) => {
+                CacheEntry::Later { at: Instant::now() + (LOST_AGAIN * lost).min(TRY_AGAIN), lost: lost + 1 }
+            }
+            Err(Unguarded::Impossible) => CacheEntry::Later { at: Instant::now() + TRY_AGAIN, lost: 0 },
+        };
         if known.changes == began {
             known.put(key, state);
         } else {
@@ -140,7 +158,7 @@ mod tests {
         let began = cache.begin(&"a").unwrap();
         assert!(cache.begin(&"a").is_none(), "somebody does already");
         assert!(cache.get(&"a").is_none());
-        cache.end("a", began, Some(kept(temp.path())));
+        cache.end("a", began, Ok(kept(temp.path())));
         assert!(cache.get(&"a").is_some() && cache.get(&"a").is_some());
         assert!(cache.get(&"b").is_none(), "another key's");
         std::fs::write(temp.path().join("file"), "x").unwrap();
@@ -154,25 +172,41 @@ mod tests {
         let cache = GuardedCache::<&str, u32>::new(MOST);
         let began = cache.begin(&"a").unwrap();
         cache.forget();
-        cache.end("a", began, Some(kept(temp.path())));
+        cache.end("a", began, Ok(kept(temp.path())));
         assert!(cache.get(&"a").is_none());
         let began = cache.begin(&"a").unwrap();
-        cache.end("a", began, Some(kept(temp.path())));
+        cache.end("a", began, Ok(kept(temp.path())));
         assert!(cache.get(&"a").is_some());
         cache.forget();
         assert!(cache.get(&"a").is_none());
     }
 
     #[test]
+    fn what_changed_while_it_was_to_be_kept_is_tried_at_the_next_use() {
+        let temp = dir();
+        let cache = GuardedCache::<&str, u32>::new(MOST);
+        let began = cache.begin(&"a").unwrap();
+        cache.end("a", began, Err(Unguarded::Changed));
+        let began = cache.begin(&"a").expect("a change that came in between is no reason to wait");
+        // What changes all the time is not tried each time.
+        cache.end("a", began, Err(Unguarded::Changed));
+        assert!(cache.begin(&"a").is_none());
+        std::thread::sleep(LOST_AGAIN);
+        let began = cache.begin(&"a").unwrap();
+        cache.end("a", began, Ok(kept(temp.path())));
+        assert!(cache.get(&"a").is_some());
+    }
+
+    #[test]
     fn what_cannot_be_kept_is_not_tried_each_time_and_few_are_kept() {
         let cache = GuardedCache::<usize, u32>::new(MOST);
         let began = cache.begin(&0).unwrap();
-        cache.end(0, began, None);
+        cache.end(0, began, Err(Unguarded::Impossible));
         assert!(cache.begin(&0).is_none());
         let began: Vec<_> = (1..3 * MOST.get()).map(|key| (key, cache.begin(&key).unwrap())).collect();
         assert!(cache.lock().entries.len() <= MOST.get());
         for (key, began) in began {
-            cache.end(key, began, None);
+            cache.end(key, began, Err(Unguarded::Impossible));
         }
         assert!(cache.lock().entries.len() <= MOST.get(), "nor when all of them end");
     }

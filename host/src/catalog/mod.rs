@@ -17,7 +17,7 @@ pub mod loaded;
 pub mod watcher;
 
 pub use catalog_paths::CatalogPaths;
-pub use change_guard::{ChangeGuard, ChangeQueue, WatchSet};
+pub use change_guard::{ChangeGuard, ChangeQueue, Unguarded, WatchSet};
 pub use descriptor_cache::{DescriptorCache, DirCache};
 pub use discovery::{Catalog, CatalogEntry, Roots, SkillRoot, SkillSource};
 pub use files::FileDigests;

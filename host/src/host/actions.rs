@@ -96,7 +96,8 @@ impl Host {
             if unless.as_ref() != Some(&look.revision) {
                 return Ok(list(&look));
             }
-            if !is_kept {
+            // A problem may be the machine's of that moment, and end without a change on disk.
+            if !is_kept && look.problems.is_empty() {
                 host.keep_look(project);
             }
             Ok((ActionList { revision: look.revision.clone(), actions: None, problems: Vec::new() }, Vec::new()))

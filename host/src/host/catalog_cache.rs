@@ -6,12 +6,12 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use skillhost_api::error::Result;
+use skillhost_api::error;
 
 use super::Host;
 use super::actions::CatalogSnapshot;
 use crate::catalog::guarded_cache::GuardedCache;
-use crate::catalog::{Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillSource, WatchSet};
+use crate::catalog::{Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillSource, Unguarded, WatchSet};
 use crate::policy::trust;
 use crate::skills::{SkillName, manifest};
 
@@ -36,7 +36,7 @@ pub(super) struct FoundSkill {
 }
 
 impl FoundSkill {
-    fn new(entry: CatalogEntry, project: Option<&Path>) -> Result<Self> {
+    fn new(entry: CatalogEntry, project: Option<&Path>) -> error::Result<Self> {
         let project = project.filter(|_| entry.source == SkillSource::Project).map(trust::real).transpose()?;
         Ok(Self { entry, project })
     }
@@ -63,8 +63,8 @@ impl CatalogCache {
         self.skills.forget();
     }
 
-    fn guard(&self, set: WatchSet) -> Option<ChangeGuard> {
-        self.queue.as_ref()?.guard(set)
+    fn guard(&self, set: WatchSet) -> Result<ChangeGuard, Unguarded> {
+        self.queue.as_ref().ok_or(Unguarded::Impossible)?.guard(set)
     }
 }
 
@@ -84,7 +84,7 @@ impl Host {
         InvalidateOnDrop(self)
     }
 
-    /// Keeps a look at the catalogue, for one who has found it unchanged. Nobody waits for that.
+    /// Keeps a look at the catalogue, for one who has found it unchanged and without a problem. Nobody waits for that.
     pub(super) fn keep_look(self: &Arc<Self>, project: Option<PathBuf>) {
         if let Some(began) = self.kept.catalogues.begin(&project) {
             let host = self.clone();
@@ -95,9 +95,11 @@ impl Host {
         }
     }
 
-    fn look_to_keep(&self, project: Option<&Path>) -> Option<(Arc<CatalogSnapshot>, ChangeGuard)> {
-        // A problem may be the machine's of that moment, and end without a change on disk.
-        let look = || self.look_at(project, true).ok().filter(|look| look.problems.is_empty());
+    fn look_to_keep(&self, project: Option<&Path>) -> Result<(Arc<CatalogSnapshot>, ChangeGuard), Unguarded> {
+        let look = || {
+            let look = self.look_at(project, true).ok().filter(|look| look.problems.is_empty());
+            look.ok_or(Unguarded::Changed)
+        };
         let first = look()?;
         let mut set = WatchSet::default();
         set.places(&first.places);
@@ -112,18 +114,22 @@ impl Host {
         }
         let guard = self.kept.guard(set)?;
         // What happened before the guard was there shows in no event.
-        let second = look().filter(|second| second.places == first.places)?;
-        guard.holds().then(|| (Arc::new(second), guard))
+        let second = look()?;
+        if second.places == first.places && guard.holds() {
+            Ok((Arc::new(second), guard))
+        } else {
+            Err(Unguarded::Changed)
+        }
     }
 
     /// The skill called `name`, with what its component is known to be.
-    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> Result<Arc<FoundSkill>> {
+    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> error::Result<Arc<FoundSkill>> {
         let key = (project.map(|project| project.as_os_str().to_owned()), name.clone());
         if let Some(found) = self.kept.skills.get(&key) {
             return Ok(found);
         }
         let entry = self.find(project, name).await?;
-        if entry.is_known()
+        if entry.is_recallable()
             && let Some(began) = self.kept.skills.begin(&key)
         {
             let host = self.clone();
@@ -135,9 +141,10 @@ impl Host {
         Ok(Arc::new(FoundSkill::new(entry, project)?))
     }
 
-    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Option<(Arc<FoundSkill>, ChangeGuard)> {
+    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Result<(Arc<FoundSkill>, ChangeGuard), Unguarded> {
         let roots = Roots::from_env(project);
-        let first = Catalog::recall(&roots, name, &self.skill_cache)?;
+        let recall = || Catalog::recall(&roots, name, &self.skill_cache).ok_or(Unguarded::Changed);
+        let first = recall()?;
         let mut set = WatchSet::default();
         if let Some(project) = project {
             set.way(project);
@@ -149,13 +156,14 @@ impl Host {
             }
             set.way(&dir.join(manifest::FILE));
         }
-        for file in first.loaded.as_ref().ok()?.files() {
+        for file in first.loaded.iter().flat_map(|loaded| loaded.files()) {
             set.file(&first.dir.join(file));
         }
         let guard = self.kept.guard(set)?;
         // What happened before the guard was there shows in no event.
-        let entry = Catalog::recall(&roots, name, &self.skill_cache).filter(|entry| entry.is_same(&first))?;
-        let found = FoundSkill::new(entry, project).ok()?;
-        guard.holds().then(|| (Arc::new(found), guard))
+        let entry = recall()?;
+        let is_same = entry.is_same(&first);
+        let found = FoundSkill::new(entry, project).map_err(|_| Unguarded::Changed)?;
+        if is_same && guard.holds() { Ok((Arc::new(found), guard)) } else { Err(Unguarded::Changed) }
     }
 }
