@@ -9,7 +9,7 @@ use crate::file::{FileDone, FileError, FileOp};
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
@@ -93,17 +93,15 @@ pub enum ToHost {
         bytes: u32,
     },
     /// The leader ended. Output may still follow.
-    Exited(Ending),
+    Exited(Outcome),
     /// A line ended, and all output that it wrote was sent.
     LineDone {
         /// Which.
         number: u32,
-        /// Its exit status, 0 to 255.
-        code: u8,
+        /// How: with its exit status, 0 to 255, unless before its time.
+        outcome: Outcome,
         /// The shell's working directory.
         cwd: String,
-        /// Why it ended before its time, when it did.
-        why: Option<Ending>,
     },
     /// How a file operation ended.
     FileDone(Result<FileDone, FileError>),
@@ -297,19 +295,38 @@ pub struct ExecStart {
     pub window: u32,
 }
 
-/// How a leader ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
-    /// It exited.
-    Code(i32),
-    /// A signal ended it.
-    Signal(i32),
+/// How an exec ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The leader exited with this code.
+    Exited(i32),
+    /// A signal ended the leader.
+    Signaled(i32),
+    /// The deadline passed.
+    TimedOut,
+    /// The caller gave up.
+    Cancelled,
     /// The kernel ended it for memory.
     OutOfMemory,
-    /// Its deadline passed.
-    TimedOut,
-    /// The host asked for its end.
-    Cancelled,
+    /// It could not be started, with the reason.
+    NotStarted(String),
+}
+
+impl Outcome {
+    /// The exit code that stands for it: 124 for a timeout, 128+n for a signal, 126 or 127 for what could not be started.
+    #[must_use]
+    pub fn exit_code(&self, not_started: i32) -> i32 {
+        match self {
+            Self::Exited(code) => *code,
+            Self::Signaled(signal) => 128 + signal,
+            Self::TimedOut => 124,
+            Self::Cancelled => 130,
+            Self::OutOfMemory => 137,
+            Self::NotStarted(_) => not_started,
+        }
+    }
 }
 
 /// Why a supervisor ends.

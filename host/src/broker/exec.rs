@@ -19,7 +19,7 @@ use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
 use crate::sandbox::SandboxExec;
 use crate::sandbox::command::check_spec;
-use crate::sandbox::link::{Ending, ExecControl, ExecEvent, ExecStdin};
+use crate::sandbox::link::{ExecControl, ExecEvent, ExecStdin};
 
 /// Bytes kept of each stream when the caller does not say.
 pub(crate) const DEFAULT_MAX_OUTPUT: u64 = 1_000_000;
@@ -66,11 +66,10 @@ pub(crate) struct Running {
     clamped: Option<String>,
     outcome: Option<Outcome>,
     not_started: i32,
-    stdout_bytes: u64,
-    stderr_bytes: u64,
+    kept: OutputCapture,
 }
 
-/// What is kept of the output while it passes.
+/// What is kept of the output while it passes, and how much there was.
 #[derive(Debug)]
 pub(crate) struct OutputCapture {
     max: usize,
@@ -78,6 +77,8 @@ pub(crate) struct OutputCapture {
     streamed: bool,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
 }
 
 impl OutputCapture {
@@ -85,7 +86,7 @@ impl OutputCapture {
     pub(crate) fn new(max: Option<u64>) -> Self {
         let max = max.unwrap_or(DEFAULT_MAX_OUTPUT).min(MAX_OUTPUT_CEILING);
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        Self { max, streamed: false, stdout: Vec::new(), stderr: Vec::new() }
+        Self { max, streamed: false, stdout: Vec::new(), stderr: Vec::new(), stdout_bytes: 0, stderr_bytes: 0 }
     }
 
     /// The same, of output that the caller gets as it comes.
@@ -94,12 +95,20 @@ impl OutputCapture {
     }
 
     pub(crate) fn push(&mut self, chunk: &Chunk) {
-        let (kept, bytes) = match chunk {
-            Chunk::Stdout(bytes) => (&mut self.stdout, bytes),
-            Chunk::Stderr(bytes) => (&mut self.stderr, bytes),
+        let (kept, total, bytes) = match chunk {
+            Chunk::Stdout(bytes) => (&mut self.stdout, &mut self.stdout_bytes, bytes),
+            Chunk::Stderr(bytes) => (&mut self.stderr, &mut self.stderr_bytes, bytes),
         };
+        *total += bytes.len() as u64;
         let room = self.max.saturating_sub(kept.len()).min(bytes.len());
         kept.extend(bytes.iter().take(room));
+    }
+
+    /// Goes on after what came before, which may have been cut.
+    pub(super) fn after(&mut self, before: Self) {
+        self.push(&Chunk::Stdout(before.stdout.into()));
+        self.push(&Chunk::Stderr(before.stderr.into()));
+        (self.stdout_bytes, self.stderr_bytes) = (before.stdout_bytes, before.stderr_bytes);
     }
 }
 
@@ -107,31 +116,28 @@ impl OutputCapture {
 pub(super) struct CapturedOutput {
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
+    pub(super) stdout_bytes: u64,
+    pub(super) stderr_bytes: u64,
     pub(super) truncated: bool,
     /// What is to be said of it.
     pub(super) notes: Vec<String>,
 }
 
 impl OutputCapture {
-    /// The end of keeping, where the streams had `totals` bytes.
-    pub(super) fn cut(self, totals: [u64; 2]) -> CapturedOutput {
-        let [stdout_bytes, stderr_bytes] = totals;
-        let stdout = cut_at_character(self.stdout, stdout_bytes);
-        let stderr = cut_at_character(self.stderr, stderr_bytes);
+    /// The end of keeping.
+    pub(super) fn cut(self) -> CapturedOutput {
+        let Self { max: _, streamed, stdout, stderr, stdout_bytes, stderr_bytes } = self;
+        let stdout = cut_at_character(stdout, stdout_bytes);
+        let stderr = cut_at_character(stderr, stderr_bytes);
         let mut notes = Vec::new();
         for (name, kept, total) in [("stdout", stdout.len(), stdout_bytes), ("stderr", stderr.len(), stderr_bytes)] {
-            if !self.streamed && (kept as u64) < total {
+            if !streamed && (kept as u64) < total {
                 notes
                     .push(format!("{name} has {total} bytes, of which the first {kept} are kept and the rest is lost"));
             }
         }
         let truncated = (stdout.len() as u64) < stdout_bytes || (stderr.len() as u64) < stderr_bytes;
-        CapturedOutput { stdout, stderr, truncated, notes }
-    }
-
-    /// What was kept of both streams.
-    pub(super) fn into_bytes(self) -> (Vec<u8>, Vec<u8>) {
-        (self.stdout, self.stderr)
+        CapturedOutput { stdout, stderr, stdout_bytes, stderr_bytes, truncated, notes }
     }
 }
 
@@ -249,8 +255,7 @@ impl Broker {
             clamped,
             outcome: None,
             not_started: 126,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
+            kept: OutputCapture::of_stream(Some(0)),
         })
     }
 
@@ -293,6 +298,11 @@ impl Running {
     /// The exec's id.
     pub(crate) fn id(&self) -> &str {
         &self.exec_id
+    }
+
+    /// Has this much of its output kept for the answer; otherwise nothing is. To be said before any was taken.
+    pub(crate) fn keep(&mut self, kept: OutputCapture) {
+        self.kept = kept;
     }
 
     /// Its standard input, once, when it was asked for.
@@ -362,29 +372,32 @@ impl Running {
     }
 
     fn take(&mut self, event: ExecEvent) -> Option<Chunk> {
-        match event {
-            ExecEvent::Started { argv, .. } => self.argv = argv,
+        let chunk = match event {
+            ExecEvent::Stdout(bytes) => Chunk::Stdout(bytes),
+            ExecEvent::Stderr(bytes) => Chunk::Stderr(bytes),
+            ExecEvent::Started { argv, .. } => {
+                self.argv = argv;
+                return None;
+            }
             ExecEvent::NotStarted { code, reason } => {
                 self.not_started = i32::from(code);
                 self.outcome = Some(Outcome::NotStarted(reason));
+                return None;
+            }
+            ExecEvent::Exited(outcome) => {
+                self.outcome = Some(outcome);
+                return None;
             }
             // Shells have lines, and are no commands of ours.
-            ExecEvent::LineDone { .. } => {}
-            ExecEvent::Exited(ending) => self.outcome = Some(outcome(ending)),
-            ExecEvent::Stdout(bytes) => {
-                self.stdout_bytes += bytes.len() as u64;
-                return Some(Chunk::Stdout(bytes));
-            }
-            ExecEvent::Stderr(bytes) => {
-                self.stderr_bytes += bytes.len() as u64;
-                return Some(Chunk::Stderr(bytes));
-            }
-        }
-        None
+            ExecEvent::LineDone { .. } => return None,
+        };
+        self.kept.push(&chunk);
+        Some(chunk)
     }
 
     /// Follows it to its end, with `stdin` as all of its input.
-    pub(crate) async fn into_answer(mut self, mut kept: OutputCapture, stdin: Option<Bytes>) -> Result<ExecAnswer> {
+    pub(crate) async fn into_answer(mut self, kept: OutputCapture, stdin: Option<Bytes>) -> Result<ExecAnswer> {
+        self.keep(kept);
         let input = self.stdin();
         let feed = async {
             if let (Some(mut input), Some(bytes)) = (input, stdin) {
@@ -394,15 +407,13 @@ impl Running {
             }
         };
         let drain = async {
-            while let Some(chunk) = self.next().await? {
-                kept.push(&chunk);
-            }
+            while self.next().await?.is_some() {}
             Ok::<_, Error>(())
         };
         // The end of the command ends this, whether or not it has read all of its input.
         let drained = with_background(drain, feed).await;
         match drained {
-            Ok(()) => self.finish(kept).await,
+            Ok(()) => self.finish().await,
             Err(error) => self.fail(error).await,
         }
     }
@@ -417,7 +428,7 @@ impl Running {
     }
 
     /// The answer, after [`Running::next`] gave `None`.
-    pub(crate) async fn finish(mut self, kept: OutputCapture) -> Result<ExecAnswer> {
+    pub(crate) async fn finish(mut self) -> Result<ExecAnswer> {
         let Some(outcome) = self.outcome.take() else {
             return self.fail(Error::sandbox_died("the command's end was never reported")).await;
         };
@@ -425,8 +436,7 @@ impl Running {
         let wall_time_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let mut notes: Vec<String> = self.clamped.iter().cloned().collect();
         notes.extend(outcome_in_words(&outcome, self.timeout, self.memory_mib));
-        let CapturedOutput { stdout, stderr, truncated, notes: cuts } =
-            kept.cut([self.stdout_bytes, self.stderr_bytes]);
+        let CapturedOutput { stdout, stderr, stdout_bytes, stderr_bytes, truncated, notes: cuts } = self.kept.cut();
         notes.extend(cuts);
         let message = notes.join("; ");
         let stream_key = match self.stream.take() {
@@ -440,11 +450,6 @@ impl Running {
             }
             None => None,
         };
-        self.record.note("exit_code", exit_code);
-        self.record.note("outcome", crate::json::value(&outcome));
-        self.record.note("wall_time_ms", wall_time_ms);
-        self.record.note("stdout_bytes", self.stdout_bytes);
-        self.record.note("stderr_bytes", self.stderr_bytes);
         let answer = ExecAnswer {
             container_id: self.container_id,
             exec_id: self.exec_id,
@@ -454,16 +459,26 @@ impl Running {
             outcome,
             stdout,
             stderr,
-            stdout_bytes: self.stdout_bytes,
-            stderr_bytes: self.stderr_bytes,
+            stdout_bytes,
+            stderr_bytes,
             truncated,
             wall_time_ms,
             cwd: self.cwd,
             stream_key,
             message,
         };
+        note_end(&mut self.record, &answer);
         self.record.end(Ok(answer)).await
     }
+}
+
+/// Notes how a command or a line ended.
+pub(super) fn note_end(record: &mut EffectRecord, answer: &ExecAnswer) {
+    record.note("exit_code", answer.exit_code);
+    record.note("outcome", crate::json::value(&answer.outcome));
+    record.note("wall_time_ms", answer.wall_time_ms);
+    record.note("stdout_bytes", answer.stdout_bytes);
+    record.note("stderr_bytes", answer.stderr_bytes);
 }
 
 /// What is to be said of an outcome besides that.
@@ -480,16 +495,6 @@ pub(super) fn outcome_in_words(outcome: &Outcome, timeout: Option<Duration>, mem
         Outcome::Cancelled => "the command was ended by request, with all of its processes".into(),
         Outcome::Exited(_) | Outcome::Signaled(_) => return None,
     })
-}
-
-pub(super) fn outcome(ending: Ending) -> Outcome {
-    match ending {
-        Ending::Code(code) => Outcome::Exited(code),
-        Ending::Signal(signal) => Outcome::Signaled(signal),
-        Ending::OutOfMemory => Outcome::OutOfMemory,
-        Ending::TimedOut => Outcome::TimedOut,
-        Ending::Cancelled => Outcome::Cancelled,
-    }
 }
 
 /// A command as its record has it.

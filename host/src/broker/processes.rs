@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::exec::{Asked, ExecLifetime, Running};
 use super::ring_buffer::{RingBuffer, RingSlice};
-use crate::broker::{Broker, Chunk, CommandTarget, OutputCapture, StdinWrite};
+use crate::broker::{Broker, Chunk, CommandTarget, StdinWrite};
 use crate::policy::Actor;
 use crate::sandbox::SandboxState;
 use crate::sandbox::link::{ExecControl, ExecStdin};
@@ -163,7 +163,7 @@ impl BackgroundProcess {
         let how = loop {
             match running.next().await {
                 Ok(Some(chunk)) => self.push(&chunk),
-                Ok(None) => break running.finish(OutputCapture::of_stream(Some(0))).await,
+                Ok(None) => break running.finish().await,
                 Err(error) => break running.fail(error).await,
             }
         };

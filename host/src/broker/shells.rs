@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
@@ -23,7 +22,7 @@ use skillhost_api::types::{
 use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::exec::{audited, outcome, outcome_in_words};
+use super::exec::{audited, note_end, outcome_in_words};
 use crate::broker::{Broker, Chunk, OutputCapture};
 use crate::ids;
 use crate::policy::Actor;
@@ -94,38 +93,9 @@ struct Ask {
 struct LineResult {
     outcome: Outcome,
     shell_ended: bool,
-    output: Gathered,
+    output: OutputCapture,
     wall_time: Duration,
     cwd: String,
-}
-
-/// Output, as much of it as is kept, and how much there was.
-struct Gathered {
-    kept: OutputCapture,
-    bytes: [u64; 2],
-}
-
-impl Gathered {
-    fn new(kept: OutputCapture) -> Self {
-        Self { kept, bytes: [0; 2] }
-    }
-
-    fn push(&mut self, chunk: &Chunk) {
-        let [stdout, stderr] = &mut self.bytes;
-        match chunk {
-            Chunk::Stdout(bytes) => *stdout += bytes.len() as u64,
-            Chunk::Stderr(bytes) => *stderr += bytes.len() as u64,
-        }
-        self.kept.push(chunk);
-    }
-
-    /// Goes on after what came before, which may have been cut.
-    fn after(&mut self, before: Self) {
-        let (stdout, stderr) = before.kept.into_bytes();
-        self.kept.push(&Chunk::Stdout(Bytes::from(stdout)));
-        self.kept.push(&Chunk::Stderr(Bytes::from(stderr)));
-        self.bytes = before.bytes;
-    }
 }
 
 impl Shells {
@@ -207,20 +177,12 @@ impl Broker {
                 _ => "the shell ended in this line, with its jobs; the next line has a fresh one".into(),
             });
         }
-        let cut = output.kept.cut(output.bytes);
+        let cut = output.cut();
         notes.extend(cut.notes);
         let exit_code = outcome.exit_code(126);
         let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
-        let [stdout_bytes, stderr_bytes] = output.bytes;
         record.note("role", info.role);
         record.note("image", info.image);
-        record.note("exit_code", exit_code);
-        record.note("outcome", crate::json::value(&outcome));
-        record.note("wall_time_ms", wall_time_ms);
-        record.note("stdout_bytes", stdout_bytes);
-        record.note("stderr_bytes", stderr_bytes);
-        record.note("shell_ended", shell_ended);
-        record.note("restarted", restarted);
         let exec = ExecAnswer {
             container_id: request.container_id,
             exec_id,
@@ -230,14 +192,17 @@ impl Broker {
             outcome,
             stdout: cut.stdout,
             stderr: cut.stderr,
-            stdout_bytes,
-            stderr_bytes,
+            stdout_bytes: cut.stdout_bytes,
+            stderr_bytes: cut.stderr_bytes,
             truncated: cut.truncated,
             wall_time_ms,
             cwd,
             stream_key: None,
             message: notes.join("; "),
         };
+        note_end(&mut record, &exec);
+        record.note("shell_ended", shell_ended);
+        record.note("restarted", restarted);
         record.end(Ok(ShellAnswer { exec, name, shell: shell.kind.clone(), shell_ended, restarted })).await
     }
 
@@ -441,7 +406,7 @@ fn checked(name: &str) -> Result<String> {
 
 /// Looks after a shell until it has ended, or nobody can give it lines any more.
 async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell: impl Fn(&mut dyn FnMut(&mut Look))) {
-    let mut between = Gathered::new(OutputCapture::new(None));
+    let mut between = OutputCapture::new(None);
     loop {
         tokio::select! {
             biased;
@@ -463,7 +428,7 @@ async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell:
                 if ask.reply.is_closed() {
                     continue;
                 }
-                let Ask { line, timeout, kept, given, mut reply } = ask;
+                let Ask { line, timeout, kept: mut output, given, mut reply } = ask;
                 given.store(true, Ordering::Release);
                 let number = match session.line(&line, Some(timeout)) {
                     Ok(number) => number,
@@ -473,8 +438,7 @@ async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell:
                         continue;
                     }
                 };
-                let mut output = Gathered::new(kept);
-                output.after(std::mem::replace(&mut between, Gathered::new(OutputCapture::new(None))));
+                output.after(std::mem::replace(&mut between, OutputCapture::new(None)));
                 let mut cwd = String::new();
                 tell(&mut |look| {
                     (look.busy, look.lines) = (true, look.lines + 1);
@@ -505,7 +469,7 @@ async fn serve(mut session: SandboxSession, mut asks: mpsc::Receiver<Ask>, tell:
 async fn run(
     session: &mut SandboxSession,
     number: u32,
-    mut output: Gathered,
+    mut output: OutputCapture,
     cwd: String,
     reply: &mut oneshot::Sender<Result<LineResult>>,
 ) -> Result<LineResult> {
@@ -529,11 +493,9 @@ async fn run(
                 output.push(&Chunk::Stderr(bytes));
                 continue;
             }
-            Some(ExecEvent::LineDone { number: done, code, cwd, why }) if done == number => {
-                (why.map_or(Outcome::Exited(code), outcome), cwd, false)
-            }
-            Some(ExecEvent::Exited(ending)) => {
-                shell_end = Some(outcome(ending));
+            Some(ExecEvent::LineDone { number: done, outcome, cwd }) if done == number => (outcome, cwd, false),
+            Some(ExecEvent::Exited(outcome)) => {
+                shell_end = Some(outcome);
                 continue;
             }
             Some(ExecEvent::Started { .. } | ExecEvent::NotStarted { .. } | ExecEvent::LineDone { .. }) => continue,

@@ -15,7 +15,7 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
 use super::{GuestShell, View, WitError};
-use crate::broker::{Broker, Chunk, CommandTarget, OutputCapture, Running, StdinWrite, StopOnDrop};
+use crate::broker::{Broker, Chunk, CommandTarget, Running, StdinWrite, StopOnDrop};
 use crate::policy::Actor;
 use crate::sandbox::link::{ByteRange, ExecStdin};
 
@@ -123,7 +123,7 @@ impl GuestProcessState {
                 }
             }
             self.rest = None;
-            self.ended = Some(running.finish(OutputCapture::of_stream(Some(0))).await?.into());
+            self.ended = Some(running.finish().await?.into());
         }
         self.ended.clone().ok_or_else(|| Error::sandbox_died("the process failed earlier"))
     }

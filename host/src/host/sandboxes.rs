@@ -105,7 +105,7 @@ impl Host {
 /// the call brings.
 async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: Option<Bytes>) -> Result<ExecAnswer> {
     let &Delivery { max_output, stream, stream_to_blackboard: _ } = delivery;
-    let mut kept = if stream { OutputCapture::of_stream(max_output) } else { OutputCapture::new(max_output) };
+    running.keep(if stream { OutputCapture::of_stream(max_output) } else { OutputCapture::new(max_output) });
     let CallIo { output, input } = io;
     let left = || Error::cancelled("the caller left");
     if stream {
@@ -129,7 +129,6 @@ async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: O
     };
     let drain = async {
         while let Some(chunk) = running.next().await? {
-            kept.push(&chunk);
             if stream {
                 let piece = match chunk {
                     Chunk::Stdout(bytes) => CallOutput::Stdout(bytes),
@@ -141,7 +140,7 @@ async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: O
         Ok::<_, Error>(())
     };
     match with_background(drain, feed).await {
-        Ok(()) => running.finish(kept).await,
+        Ok(()) => running.finish().await,
         Err(error) => running.fail(error).await,
     }
 }

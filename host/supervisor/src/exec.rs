@@ -8,7 +8,7 @@ use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use skillhost_protocol::socket::{Descriptors, StreamError};
 use skillhost_protocol::{
-    Ending, FileError, FileErrorKind, LEAST_CREDIT, PayloadKind, ProtocolError, TerminalSize, ToHost, credit_cost,
+    FileError, FileErrorKind, LEAST_CREDIT, Outcome, PayloadKind, ProtocolError, TerminalSize, ToHost, credit_cost,
 };
 
 use crate::buffers::{ReadOutcome, SendBuffer};
@@ -57,7 +57,7 @@ pub struct SupervisedExec {
     streams: [Stream; 2],
     credit: u32,
     deadline: Option<Instant>,
-    ended_by: Option<Ending>,
+    ended_by: Option<Outcome>,
     /// SIGKILL was the host's wish: not a sign of the kernel's.
     kill_was_asked: bool,
     leader_status: Option<i32>,
@@ -296,7 +296,7 @@ impl SupervisedExec {
             && !self.exited
         {
             self.exited = true;
-            out.control(self.id, &ToHost::Exited(self.ending(status, oom)));
+            out.control(self.id, &ToHost::Exited(self.outcome(status, oom)));
         }
         if !self.tree_dead {
             return false;
@@ -318,7 +318,7 @@ impl SupervisedExec {
         }
         if self.is_file && !self.answered {
             let message = match self.ended_by {
-                Some(Ending::TimedOut) => "the file operation's deadline passed",
+                Some(Outcome::TimedOut) => "the file operation's deadline passed",
                 Some(_) => "the file operation was cancelled",
                 None => "the process that did the file operation was killed in the sandbox; try it again",
             };
@@ -330,21 +330,21 @@ impl SupervisedExec {
         true
     }
 
-    fn ending(&self, status: i32, oom: &OomCounter) -> Ending {
-        if let Some(ended_by) = self.ended_by {
-            return ended_by;
+    fn outcome(&self, status: i32, oom: &OomCounter) -> Outcome {
+        if let Some(ended_by) = &self.ended_by {
+            return ended_by.clone();
         }
-        let ending = if libc::WIFEXITED(status) {
-            Ending::Code(libc::WEXITSTATUS(status))
+        let outcome = if libc::WIFEXITED(status) {
+            Outcome::Exited(libc::WEXITSTATUS(status))
         } else {
-            Ending::Signal(libc::WTERMSIG(status))
+            Outcome::Signaled(libc::WTERMSIG(status))
         };
         // 137 is what a shell makes of a child that was killed.
-        let killed = matches!(ending, Ending::Code(137) | Ending::Signal(libc::SIGKILL));
+        let killed = matches!(outcome, Outcome::Exited(137) | Outcome::Signaled(libc::SIGKILL));
         if killed && !self.kill_was_asked && oom.kills() > self.oom_before {
-            return Ending::OutOfMemory;
+            return Outcome::OutOfMemory;
         }
-        ending
+        outcome
     }
 
     /// When something is due here.
@@ -362,7 +362,7 @@ impl SupervisedExec {
             return;
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return self.end(Ending::TimedOut, grace);
+            return self.end(Outcome::TimedOut, grace);
         }
         let tree = self.tree();
         let done = self.session.as_mut().map_or(Ok(()), |session| session.on_time(now, tree, grace));
@@ -370,7 +370,7 @@ impl SupervisedExec {
     }
 
     /// Ends the tree; `why` is the outcome unless the leader has ended by itself.
-    pub fn end(&mut self, why: Ending, grace: u32) {
+    pub fn end(&mut self, why: Outcome, grace: u32) {
         if self.leader_status.is_none() && self.ended_by.is_none() {
             self.ended_by = Some(why);
             self.keeper.order(Order::End(grace));
@@ -399,7 +399,7 @@ impl SupervisedExec {
 
     /// The host that asked for it is gone: ends the tree and tells nobody.
     pub fn abandon(&mut self, grace: u32) {
-        self.end(Ending::Cancelled, grace);
+        self.end(Outcome::Cancelled, grace);
         self.stdin.forget();
         // To a file operation the end of its input means that it is whole, and it is not.
         if !self.is_file {
@@ -464,7 +464,7 @@ impl SupervisedExec {
             && self.ended_by.is_none()
             && let Some(session) = &mut self.session
         {
-            let done = session.interrupt(Ending::Cancelled, tree, grace);
+            let done = session.interrupt(Outcome::Cancelled, tree, grace);
             self.end_session(done, grace);
         }
     }
@@ -510,7 +510,8 @@ impl SupervisedExec {
         }
         if let Some((record, why)) = self.session.as_mut().and_then(|session| session.ended()) {
             let LineEnd { number, code, cwd } = record;
-            out.control(self.id, &ToHost::LineDone { number, code, cwd, why });
+            let outcome = why.unwrap_or(Outcome::Exited(code.into()));
+            out.control(self.id, &ToHost::LineDone { number, outcome, cwd });
         }
         true
     }

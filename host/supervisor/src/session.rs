@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use skillhost_protocol::{Ending, ProtocolError};
+use skillhost_protocol::{Outcome, ProtocolError};
 
 use crate::driver::{self, LineEnd};
 use crate::procs::{self, ProcessId};
@@ -47,7 +47,7 @@ enum LineStage {
     Runs,
     /// It is to end before its time.
     Interrupted {
-        why: Ending,
+        why: Outcome,
         look_at: Instant,
         kill_at: Instant,
         record: Option<LineEnd>,
@@ -55,14 +55,14 @@ enum LineStage {
     /// It has ended; what of its output is to be sent before that is told, once it is known.
     Over {
         record: LineEnd,
-        why: Option<Ending>,
+        why: Option<Outcome>,
         left: Option<[u64; 2]>,
     },
 }
 
 /// The reason why a shell is to be ended.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ShellEnd(pub Ending);
+pub struct ShellEnd(pub Outcome);
 
 /// The processes of a shell, for who knows its keeper and its leader.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ impl SupervisedShell {
         let Some(line) = &mut self.line else { return Ok(()) };
         match &mut line.stage {
             LineStage::Runs if line.deadline.is_some_and(|deadline| now >= deadline) => {
-                return self.interrupt(Ending::TimedOut, tree, grace);
+                return self.interrupt(Outcome::TimedOut, tree, grace);
             }
             LineStage::Interrupted { why, look_at, kill_at, record } if now >= *look_at => {
                 *look_at = now + LOOK;
@@ -142,9 +142,9 @@ impl SupervisedShell {
                 if left.is_empty()
                     && let Some(record) = record.take()
                 {
-                    line.stage = LineStage::Over { record, why: Some(*why), left: None };
+                    line.stage = LineStage::Over { record, why: Some(why.clone()), left: None };
                 } else if now >= *kill_at + PATIENCE {
-                    return Err(ShellEnd(*why));
+                    return Err(ShellEnd(why.clone()));
                 }
             }
             _ => {}
@@ -153,7 +153,7 @@ impl SupervisedShell {
     }
 
     /// Ends the line that is under way before its time.
-    pub fn interrupt(&mut self, why: Ending, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
+    pub fn interrupt(&mut self, why: Outcome, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         if !self.line.as_ref().is_some_and(|line| matches!(line.stage, LineStage::Runs)) {
             return Ok(());
         }
@@ -178,9 +178,9 @@ impl SupervisedShell {
     }
 
     /// Why the line that is under way is being ended, when it is.
-    pub fn interrupted(&self) -> Option<Ending> {
+    pub fn interrupted(&self) -> Option<Outcome> {
         match &self.line.as_ref()?.stage {
-            LineStage::Interrupted { why, .. } => Some(*why),
+            LineStage::Interrupted { why, .. } => Some(why.clone()),
             _ => None,
         }
     }
@@ -208,10 +208,10 @@ impl SupervisedShell {
 
     fn take(&mut self) -> Result<(), ShellEnd> {
         // Not the loop's words, or more of them than there were lines: whoever writes there is no shell of ours.
-        let odd = ShellEnd(Ending::Cancelled);
-        while let Some(record) = driver::decode(&mut self.said).map_err(|()| ShellEnd(Ending::Cancelled))? {
+        let odd = ShellEnd(Outcome::Cancelled);
+        while let Some(record) = driver::decode(&mut self.said).map_err(|()| ShellEnd(Outcome::Cancelled))? {
             let line =
-                self.line.as_mut().filter(|line| line.number == record.number).ok_or(ShellEnd(Ending::Cancelled))?;
+                self.line.as_mut().filter(|line| line.number == record.number).ok_or(ShellEnd(Outcome::Cancelled))?;
             match &mut line.stage {
                 LineStage::Runs => line.stage = LineStage::Over { record, why: None, left: None },
                 LineStage::Interrupted { record: slot @ None, .. } => *slot = Some(record),
@@ -273,7 +273,7 @@ impl SupervisedShell {
     }
 
     /// The end of the line, once its output was sent: the line is over then.
-    pub fn ended(&mut self) -> Option<(LineEnd, Option<Ending>)> {
+    pub fn ended(&mut self) -> Option<(LineEnd, Option<Outcome>)> {
         match self.line.take()?.stage {
             LineStage::Over { record, why, .. } => Some((record, why)),
             _ => None,

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use skillhost_protocol::frame::decode_control;
 use skillhost_protocol::{
-    ByeReason, Ending, Header, HostHello, MAGIC, MAX_WINDOW, PayloadKind, ProtocolError, SupervisorConfig,
+    ByeReason, Header, HostHello, MAGIC, MAX_WINDOW, Outcome, PayloadKind, ProtocolError, SupervisorConfig,
     SupervisorHello, ToHost, ToSupervisor, VERSION,
 };
 
@@ -471,7 +471,7 @@ impl Supervisor {
             (ToSupervisor::Credit { bytes }, Some(exec)) => exec.add_credit(bytes, MAX_WINDOW)?,
             (ToSupervisor::StdinEof, Some(exec)) => exec.end_stdin(&mut connection.output),
             (ToSupervisor::Signal { number }, Some(exec)) => exec.signal(number),
-            (ToSupervisor::Kill, Some(exec)) => exec.end(Ending::Cancelled, grace),
+            (ToSupervisor::Kill, Some(exec)) => exec.end(Outcome::Cancelled, grace),
             (
                 ToSupervisor::Line { .. }
                 | ToSupervisor::Interrupt

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Sandbox, ending, events, skip, stdout, until, user};
 use futures_util::FutureExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use skillhost::sandbox::link::{ByteRange, CloseReason, Ending, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{ByteRange, CloseReason, Outcome, ExecEvent, ExecSpec};
 use skillhost_api::error::{ErrorKind, Result};
 
 /// How long a supervisor of these tests may say nothing.
@@ -152,7 +152,7 @@ async fn once_it_goes_on_it_is_a_sandbox_like_any_other_and_has_ended_what_was_g
     until("what was given up is gone", || !sandbox.processes().iter().any(|(_, line)| line.contains("98762"))).await;
     assert!(sandbox.processes().iter().any(|(_, line)| line.contains("98763")), "the other one runs on");
     patient.kill();
-    assert_eq!(ending(&events(&mut patient).await), Some(Ending::Cancelled));
+    assert_eq!(ending(&events(&mut patient).await), Some(Outcome::Cancelled));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use skillhost::sandbox::link::{
 use skillhost_api::error::{ErrorKind, Result};
 use skillhost_protocol::frame::encode_control;
 use skillhost_protocol::{
-    Ending, FileOp, FileStart, Header, HostHello, MAGIC, MIN_WINDOW, PayloadKind, STDIN_WINDOW, SupervisorConfig,
+    Outcome, FileOp, FileStart, Header, HostHello, MAGIC, MIN_WINDOW, PayloadKind, STDIN_WINDOW, SupervisorConfig,
     ToHost, ToSupervisor, VERSION,
 };
 
@@ -56,7 +56,7 @@ async fn lies_end_the_link_and_fail_its_execs() {
                 peer.data(PayloadKind::Stderr, 1, b"x");
             }
         }),
-        ("out of order", |peer| peer.control(1, &ToHost::Exited(Ending::Code(0)))),
+        ("out of order", |peer| peer.control(1, &ToHost::Exited(Outcome::Exited(0)))),
         ("out of order", |peer| {
             peer.control(1, &started());
             peer.control(1, &started());
@@ -64,7 +64,7 @@ async fn lies_end_the_link_and_fail_its_execs() {
         ("out of order", |peer| peer.control(1, &ToHost::Closed { stdout_bytes: 0, stderr_bytes: 0 })),
         ("output is missing", |peer| {
             peer.control(1, &started());
-            peer.control(1, &ToHost::Exited(Ending::Code(0)));
+            peer.control(1, &ToHost::Exited(Outcome::Exited(0)));
             peer.control(1, &ToHost::Closed { stdout_bytes: 1, stderr_bytes: 0 });
         }),
         ("more room for standard input", |peer| peer.control(1, &ToHost::StdinCredit { bytes: STDIN_WINDOW })),
@@ -94,11 +94,11 @@ async fn what_belongs_to_nobody_is_dropped() {
     peer.data(PayloadKind::Stdout, 99, b"nobody's");
     peer.control(1, &started());
     peer.data(PayloadKind::Stdout, 1, b"out");
-    peer.control(1, &ToHost::Exited(Ending::Code(3)));
+    peer.control(1, &ToHost::Exited(Outcome::Exited(3)));
     peer.control(1, &ToHost::Closed { stdout_bytes: 3, stderr_bytes: 0 });
     let events = rest(&mut exec).await.unwrap();
     assert_eq!(stdout(&events), "out");
-    assert_eq!(crate::support::ending(&events), Some(Ending::Code(3)));
+    assert_eq!(crate::support::ending(&events), Some(Outcome::Exited(3)));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 use skillhost::roles::image_build;
 use skillhost::roles::{Registry, Roles};
 use skillhost::sandbox::backend::docker::DockerBackend;
-use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Ending, ExecEvent, SOCKET_NAME};
+use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Outcome, ExecEvent, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes};
 use skillhost_api::caller::Caller;
@@ -80,7 +80,7 @@ fn shell(line: &str) -> ExecSpec {
 }
 
 /// Runs a line to its end: how its leader ended, and its standard output.
-async fn run(sandboxes: &Sandboxes, id: &str, line: &str) -> (Option<Ending>, String) {
+async fn run(sandboxes: &Sandboxes, id: &str, line: &str) -> (Option<Outcome>, String) {
     let mut exec = sandboxes.exec(id, OWNER, shell(line)).unwrap();
     let (mut ending, mut out) = (None, Vec::new());
     while let Some(event) = exec.next().await.unwrap() {
@@ -97,7 +97,7 @@ async fn run(sandboxes: &Sandboxes, id: &str, line: &str) -> (Option<Ending>, St
 
 async fn output(sandboxes: &Sandboxes, id: &str, line: &str) -> String {
     let (ending, out) = run(sandboxes, id, line).await;
-    assert_eq!(ending, Some(Ending::Code(0)), "{line}: {out}");
+    assert_eq!(ending, Some(Outcome::Exited(0)), "{line}: {out}");
     out
 }
 
@@ -219,14 +219,14 @@ async fn what_a_command_sees_is_hardened() {
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"/.skillhost/{SOCKET_NAME}\")' 2>&1"
     );
     let (ending, said) = run(&sandboxes, id, &line).await;
-    assert_eq!(ending, Some(Ending::Code(1)));
+    assert_eq!(ending, Some(Outcome::Exited(1)));
     assert!(said.contains("ConnectionRefusedError"), "{said}");
 
     // What may be written, and what may not.
     output(&sandboxes, id, "touch /tmp/a /workspace/a").await;
     for target in ["/a", "/usr/a", "/.skillhost/a", "/etc/passwd"] {
         let (ending, _) = run(&sandboxes, id, &format!(": >>{target}")).await;
-        assert_ne!(ending, Some(Ending::Code(0)), "{target} could be written");
+        assert_ne!(ending, Some(Outcome::Exited(0)), "{target} could be written");
     }
     sandboxes.stop(id).await.unwrap();
 }

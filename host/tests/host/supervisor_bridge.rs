@@ -10,7 +10,7 @@ use crate::support::{child_of, ending, events, is_gone, skip, stdout, until, use
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use skillhost::sandbox::files::{copy_in, copy_out};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Outcome, ExecEvent, ExecSpec};
 use tokio::io::AsyncReadExt as _;
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn commands_run_and_what_they_say_arrives_whole() {
     let (link, _bridge) = sandbox.link().await;
     let mut exec = link.exec(ExecSpec::argv(["sh", "-c", "id -u; exit 7"]).by(user())).unwrap();
     let said = events(&mut exec).await;
-    assert_eq!((stdout(&said).as_str(), ending(&said)), ("1000\n", Some(Ending::Code(7))));
+    assert_eq!((stdout(&said).as_str(), ending(&said)), ("1000\n", Some(Outcome::Exited(7))));
     // Far more than all buffers on the way hold, there and back, and with a reader that comes late.
     let mut spec = ExecSpec::argv(["cat"]).by(user());
     spec.spec.stdin = true;
@@ -73,7 +73,7 @@ async fn trees_are_carried_in_frames_both_ways() {
     let missing = copy_out(&link, user(), "nothing", dir(), Path::new("x")).await.unwrap_err();
     assert_eq!(missing.kind, skillhost_api::error::ErrorKind::NotFound, "{missing}");
     let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Exited(0)));
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn when_a_bridge_is_gone_its_commands_are_ended_and_another_is_let_in() {
     assert!(matches!(link.closed().await, CloseReason::Disconnected(_)));
     lingering.wait().unwrap();
     let mut exec = later.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Exited(0)));
 }
 
 /// Processes of the sandbox that sleep.
@@ -146,7 +146,7 @@ async fn a_command_is_not_let_in() {
     let mut exec = link.exec(ExecSpec::argv(["python3", "-c", &knock]).by(user())).unwrap();
     assert_eq!(stdout(&events(&mut exec).await), "in b''\n");
     let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Exited(0)));
 }
 
 #[tokio::test]
@@ -188,5 +188,5 @@ async fn a_bridge_that_is_told_nonsense_ends_alone() {
     bridge.wait().unwrap();
     let (link, _bridge) = sandbox.link().await;
     let mut exec = link.exec(ExecSpec::argv(["true"]).by(user())).unwrap();
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Code(0)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Exited(0)));
 }

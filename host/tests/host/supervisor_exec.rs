@@ -1,7 +1,7 @@
 //! A command runs as who it should, and everything that happens to it is told.
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
-use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, User};
+use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec, User};
 
 #[tokio::test]
 async fn a_command_runs_as_its_user_with_nothing_else() {
@@ -29,7 +29,7 @@ async fn a_command_runs_as_its_user_with_nothing_else() {
     assert_eq!(lines[15].rsplit(' ').next(), Some(lines[16]), "{text}");
     let Some(ExecEvent::Started { pid, argv }) = events.first() else { panic!("{events:?}") };
     assert_eq!((pid.to_string().as_str(), argv.len()), (lines[16], 3));
-    assert_eq!(ending(&events), Some(Ending::Code(0)));
+    assert_eq!(ending(&events), Some(Outcome::Exited(0)));
 }
 
 #[tokio::test]
@@ -39,11 +39,11 @@ async fn endings_are_told_apart() {
     }
     let sandbox = Sandbox::start().await;
     for (line, ending) in [
-        ("exit 0", Ending::Code(0)),
-        ("exit 7", Ending::Code(7)),
-        ("exit 137", Ending::Code(137)),
-        ("kill -TERM $$", Ending::Signal(15)),
-        ("kill -KILL $$", Ending::Signal(9)),
+        ("exit 0", Outcome::Exited(0)),
+        ("exit 7", Outcome::Exited(7)),
+        ("exit 137", Outcome::Exited(137)),
+        ("kill -TERM $$", Outcome::Signaled(15)),
+        ("kill -KILL $$", Outcome::Signaled(9)),
     ] {
         let events = sandbox.run(ExecSpec::argv(["sh", "-c", line]).by(user())).await;
         assert_eq!(crate::support::ending(&events), Some(ending), "{line}");
@@ -182,7 +182,7 @@ async fn signals_reach_the_leaders_group() {
         }
     }
     assert!(text.ends_with("got\n"), "{text}");
-    assert_eq!(ending, Some(Ending::Code(5)));
+    assert_eq!(ending, Some(Outcome::Exited(5)));
 }
 
 #[tokio::test]

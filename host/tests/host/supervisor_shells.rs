@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{Sandbox, skip, until, user};
-use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec, ShellSession, TerminalSize};
+use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec, ShellSession, TerminalSize};
 
 /// What a line did.
 #[derive(Debug, Default)]
@@ -12,9 +12,9 @@ struct Did {
     stdout: Vec<u8>,
     stderr: String,
     /// Status, directory, and why it ended before its time: while the shell goes on.
-    done: Option<(i32, String, Option<Ending>)>,
+    done: Option<(i32, String, Option<Outcome>)>,
     /// How the shell ended, if it did.
-    shell: Option<Ending>,
+    shell: Option<Outcome>,
 }
 
 impl Did {
@@ -24,7 +24,7 @@ impl Did {
 
     #[track_caller]
     fn status(&self, status: i32) -> &Self {
-        assert_eq!(self.done.as_ref().map(|(code, _, why)| (*code, *why)), Some((status, None)), "{self:?}");
+        assert_eq!(self.done.as_ref().map(|(code, _, why)| (*code, why.clone())), Some((status, None)), "{self:?}");
         self
     }
 }
@@ -73,8 +73,12 @@ impl Shell {
             match self.session.next().await.unwrap() {
                 Some(ExecEvent::Stdout(bytes)) => did.stdout.extend_from_slice(&bytes),
                 Some(ExecEvent::Stderr(bytes)) => stderr.extend_from_slice(&bytes),
-                Some(ExecEvent::LineDone { number: done, code, cwd, why }) => {
+                Some(ExecEvent::LineDone { number: done, outcome, cwd }) => {
                     assert_eq!(done, number);
+                    let (code, why) = match outcome {
+                        Outcome::Exited(code) => (code, None),
+                        outcome => (outcome.exit_code(126), Some(outcome)),
+                    };
                     did.done = Some((code, cwd, why));
                     break;
                 }
@@ -92,7 +96,7 @@ impl Shell {
         let did = self.run(line).await;
         assert_eq!((did.text(), did.stderr.as_str()), (stdout, ""), "{} {line}: {did:?}", self.kind);
         assert_eq!(
-            did.done.as_ref().map(|(code, _, why)| (*code, *why)),
+            did.done.as_ref().map(|(code, _, why)| (*code, why.clone())),
             Some((0, None)),
             "{} {line}: {did:?}",
             self.kind
@@ -235,16 +239,16 @@ async fn a_shell_that_ends_says_how_and_takes_its_jobs_along() {
     let sandbox = Sandbox::start().await;
     for kind in BOTH {
         for (line, ending, stdout) in [
-            ("exit 3", Ending::Code(3), ""),
-            ("trap 'echo bye' EXIT; exit 4", Ending::Code(4), "bye\n"),
-            ("set -e; false; echo never", Ending::Code(1), ""),
-            ("exec sh -c 'echo other; exit 9'", Ending::Code(9), "other\n"),
-            ("echo last; kill -KILL $$", Ending::Signal(9), "last\n"),
+            ("exit 3", Outcome::Exited(3), ""),
+            ("trap 'echo bye' EXIT; exit 4", Outcome::Exited(4), "bye\n"),
+            ("set -e; false; echo never", Outcome::Exited(1), ""),
+            ("exec sh -c 'echo other; exit 9'", Outcome::Exited(9), "other\n"),
+            ("echo last; kill -KILL $$", Outcome::Signaled(9), "last\n"),
         ] {
             let mut shell = Shell::start(&sandbox, kind).await;
             shell.says("(sleep 98763 &) ; sleep 98763 &", "").await;
             let did = shell.run(line).await;
-            assert_eq!((did.shell, did.text()), (Some(ending), stdout), "{kind} {line}: {did:?}");
+            assert_eq!((did.shell.clone(), did.text()), (Some(ending), stdout), "{kind} {line}: {did:?}");
             assert_eq!(sandbox.processes(), [], "{kind} {line}");
         }
     }
@@ -279,7 +283,7 @@ async fn a_line_that_runs_out_of_time_ends_whole_and_bash_goes_on() {
     for line in ENDLESS {
         let did = shell.run_for(line, Some(Duration::from_millis(300))).await;
         let (_, cwd, why) = did.done.as_ref().unwrap_or_else(|| panic!("{line}: {did:?}"));
-        assert_eq!((*why, cwd.as_str()), (Some(Ending::TimedOut), "/"), "{line}: {did:?}");
+        assert_eq!((why.clone(), cwd.as_str()), (Some(Outcome::TimedOut), "/"), "{line}: {did:?}");
         assert!(!did.text().contains("never"), "{line}: {did:?}");
         assert_eq!(did.text().contains("started"), line.contains("started"));
         let left: Vec<_> =
@@ -291,7 +295,7 @@ async fn a_line_that_runs_out_of_time_ends_whole_and_bash_goes_on() {
     // However soon: also one that the shell had no time to begin with.
     for _ in 0..10 {
         let did = shell.run_for("sleep 98764; echo never", Some(Duration::from_millis(1))).await;
-        assert_eq!(did.done.as_ref().unwrap().2, Some(Ending::TimedOut), "{did:?}");
+        assert_eq!(did.done.as_ref().unwrap().2, Some(Outcome::TimedOut), "{did:?}");
         assert_eq!(did.text(), "");
     }
     shell.says("kill -0 $job && echo $v", "kept\n").await;
@@ -300,7 +304,7 @@ async fn a_line_that_runs_out_of_time_ends_whole_and_bash_goes_on() {
     until("it sleeps", || sandbox.processes().iter().any(|(_, line)| line.starts_with("sleep 98764"))).await;
     shell.session.interrupt();
     let did = shell.take(number).await;
-    assert_eq!(did.done.as_ref().unwrap().2, Some(Ending::Cancelled), "{did:?}");
+    assert_eq!(did.done.as_ref().unwrap().2, Some(Outcome::Cancelled), "{did:?}");
     shell.says("kill -0 $job && echo $v", "kept\n").await;
     // The line that has ended meanwhile cannot be interrupted, and neither is the next.
     shell.session.interrupt();
@@ -323,7 +327,7 @@ async fn of_a_line_whose_time_is_over_before_it_begins_nothing_runs() {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         until("it is stopped", || is_stopped(pid.as_raw_nonzero().get())).await;
         let did = shell.run_for("echo never; sleep 98764; echo never", Some(Duration::from_millis(1))).await;
-        assert_eq!(did.done.as_ref().unwrap().2, Some(Ending::TimedOut), "{round}: {did:?}");
+        assert_eq!(did.done.as_ref().unwrap().2, Some(Outcome::TimedOut), "{round}: {did:?}");
         assert_eq!((did.text(), did.stderr.as_str()), ("", ""), "{round}: {did:?}");
         shell.says("echo $v", "kept\n").await;
     }
@@ -354,7 +358,7 @@ async fn a_shell_that_cannot_leave_its_line_is_ended_with_it() {
         let mut shell = Shell::start(&sandbox, kind).await;
         shell.says("sleep 98767 &", "").await;
         let did = shell.run_for(line, Some(Duration::from_millis(300))).await;
-        assert_eq!((did.shell, &did.done), (Some(Ending::TimedOut), &None), "{kind} {line}: {did:?}");
+        assert_eq!((did.shell.clone(), &did.done), (Some(Outcome::TimedOut), &None), "{kind} {line}: {did:?}");
         assert!(!did.text().contains("never"), "{kind} {line}: {did:?}");
         assert_eq!(did.text().contains("started"), line.contains("started"));
         assert_eq!(sandbox.processes(), [], "{kind} {line}");

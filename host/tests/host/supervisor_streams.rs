@@ -2,7 +2,7 @@
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
 use sha2::{Digest as _, Sha256};
-use skillhost::sandbox::link::{Ending, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec};
 
 #[tokio::test]
 async fn much_random_output_arrives_whole() {
@@ -26,7 +26,7 @@ async fn much_random_output_arrives_whole() {
         }
     }
     let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!((count, ending), (268_435_456, Some(Ending::Code(0))));
+    assert_eq!((count, ending), (268_435_456, Some(Outcome::Exited(0))));
     assert_eq!(String::from_utf8(expected).unwrap(), format!("{hash}  -\n"));
 }
 
@@ -83,7 +83,7 @@ async fn two_full_streams_share_what_room_there_is() {
         let bytes = |wanted: fn(&ExecEvent) -> Option<usize>| events.iter().filter_map(wanted).sum::<usize>();
         let out = bytes(|event| if let ExecEvent::Stdout(bytes) = event { Some(bytes.len()) } else { None });
         let err = bytes(|event| if let ExecEvent::Stderr(bytes) = event { Some(bytes.len()) } else { None });
-        assert_eq!((out, err, ending(&events)), (8_000_000, 8_000_001, Some(Ending::Code(0))));
+        assert_eq!((out, err, ending(&events)), (8_000_000, 8_000_001, Some(Outcome::Exited(0))));
     }
 }
 
@@ -98,7 +98,7 @@ async fn output_that_nobody_takes_does_not_hinder_the_end() {
     exec.kill();
     // Its tree is dead though its output still waits.
     crate::support::until("it is dead", || sandbox.processes().is_empty()).await;
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Cancelled));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Cancelled));
 }
 
 #[tokio::test]

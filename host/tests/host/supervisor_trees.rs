@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Ending, Exec, ExecEvent, ExecSpec, SupervisorListener, User};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Outcome, Exec, ExecEvent, ExecSpec, SupervisorListener, User};
 use skillhost_api::error::ErrorKind;
 
 /// Forks twice into a session of its own, ignores TERM and HUP, and keeps standard output; so does the leader.
@@ -33,7 +33,7 @@ async fn a_deadline_ends_all_of_a_tree() {
     let sandbox = Sandbox::start().await;
     let mut exec = survivor(&sandbox, Some(Duration::from_secs(1))).await;
     let events = events(&mut exec).await;
-    assert_eq!(ending(&events), Some(Ending::TimedOut));
+    assert_eq!(ending(&events), Some(Outcome::TimedOut));
     // At once, not soon: the exec is over only when its tree is.
     assert_eq!(sandbox.processes(), []);
 }
@@ -47,7 +47,7 @@ async fn a_kill_ends_all_of_a_tree() {
     let mut exec = survivor(&sandbox, None).await;
     exec.kill();
     let events = events(&mut exec).await;
-    assert_eq!(ending(&events), Some(Ending::Cancelled));
+    assert_eq!(ending(&events), Some(Outcome::Cancelled));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -63,7 +63,7 @@ async fn dropping_an_exec_ends_all_of_its_tree_and_nothing_else() {
     crate::support::until("only the other is left", || sandbox.processes().len() == 1).await;
     assert!(sandbox.processes()[0].1.contains("sleep 12345"));
     other.kill();
-    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Ending::Cancelled)]);
+    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Outcome::Cancelled)]);
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn a_child_in_the_background_does_not_delay_the_end() {
     let events =
         sandbox.run(ExecSpec::argv(["sh", "-c", "sleep 98765 & setsid sleep 98764 & echo done"]).by(user())).await;
     assert_eq!(stdout(&events), "done\n");
-    assert_eq!(ending(&events), Some(Ending::Code(0)));
+    assert_eq!(ending(&events), Some(Outcome::Exited(0)));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -182,7 +182,7 @@ async fn a_fork_bomb_is_ended() {
     let mut exec = sandbox.link.exec(spec).unwrap();
     while !matches!(exec.next().await.unwrap().expect("still runs"), ExecEvent::Stdout(_)) {}
     crate::support::until("it has forked a lot", || sandbox.processes().len() > 100).await;
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::TimedOut));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::TimedOut));
     assert_eq!(sandbox.processes(), []);
 }
 
@@ -209,7 +209,7 @@ async fn a_workload_cannot_reach_the_supervisor_or_others() {
     assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
     assert_eq!(sandbox.processes().len(), 1);
     other.kill();
-    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Ending::Cancelled)]);
+    assert_eq!(events(&mut other).await, [ExecEvent::Exited(Outcome::Cancelled)]);
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn a_killed_keeper_takes_its_tree_with_it() {
     let keeper = crate::support::parent_of(leader.0);
     let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
-    assert_eq!(ending(&events(&mut exec).await), Some(Ending::Signal(9)));
+    assert_eq!(ending(&events(&mut exec).await), Some(Outcome::Signaled(9)));
     crate::support::until("its orphans are gone", || sandbox.processes().is_empty()).await;
     assert_eq!(stdout(&sandbox.run(ExecSpec::argv(["echo", "still"]).by(user())).await), "still\n");
 }

@@ -31,7 +31,7 @@ pub use records::*;
 pub use sandboxes::*;
 pub use scripts::*;
 pub use shells::*;
-pub use skillhost_protocol::{Command, ExecSpec, RunOptions, TerminalSize};
+pub use skillhost_protocol::{Command, ExecSpec, Outcome, RunOptions, TerminalSize};
 pub use skills::*;
 pub use texts::*;
 

@@ -4,9 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use skillhost_protocol::TerminalSize;
+use skillhost_protocol::{Outcome, TerminalSize};
 
-use super::Outcome;
 
 /// The background processes of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

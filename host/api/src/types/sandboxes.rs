@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use skillhost_protocol::ExecSpec;
+use skillhost_protocol::{ExecSpec, Outcome};
 
 /// The session's sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,39 +227,6 @@ pub struct Delivery {
     /// Whether it is published on the blackboard as it comes, under the answer's `stream_key` and a number for each
     /// chunk; at the end, however it ends, there is `shell:exec:{exec_id}:complete`.
     pub stream_to_blackboard: bool,
-}
-
-/// How an exec ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// The leader exited with this code.
-    Exited(i32),
-    /// A signal ended the leader.
-    Signaled(i32),
-    /// The deadline passed.
-    TimedOut,
-    /// The caller gave up.
-    Cancelled,
-    /// The kernel ended it for memory.
-    OutOfMemory,
-    /// It could not be started, with the reason.
-    NotStarted(String),
-}
-
-impl Outcome {
-    /// The exit code that stands for it: 124 for a timeout, 128+n for a signal, 126 or 127 for what could not be started.
-    pub fn exit_code(&self, not_started: i32) -> i32 {
-        match self {
-            Self::Exited(code) => *code,
-            Self::Signaled(signal) => 128 + signal,
-            Self::TimedOut => 124,
-            Self::Cancelled => 130,
-            Self::OutOfMemory => 137,
-            Self::NotStarted(_) => not_started,
-        }
-    }
 }
 
 /// What a command did.

@@ -447,12 +447,12 @@ impl LinkShared {
                 slot.phase = Phase::Ended;
                 OperationEvent::Event(ExecEvent::NotStarted { code, reason })
             }
-            (ToHost::LineDone { number, code, cwd, why }, Phase::Started) => {
-                OperationEvent::Event(ExecEvent::LineDone { number, code: i32::from(code), cwd, why })
+            (ToHost::LineDone { number, outcome, cwd }, Phase::Started) => {
+                OperationEvent::Event(ExecEvent::LineDone { number, outcome, cwd })
             }
-            (ToHost::Exited(ending), Phase::Started) => {
+            (ToHost::Exited(outcome), Phase::Started) => {
                 slot.phase = Phase::Ended;
-                OperationEvent::Event(ExecEvent::Exited(ending))
+                OperationEvent::Event(ExecEvent::Exited(outcome))
             }
             (ToHost::FileDone(done), Phase::Asked) => {
                 slot.phase = Phase::Ended;

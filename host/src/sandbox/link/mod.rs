@@ -39,8 +39,8 @@ use std::time::Duration;
 use bytes::Bytes;
 pub use skillhost_protocol::tree::{EntryKind, TreeEntry};
 pub use skillhost_protocol::{
-    ByeReason, ByteRange, Change, Changed, DEFAULT_HOME, DEFAULT_WINDOW, Ending, ExecSpec, ExecStart, FileDone,
-    FileKind, FileStat, ListedFile, TerminalSize, User,
+    ByeReason, ByteRange, Change, Changed, DEFAULT_HOME, DEFAULT_WINDOW, ExecSpec, ExecStart, FileDone, FileKind,
+    FileStat, ListedFile, Outcome, TerminalSize, User,
 };
 
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
@@ -109,15 +109,13 @@ pub enum ExecEvent {
     LineDone {
         /// Which.
         number: u32,
-        /// Its exit status.
-        code: i32,
+        /// How.
+        outcome: Outcome,
         /// The shell's working directory.
         cwd: String,
-        /// Why it ended before its time, when it did.
-        why: Option<Ending>,
     },
     /// The leader ended.
-    Exited(Ending),
+    Exited(Outcome),
 }
 
 /// Why a link ended.

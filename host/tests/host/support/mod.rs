@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skillhost::sandbox::link::{
-    Ending, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
+    Outcome, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
 };
 use skillhost::sandbox::supervisor::SUPERVISOR;
 
@@ -168,9 +168,9 @@ pub async fn events(exec: &mut Exec) -> Vec<ExecEvent> {
 }
 
 /// How `events` end. Output may come after it.
-pub fn ending(events: &[ExecEvent]) -> Option<Ending> {
+pub fn ending(events: &[ExecEvent]) -> Option<Outcome> {
     events.iter().find_map(|event| match event {
-        ExecEvent::Exited(ending) => Some(*ending),
+        ExecEvent::Exited(ending) => Some(ending.clone()),
         _ => None,
     })
 }
