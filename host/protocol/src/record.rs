@@ -58,12 +58,20 @@ fn too_long(len: usize, max: usize) -> ProtocolError {
 /// Takes the first record off `bytes`; `None` when it is not whole yet.
 ///
 /// # Errors
-/// When it is too long, or no record of this kind.
+/// When it has more than [`MAX`] bytes, or is no record of this kind.
 pub fn take<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> Result<Option<T>, ProtocolError> {
+    take_within(MAX, bytes)
+}
+
+/// Takes the first record, of at most `max` bytes, off `bytes`; `None` when it is not whole yet.
+///
+/// # Errors
+/// When it is too long, or no record of this kind.
+pub fn take_within<T: DeserializeOwned>(max: usize, bytes: &mut Vec<u8>) -> Result<Option<T>, ProtocolError> {
     let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
     let len = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
-    if len > MAX {
-        return Err(too_long(len, MAX));
+    if len > max {
+        return Err(too_long(len, max));
     }
     let Some(record) = bytes.get(4..4 + len) else { return Ok(None) };
     let record = postcard::from_bytes(record).map_err(|error| ProtocolError(format!("a record: {error}")))?;
@@ -101,6 +109,8 @@ mod tests {
         let long = Changed { change: Change::Created, name: vec![0; MAX] };
         let whole = encode_within(2 * MAX, &long).unwrap();
         assert_eq!(read_within::<Changed>(2 * MAX, &mut whole.as_slice()).unwrap(), long);
+        assert_eq!(take_within::<Changed>(2 * MAX, &mut whole.clone()).unwrap(), Some(long));
+        assert!(take::<Changed>(&mut whole.clone()).is_err());
         assert!(read_within::<Changed>(MAX, &mut whole.as_slice()).is_err());
         assert!(read_within::<Changed>(2 * MAX, &mut &whole[..MAX]).is_err());
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
+use skillhost_protocol::record;
 use skillhost_protocol::socket::{Descriptors, StreamError};
 use skillhost_protocol::{
     FileError, FileErrorKind, LEAST_CREDIT, Outcome, PayloadKind, ProtocolError, TerminalSize, ToHost, credit_cost,
@@ -14,7 +15,7 @@ use skillhost_protocol::{
 use crate::buffers::{ReadOutcome, SendBuffer};
 use crate::driver::{LineEnd, ShellProgram};
 use crate::keeper::{self, Keeper, Order, Report};
-use crate::leader::{self, Status};
+use crate::leader::{self, MAX_STATUS, Status};
 use crate::procs::OomCounter;
 use crate::reserve::Pair;
 use crate::session::{ShellEnd, ShellTree, SupervisedShell};
@@ -24,8 +25,6 @@ use crate::sys;
 /// For a keeper to report its tree's death, on top of the grace: one that is stopped, by a workload of the same user,
 /// never does.
 const KEEPERS_TIME: Duration = Duration::from_secs(2);
-/// The most that a leader's status may take.
-const MAX_STATUS: usize = 512 * 1024;
 
 /// One of an exec's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +181,8 @@ impl SupervisedExec {
         let mut chunk = [0; 4096];
         loop {
             match rustix::io::read(fd, &mut chunk) {
-                Ok(len) if len > 0 && self.status_bytes.len() < MAX_STATUS => {
+                // It says at most what it is about to execute, and then why it could not.
+                Ok(len) if len > 0 && self.status_bytes.len() < 2 * MAX_STATUS => {
                     self.status_bytes.extend_from_slice(chunk.get(..len).unwrap_or_default());
                 }
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -191,17 +191,11 @@ impl SupervisedExec {
             }
         }
         self.status = None;
-        let bytes = std::mem::take(&mut self.status_bytes);
-        let mut rest = bytes.as_slice();
-        while let Some((len, tail)) = rest.split_first_chunk::<4>() {
-            let len = u32::from_le_bytes(*len) as usize;
-            let (Some(record), Some(tail)) = (tail.get(..len), tail.get(len..)) else { break };
-            rest = tail;
-            match postcard::from_bytes::<Status>(record) {
-                Ok(Status::Argv(argv)) => self.argv = Some(argv),
-                Ok(Status::NotStarted((code, reason))) => self.answer(&ToHost::NotStarted { code, reason }, out),
-                Ok(Status::FileDone(done)) => self.answer(&ToHost::FileDone(done), out),
-                Err(_) => break,
+        while let Ok(Some(status)) = record::take_within(MAX_STATUS, &mut self.status_bytes) {
+            match status {
+                Status::Argv(argv) => self.argv = Some(argv),
+                Status::NotStarted((code, reason)) => self.answer(&ToHost::NotStarted { code, reason }, out),
+                Status::FileDone(done) => self.answer(&ToHost::FileDone(done), out),
             }
         }
         if self.answered || self.is_file {

@@ -55,6 +55,9 @@ pub fn remember_limit(resource: Resource, limit: Rlimit) {
 /// The most bytes of a job: it comes from the supervisor, which has bounded what it is made of.
 pub const MAX_JOB: usize = u32::MAX as usize;
 
+/// The most bytes of a status. A line that is longer than that is longer than the kernel takes.
+pub const MAX_STATUS: usize = 512 * 1024;
+
 /// What a leader is told to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Job {
@@ -166,7 +169,7 @@ fn read_job(job: OwnedFd) -> Option<(Job, OwnedFd)> {
 
 fn say(status: &mut File, what: &Status) {
     // One record, one write: each wakes the supervisor.
-    if let Ok(bytes) = record::encode_within(MAX_JOB, what) {
+    if let Ok(bytes) = record::encode_within(MAX_STATUS, what) {
         let _ = status.write_all(&bytes);
     }
 }
