@@ -18,62 +18,26 @@
 //! change of a directory's mode above a skill, and what is written beneath an overlay. Asking for each file's times at each
 //! call would show the most of that and cost several times what all of the guard does.)
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::{OsStr, OsString};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{AtFlags, CWD, FileType, StatxAttributes, StatxFlags, lstat, readlink, statfs, statx};
 use rustix::io::Errno;
 
-use crate::catalog::catalog_paths::{CatalogPaths, RelevantEntries};
+use crate::catalog::catalog_paths::RelevantEntries;
+use crate::catalog::watch_set::{FileId, WatchSet, stand};
 
-/// What can put another file or directory at a path.
-const STEPS: WatchFlags = WatchFlags::CREATE
-    .union(WatchFlags::DELETE)
-    .union(WatchFlags::DELETE_SELF)
-    .union(WatchFlags::MOVE)
-    .union(WatchFlags::MOVE_SELF);
-/// What changes a directory's entries or their content, or may have. Reading is not among it.
-const CONTENT: WatchFlags = STEPS.union(WatchFlags::ATTRIB).union(WatchFlags::MODIFY).union(WatchFlags::CLOSE_WRITE);
 /// How a directory is watched: whoever watches it already goes on to be told.
 const HOW: WatchFlags = WatchFlags::ONLYDIR.union(WatchFlags::MASK_ADD);
-/// The most symbolic links on the way to one path, as in the kernel.
-const MAX_LINKS: usize = 40;
-
-/// File systems whose every change is made by this machine's kernel, by their numbers in statfs(2).
-const LOCAL: [u32; 8] = [
-    0x0000_ef53, // ext2, ext3, ext4
-    0x5846_5342, // XFS
-    0x9123_683e, // Btrfs
-    0xca45_1a4e, // bcachefs
-    0xf2f5_2010, // F2FS
-    0x2fc1_2fc1, // ZFS
-    0x0102_1994, // tmpfs
-    0x794c_7630, // overlayfs, which a container's root is; whoever writes beneath it breaks more than this
-];
-
-/// Device and inode: what tells a file from another that comes to be in its place. None where there is none.
-type FileId = Option<(u64, u64)>;
-
-/// What a guard is to watch: directories by their real path, and what of each matters.
-#[derive(Debug, Default)]
-pub struct WatchSet {
-    dirs: BTreeMap<PathBuf, (RelevantEntries, WatchFlags)>,
-    seen: BTreeMap<PathBuf, FileId>,
-    /// Something could change there unnoticed.
-    blind: bool,
-    /// A file that was there is not.
-    gone: bool,
-}
 
 /// Why something is not guarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,91 +46,6 @@ pub enum Unguarded {
     Changed,
     /// Something could happen to it unnoticed, or the system gives no watch.
     Impossible,
-}
-
-impl WatchSet {
-    /// Adds places: what is in each directory, and the way to it.
-    pub fn places(&mut self, places: &CatalogPaths) {
-        for dir in places.directories() {
-            self.way(dir);
-            if let Some(entries) = places.entries(dir) {
-                self.dir(dir, entries.clone(), CONTENT);
-            }
-        }
-    }
-
-    /// Adds a file that is there: its content, and the way to it.
-    pub fn file(&mut self, path: &Path) {
-        match self.way(path) {
-            Some(real) if is_alone(&real) => {
-                if let (Some(dir), Some(name)) = (real.parent(), real.file_name()) {
-                    self.dir(dir, RelevantEntries::Only(BTreeSet::from([name.to_owned()])), CONTENT);
-                }
-            }
-            Some(_) => self.blind = true,
-            None => self.gone = true,
-        }
-    }
-
-    /// Adds the way to a path, through its links, for as far as it exists. Its real path when it does.
-    pub fn way(&mut self, path: &Path) -> Option<PathBuf> {
-        let mut links = 0;
-        let mut dir = PathBuf::from("/");
-        let mut rest: Vec<OsString> = Vec::new();
-        push_steps(&mut rest, path);
-        while let Some(step) = rest.pop() {
-            if step == "/" {
-                dir = PathBuf::from("/");
-                continue;
-            }
-            if step == ".." {
-                dir.pop();
-                continue;
-            }
-            let at = dir.join(&step);
-            self.dir(&dir, RelevantEntries::Only(BTreeSet::from([step])), STEPS);
-            let Ok(stat) = lstat(&at) else {
-                self.seen.insert(at, None);
-                return None;
-            };
-            self.seen.insert(at.clone(), Some((stat.st_dev, stat.st_ino)));
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Symlink => {
-                    links += 1;
-                    let target = readlink(&at, Vec::new()).ok().filter(|_| links <= MAX_LINKS);
-                    let Some(target) = target else {
-                        self.blind = true;
-                        return None;
-                    };
-                    push_steps(&mut rest, Path::new(&OsString::from_vec(target.into_bytes())));
-                }
-                FileType::Directory => dir = at,
-                _ if rest.is_empty() => return Some(at),
-                _ => return None,
-            }
-        }
-        Some(dir)
-    }
-
-    fn dir(&mut self, dir: &Path, entries: RelevantEntries, flags: WatchFlags) {
-        match self.dirs.get_mut(dir) {
-            Some((known, how)) => {
-                *how |= flags;
-                known.extend(entries);
-            }
-            None => {
-                self.blind |= !is_local(dir);
-                self.dirs.insert(dir.to_owned(), (entries, flags));
-            }
-        }
-    }
-}
-
-/// Puts the steps of `path` on top of those that are still to be taken.
-fn push_steps(rest: &mut Vec<OsString>, path: &Path) {
-    rest.extend(
-        path.components().rev().filter(|step| *step != Component::CurDir).map(|step| step.as_os_str().to_owned()),
-    );
 }
 
 /// The events of all directories that a host watches.
@@ -320,11 +199,6 @@ impl ChangeGuard {
     }
 }
 
-/// Whether what stands at each of the paths is what stood there.
-fn stand(seen: &BTreeMap<PathBuf, FileId>) -> bool {
-    seen.iter().all(|(path, was)| lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino)) == *was)
-}
-
 impl Drop for ChangeGuard {
     fn drop(&mut self) {
         for number in &self.numbers {
@@ -340,30 +214,14 @@ impl Drop for ChangeGuard {
     }
 }
 
-fn is_local(dir: &Path) -> bool {
-    statfs(dir).is_ok_and(|system| LOCAL.iter().any(|local| is_type(system.f_type, *local)))
-}
-
-/// The number is signed on some machines and of 32 or 64 bits.
-fn is_type(found: impl TryInto<i128>, known: u32) -> bool {
-    found.try_into().is_ok_and(|found| found & 0xffff_ffff == i128::from(known))
-}
-
-/// Whether a file can be written by no name but this one, and what is written shows in its directory. It does not where the
-/// file is a mount: to the kernel it lies in another directory then.
-fn is_alone(file: &Path) -> bool {
-    statx(CWD, file, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS).is_ok_and(|stat| {
-        let in_place = stat.stx_attributes_mask.difference(stat.stx_attributes).contains(StatxAttributes::MOUNT_ROOT);
-        FileType::from_raw_mode(stat.stx_mode.into()).is_file() && stat.stx_nlink == 1 && in_place
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::Path;
 
     use super::*;
+    use crate::catalog::CatalogPaths;
     use crate::catalog::discovery::{Catalog, Roots, SkillRoot, SkillSource};
     use crate::catalog::loaded::SkillCache;
     use crate::skills::{frontmatter, manifest};

@@ -5,7 +5,7 @@
 //! - [`descriptor_cache`]: descriptors, kept by the component's digest.
 //! - [`files`]: what else is in a skill's directory, for a model that reads it.
 //! - [`catalog_paths`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`change_guard`], who says that
-//!   there was none; `guarded_cache` keeps what was made of files for as long as that is said.
+//!   there was none of what is in a [`watch_set`]; `guarded_cache` keeps what was made of files for as long as that is said.
 
 pub mod catalog_paths;
 pub mod change_guard;
@@ -14,12 +14,14 @@ pub mod discovery;
 pub mod files;
 pub(crate) mod guarded_cache;
 pub mod loaded;
+pub mod watch_set;
 pub mod watcher;
 
 pub use catalog_paths::CatalogPaths;
-pub use change_guard::{ChangeGuard, ChangeQueue, Unguarded, WatchSet};
+pub use change_guard::{ChangeGuard, ChangeQueue, Unguarded};
 pub use descriptor_cache::{DescriptorCache, DirCache};
 pub use discovery::{Catalog, CatalogEntry, Roots, SkillRoot, SkillSource};
 pub use files::FileDigests;
 pub use loaded::{Loaded, SkillCache};
+pub use watch_set::WatchSet;
 pub use watcher::CatalogWatcher;
