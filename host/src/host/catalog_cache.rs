@@ -123,7 +123,11 @@ impl Host {
     }
 
     /// The skill called `name`, with what its component is known to be.
-    pub(super) async fn found(self: &Arc<Self>, project: Option<&Path>, name: &SkillName) -> error::Result<Arc<FoundSkill>> {
+    pub(super) async fn found(
+        self: &Arc<Self>,
+        project: Option<&Path>,
+        name: &SkillName,
+    ) -> error::Result<Arc<FoundSkill>> {
         let key = (project.map(|project| project.as_os_str().to_owned()), name.clone());
         if let Some(found) = self.kept.skills.get(&key) {
             return Ok(found);
@@ -141,7 +145,11 @@ impl Host {
         Ok(Arc::new(FoundSkill::new(entry, project)?))
     }
 
-    fn found_to_keep(&self, project: Option<&Path>, name: &SkillName) -> Result<(Arc<FoundSkill>, ChangeGuard), Unguarded> {
+    fn found_to_keep(
+        &self,
+        project: Option<&Path>,
+        name: &SkillName,
+    ) -> Result<(Arc<FoundSkill>, ChangeGuard), Unguarded> {
         let roots = Roots::from_env(project);
         let recall = || Catalog::recall(&roots, name, &self.skill_cache).ok_or(Unguarded::Changed);
         let first = recall()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Sandbox, ending, events, skip, stdout, until, user};
 use futures_util::FutureExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use skillhost::sandbox::link::{ByteRange, CloseReason, Outcome, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{ByteRange, CloseReason, ExecEvent, ExecSpec, Outcome};
 use skillhost_api::error::{ErrorKind, Result};
 
 /// How long a supervisor of these tests may say nothing.

@@ -15,7 +15,7 @@ use skillhost::sandbox::link::{
 use skillhost_api::error::{ErrorKind, Result};
 use skillhost_protocol::frame::encode_control;
 use skillhost_protocol::{
-    Outcome, FileOp, FileStart, Header, HostHello, MAGIC, MIN_WINDOW, PayloadKind, STDIN_WINDOW, SupervisorConfig,
+    FileOp, FileStart, Header, HostHello, MAGIC, MIN_WINDOW, Outcome, PayloadKind, STDIN_WINDOW, SupervisorConfig,
     ToHost, ToSupervisor, VERSION,
 };
 

@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 use skillhost::roles::image_build;
 use skillhost::roles::{Registry, Roles};
 use skillhost::sandbox::backend::docker::DockerBackend;
-use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, Outcome, ExecEvent, SOCKET_NAME};
+use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, ExecEvent, Outcome, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes};
 use skillhost_api::caller::Caller;

@@ -10,7 +10,7 @@ use crate::support::{child_of, ending, events, is_gone, skip, stdout, until, use
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use skillhost::sandbox::files::{copy_in, copy_out};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Outcome, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{ByeReason, CloseReason, ExecEvent, ExecSpec, Outcome};
 use tokio::io::AsyncReadExt as _;
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A command runs as who it should, and everything that happens to it is told.
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
-use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec, User};
+use skillhost::sandbox::link::{ExecEvent, ExecSpec, Outcome, User};
 
 #[tokio::test]
 async fn a_command_runs_as_its_user_with_nothing_else() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{Sandbox, skip, until, user};
-use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec, ShellSession, TerminalSize};
+use skillhost::sandbox::link::{ExecEvent, ExecSpec, Outcome, ShellSession, TerminalSize};
 
 /// What a line did.
 #[derive(Debug, Default)]

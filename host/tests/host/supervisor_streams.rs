@@ -2,7 +2,7 @@
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
 use sha2::{Digest as _, Sha256};
-use skillhost::sandbox::link::{Outcome, ExecEvent, ExecSpec};
+use skillhost::sandbox::link::{ExecEvent, ExecSpec, Outcome};
 
 #[tokio::test]
 async fn much_random_output_arrives_whole() {

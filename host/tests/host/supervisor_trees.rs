@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Sandbox, ending, events, skip, stdout, user};
-use skillhost::sandbox::link::{ByeReason, CloseReason, Outcome, Exec, ExecEvent, ExecSpec, SupervisorListener, User};
+use skillhost::sandbox::link::{ByeReason, CloseReason, Exec, ExecEvent, ExecSpec, Outcome, SupervisorListener, User};
 use skillhost_api::error::ErrorKind;
 
 /// Forks twice into a session of its own, ignores TERM and HUP, and keeps standard output; so does the leader.

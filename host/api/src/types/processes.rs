@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use skillhost_protocol::{Outcome, TerminalSize};
 
-
 /// The background processes of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

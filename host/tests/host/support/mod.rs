@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use skillhost::sandbox::link::{
-    Outcome, Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, SOCKET_NAME, SupervisorListener, User,
+    Exec, ExecEvent, ExecSpec, ExecStart, HelloConfig, Link, Outcome, SOCKET_NAME, SupervisorListener, User,
 };
 use skillhost::sandbox::supervisor::SUPERVISOR;
 
