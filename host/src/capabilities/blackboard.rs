@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::blackboard as wit;
-use super::{View, WitError};
+use super::{GuestError, View};
 use crate::broker::BlackboardWatch;
 
 /// A guest's handle on a watch.
@@ -74,7 +74,7 @@ fn object(key: &str, text: Option<&str>) -> Result<Map<String, Value>> {
 }
 
 impl wit::Host for View<'_> {
-    async fn publish(&mut self, key: String, value: String) -> wasmtime::Result<Result<u64, WitError>> {
+    async fn publish(&mut self, key: String, value: String) -> Result<u64, GuestError> {
         let options = wit::PublishOptions { if_version: None, ttl_ms: None, tags: Vec::new(), metadata: None };
         self.publish_with(key, value, options).await
     }
@@ -84,36 +84,34 @@ impl wit::Host for View<'_> {
         key: String,
         value: String,
         options: wit::PublishOptions,
-    ) -> wasmtime::Result<Result<u64, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move {
-            let request = PublishRequest {
-                value: json("value", &key, &value)?,
-                metadata: object(&key, options.metadata.as_deref())?,
-                key,
-                if_version: options.if_version,
-                ttl_ms: options.ttl_ms,
-                tags: options.tags,
-            };
-            Ok(broker.publish(&actor, request).await?.version)
-        };
-        Ok(self.context.on_host(work).await)
+    ) -> Result<u64, GuestError> {
+        self.context
+            .brokered(|broker, actor| async move {
+                let request = PublishRequest {
+                    value: json("value", &key, &value)?,
+                    metadata: object(&key, options.metadata.as_deref())?,
+                    key,
+                    if_version: options.if_version,
+                    ttl_ms: options.ttl_ms,
+                    tags: options.tags,
+                };
+                Ok(broker.publish(&actor, request).await?.version)
+            })
+            .await
     }
 
-    async fn delete(&mut self, key: String, if_version: Option<u64>) -> wasmtime::Result<Result<bool, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+    async fn delete(&mut self, key: String, if_version: Option<u64>) -> Result<bool, GuestError> {
         let request = DeleteRequest { key, if_version };
-        let work = async move { Ok(broker.delete(&actor, &request).await?.is_some()) };
-        Ok(self.context.on_host(work).await)
+        self.context.brokered(|broker, actor| async move { Ok(broker.delete(&actor, &request).await?.is_some()) }).await
     }
 
-    async fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<wit::Entry>, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move { Ok(broker.get(&actor, &key).await?.map(wit::Entry::from)) };
-        Ok(self.context.on_host(work).await)
+    async fn get(&mut self, key: String) -> Result<Option<wit::Entry>, GuestError> {
+        self.context
+            .brokered(|broker, actor| async move { Ok(broker.get(&actor, &key).await?.map(wit::Entry::from)) })
+            .await
     }
 
-    async fn list(&mut self, pattern: String) -> wasmtime::Result<Result<Vec<wit::Entry>, WitError>> {
+    async fn list(&mut self, pattern: String) -> Result<Vec<wit::Entry>, GuestError> {
         self.list_tagged(pattern, Vec::new(), String::new()).await
     }
 
@@ -122,45 +120,39 @@ impl wit::Host for View<'_> {
         pattern: String,
         tags: Vec<String>,
         after: String,
-    ) -> wasmtime::Result<Result<Vec<wit::Entry>, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+    ) -> Result<Vec<wit::Entry>, GuestError> {
         let request = ListRequest { pattern, tags, after };
-        let work = async move {
-            let listed = broker.list(&actor, request).await?;
-            Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                let listed = broker.list(&actor, request).await?;
+                Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
+            })
+            .await
     }
 }
 
 impl wit::HostSubscription for View<'_> {
-    async fn watch(
-        &mut self,
-        pattern: String,
-        existing: bool,
-    ) -> wasmtime::Result<Result<Resource<Subscription>, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
+    async fn watch(&mut self, pattern: String, existing: bool) -> Result<Resource<Subscription>, GuestError> {
         let request = WatchRequest { pattern, existing, count: None };
-        let watching = self.context.on_host(async move { broker.watch(&actor, &request).await }).await;
-        Ok(match watching {
-            Ok(watching) => Ok(self.table.push(Subscription { watching: Arc::new(Mutex::new(watching)) })?),
-            Err(error) => Err(error),
-        })
+        let watching =
+            self.context.brokered(|broker, actor| async move { broker.watch(&actor, &request).await }).await?;
+        Ok(self.table.push(Subscription { watching: Arc::new(Mutex::new(watching)) })?)
     }
 
     async fn next(
         &mut self,
         subscription: Resource<Subscription>,
         timeout_ms: Option<u64>,
-    ) -> wasmtime::Result<Result<Option<wit::Event>, WitError>> {
+    ) -> Result<Option<wit::Event>, GuestError> {
         let watching = self.table.get(&subscription)?.watching.clone();
-        let work = async move {
-            let mut watching = watching.lock().await;
-            // The deadline is around it in any case; longer than that is as good as never.
-            let patience = timeout_ms.map_or(Duration::MAX, Duration::from_millis);
-            Ok(watching.next_within(patience).await?.map(wit::Event::from))
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .on_host(async move {
+                let mut watching = watching.lock().await;
+                // The deadline is around it in any case; longer than that is as good as never.
+                let patience = timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+                Ok(watching.next_within(patience).await?.map(wit::Event::from))
+            })
+            .await
     }
 
     async fn drop(&mut self, subscription: Resource<Subscription>) -> wasmtime::Result<()> {

@@ -4,7 +4,7 @@ use skillhost_api::types::{CopyAnswer, CopyRequest, HostPath};
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::files::{Copied, Host};
-use super::{GuestSandbox, View, WitError};
+use super::{GuestError, GuestSandbox, View};
 
 impl From<CopyAnswer> for Copied {
     fn from(copied: CopyAnswer) -> Self {
@@ -19,7 +19,7 @@ impl View<'_> {
         root: String,
         path: String,
         sandbox: String,
-    ) -> wasmtime::Result<CopyRequest> {
+    ) -> Result<CopyRequest, GuestError> {
         let container_id = self.table.get(container)?.id().to_owned();
         Ok(CopyRequest { container_id, host: HostPath::Root { root, path }, sandbox })
     }
@@ -32,10 +32,9 @@ impl Host for View<'_> {
         root: String,
         path: String,
         dest: String,
-    ) -> wasmtime::Result<Result<Copied, WitError>> {
+    ) -> Result<Copied, GuestError> {
         let request = self.copy_request(&container, root, path, dest)?;
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        Ok(self.context.on_host(async move { broker.copy_in(&actor, &request).await.map(Copied::from) }).await)
+        self.context.brokered(|broker, actor| async move { Ok(broker.copy_in(&actor, &request).await?.into()) }).await
     }
 
     async fn copy_out(
@@ -44,9 +43,8 @@ impl Host for View<'_> {
         src: String,
         root: String,
         path: String,
-    ) -> wasmtime::Result<Result<Copied, WitError>> {
+    ) -> Result<Copied, GuestError> {
         let request = self.copy_request(&container, root, path, src)?;
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        Ok(self.context.on_host(async move { broker.copy_out(&actor, &request).await.map(Copied::from) }).await)
+        self.context.brokered(|broker, actor| async move { Ok(broker.copy_out(&actor, &request).await?.into()) }).await
     }
 }

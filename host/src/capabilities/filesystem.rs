@@ -32,6 +32,7 @@ use wasmtime_wasi::filesystem::{Descriptor, Dir, File};
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, DescriptorType, DirectoryEntry, ErrorCode, NewTimestamp, OpenFlags, PathFlags,
 };
+use wasmtime_wasi::p2::{FsError, FsResult};
 
 use super::{CapabilitiesView, View};
 
@@ -100,13 +101,13 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         OPEN_AT,
         |mut store: StoreContextMut<'_, T>,
          (dir, at, path, open, flags): (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags)| {
-            Box::new(async move { Ok((open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await?,)) })
+            Box::new(async move { told(open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await) })
         },
     )?;
     types.func_wrap_async(
         CREATE_DIRECTORY_AT,
         |mut store: StoreContextMut<'_, T>, (dir, path): (Resource<Descriptor>, String)| {
-            Box::new(async move { Ok((create_directory_at(store.data_mut().capabilities(), &dir, path).await?,)) })
+            Box::new(async move { told(create_directory_at(store.data_mut().capabilities(), &dir, path).await) })
         },
     )?;
     types.func_wrap_async(
@@ -120,7 +121,7 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
             NewTimestamp,
         )| {
             Box::new(async move {
-                Ok((set_times_at(store.data_mut().capabilities(), &dir, at, path, accessed, modified).await?,))
+                told(set_times_at(store.data_mut().capabilities(), &dir, at, path, accessed, modified).await)
             })
         },
     )?;
@@ -129,12 +130,12 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         Ok(())
     })?;
     types.func_wrap_async(READ_DIRECTORY, |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
-        Box::new(async move { Ok((read_directory(store.data_mut().capabilities(), &dir).await?,)) })
+        Box::new(async move { told(read_directory(store.data_mut().capabilities(), &dir).await) })
     })?;
     types.func_wrap_async(
         NEXT_ENTRY,
         |mut store: StoreContextMut<'_, T>, (entries,): (Resource<DirectoryNames>,)| {
-            Box::new(async move { Ok((next_entry(store.data_mut().capabilities(), &entries).await?,)) })
+            Box::new(async move { told(next_entry(store.data_mut().capabilities(), &entries).await) })
         },
     )?;
     linker.allow_shadowing(false);
@@ -155,19 +156,31 @@ fn is_there<T: 'static>(linker: &mut Linker<T>, interface: &str, name: &str) -> 
     }
 }
 
+/// What the guest is told; an error where it is ended instead.
+fn told<T>(result: FsResult<T>) -> wasmtime::Result<(Result<T, ErrorCode>,)> {
+    Ok((match result {
+        Ok(value) => Ok(value),
+        Err(error) => Err(error.downcast()?),
+    },))
+}
+
 /// The directory behind a handle.
-fn directory(view: &View<'_>, handle: &Resource<Descriptor>) -> wasmtime::Result<Result<Dir, ErrorCode>> {
-    Ok(match view.table.get(handle)? {
+fn directory(view: &View<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
+    match view.table.get(handle)? {
         Descriptor::Dir(dir) => Ok(dir.clone()),
-        Descriptor::File(_) => Err(ErrorCode::NotDirectory),
-    })
+        Descriptor::File(_) => Err(ErrorCode::NotDirectory.into()),
+    }
+}
+
+/// The same, of one that may be changed.
+fn writable_directory(view: &View<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
+    let dir = directory(view, handle)?;
+    if dir.perms.write_not_permitted() { Err(ErrorCode::NotPermitted.into()) } else { Ok(dir) }
 }
 
 /// Runs a call of the system where it may wait.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ErrorCode> + Send + 'static,
-) -> wasmtime::Result<Result<T, ErrorCode>> {
-    Ok(tokio::task::spawn_blocking(work).await?)
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ErrorCode> + Send + 'static) -> FsResult<T> {
+    Ok(tokio::task::spawn_blocking(work).await.map_err(FsError::trap)??)
 }
 
 fn follow(at: PathFlags) -> FollowSymlinks {
@@ -193,16 +206,8 @@ fn hand_over(dir: &fs::File, made: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-async fn create_directory_at(
-    view: View<'_>,
-    dir: &Resource<Descriptor>,
-    path: String,
-) -> wasmtime::Result<Result<(), ErrorCode>> {
-    let dir = match directory(&view, dir)? {
-        Ok(dir) if dir.perms.write_not_permitted() => return Ok(Err(ErrorCode::NotPermitted)),
-        Ok(dir) => dir,
-        Err(error) => return Ok(Err(error)),
-    };
+async fn create_directory_at(view: View<'_>, dir: &Resource<Descriptor>, path: String) -> FsResult<()> {
+    let dir = writable_directory(&view, dir)?;
     blocking(move || {
         let path = Path::new(&path);
         cap_primitives::fs::create_dir(&dir.dir, path, &DirOptions::new())?;
@@ -292,34 +297,25 @@ async fn open_at(
     path: String,
     open: OpenFlags,
     flags: DescriptorFlags,
-) -> wasmtime::Result<Result<Resource<Descriptor>, ErrorCode>> {
-    let asked = directory(&view, dir)?.and_then(|dir| Ok((dir, OpenRequest::new(at, open, flags)?)));
-    let (dir, asked) = match asked {
-        Ok((dir, asked)) if asked.mode.contains(OpenMode::WRITE) && dir.perms.write_not_permitted() => {
-            return Ok(Err(ErrorCode::NotPermitted));
-        }
-        Ok(asked) => asked,
-        Err(error) => return Ok(Err(error)),
-    };
-    if let Err(error) = view.files.room() {
-        return Ok(Err(error));
+) -> FsResult<Resource<Descriptor>> {
+    let dir = directory(&view, dir)?;
+    let asked = OpenRequest::new(at, open, flags)?;
+    if asked.mode.contains(OpenMode::WRITE) && dir.perms.write_not_permitted() {
+        return Err(ErrorCode::NotPermitted.into());
     }
+    view.files.room()?;
     let (perms, mode) = (dir.perms, asked.mode);
-    let opened = blocking(move || asked.open(&dir.dir, Path::new(&path))).await?;
-    let descriptor = match opened {
-        Ok((file, true)) => {
-            let dir = Dir::new(file, perms, mode, false);
-            view.files.count(&dir.dir);
-            Descriptor::Dir(dir)
-        }
-        Ok((file, false)) => {
-            let file = File::new(file, perms, mode, false);
-            view.files.count(&file.file);
-            Descriptor::File(file)
-        }
-        Err(error) => return Ok(Err(error)),
+    let (file, is_dir) = blocking(move || asked.open(&dir.dir, Path::new(&path))).await?;
+    let descriptor = if is_dir {
+        let dir = Dir::new(file, perms, mode, false);
+        view.files.count(&dir.dir);
+        Descriptor::Dir(dir)
+    } else {
+        let file = File::new(file, perms, mode, false);
+        view.files.count(&file.file);
+        Descriptor::File(file)
     };
-    Ok(Ok(view.table.push(descriptor)?))
+    Ok(view.table.push(descriptor)?)
 }
 
 async fn set_times_at(
@@ -329,14 +325,9 @@ async fn set_times_at(
     path: String,
     accessed: NewTimestamp,
     modified: NewTimestamp,
-) -> wasmtime::Result<Result<(), ErrorCode>> {
-    let times = timespec(&accessed)
-        .and_then(|last_access| Ok(Timestamps { last_access, last_modification: timespec(&modified)? }));
-    let (dir, times) = match directory(&view, dir)?.and_then(|dir| Ok((dir, times?))) {
-        Ok((dir, _)) if dir.perms.write_not_permitted() => return Ok(Err(ErrorCode::NotPermitted)),
-        Ok(asked) => asked,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> FsResult<()> {
+    let dir = writable_directory(&view, dir)?;
+    let times = Timestamps { last_access: timespec(&accessed)?, last_modification: timespec(&modified)? };
     blocking(move || {
         let mut options = OpenOptions::new();
         // A descriptor of the name alone: what it names is not opened.
@@ -360,17 +351,9 @@ fn timespec(time: &NewTimestamp) -> Result<Timespec, ErrorCode> {
     })
 }
 
-async fn read_directory(
-    view: View<'_>,
-    dir: &Resource<Descriptor>,
-) -> wasmtime::Result<Result<Resource<DirectoryNames>, ErrorCode>> {
-    let dir = match directory(&view, dir)? {
-        Ok(dir) => dir,
-        Err(error) => return Ok(Err(error)),
-    };
-    if let Err(error) = view.files.room() {
-        return Ok(Err(error));
-    }
+async fn read_directory(view: View<'_>, dir: &Resource<Descriptor>) -> FsResult<Resource<DirectoryNames>> {
+    let dir = directory(&view, dir)?;
+    view.files.room()?;
     let opened = blocking(move || {
         // A descriptor of its own, so that two readers of one directory do not share a position.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -378,18 +361,12 @@ async fn read_directory(
         Ok(rustix::fs::Dir::new(dir).map_err(io::Error::from)?)
     })
     .await?;
-    let dir = match opened {
-        Ok(dir) => Arc::new(Mutex::new(dir)),
-        Err(error) => return Ok(Err(error)),
-    };
+    let dir = Arc::new(Mutex::new(opened));
     view.files.count(&dir);
-    Ok(Ok(view.table.push(DirectoryNames { dir, ready: VecDeque::new(), ended: false })?))
+    Ok(view.table.push(DirectoryNames { dir, ready: VecDeque::new(), ended: false })?)
 }
 
-async fn next_entry(
-    view: View<'_>,
-    entries: &Resource<DirectoryNames>,
-) -> wasmtime::Result<Result<Option<DirectoryEntry>, ErrorCode>> {
+async fn next_entry(view: View<'_>, entries: &Resource<DirectoryNames>) -> FsResult<Option<DirectoryEntry>> {
     let entries = view.table.get_mut(entries)?;
     if entries.ready.is_empty() && !entries.ended {
         let dir = entries.dir.clone();
@@ -399,10 +376,10 @@ async fn next_entry(
             let some = dir.by_ref().filter_map(|read| entry(read).transpose()).take(BATCH);
             some.collect::<VecDeque<_>>()
         });
-        entries.ready = read.await?;
+        entries.ready = read.await.map_err(FsError::trap)?;
         entries.ended = entries.ready.len() < BATCH;
     }
-    Ok(entries.ready.pop_front().transpose())
+    Ok(entries.ready.pop_front().transpose()?)
 }
 
 fn entry(read: rustix::io::Result<rustix::fs::DirEntry>) -> Result<Option<DirectoryEntry>, ErrorCode> {

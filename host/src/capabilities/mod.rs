@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use skillhost_api::error::{Error, ErrorKind, Result};
-use wasmtime::component::{HasData, Linker, ResourceTable};
+use wasmtime::component::{HasData, Linker, ResourceTable, ResourceTableError};
 
 use crate::broker::Broker;
 use crate::policy::Actor;
-use bindings::skillhost::skill::types::{Conflict, Error as WitError};
+use bindings::skillhost::skill::types::{self, Conflict, Error as WitError};
 pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;
 pub use log::Log;
@@ -32,6 +32,7 @@ mod bindings {
         path: "../wit",
         world: "everything",
         imports: { default: async | trappable },
+        trappable_error_type: { "skillhost:skill/types.error" => super::GuestError },
         with: {
             "skillhost:skill/sandbox.container": super::GuestSandbox,
             "skillhost:skill/sandbox.process": super::GuestProcess,
@@ -82,7 +83,35 @@ pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> w
     filesystem::add_to_linker(linker)
 }
 
-impl bindings::skillhost::skill::types::Host for View<'_> {}
+/// The failure of a capability's function.
+#[derive(Debug)]
+pub enum GuestError {
+    /// The guest is told of it.
+    Told(Error),
+    /// The guest is ended: it named what it does not have, or has too much.
+    Trap(wasmtime::Error),
+}
+
+impl From<Error> for GuestError {
+    fn from(error: Error) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl From<ResourceTableError> for GuestError {
+    fn from(error: ResourceTableError) -> Self {
+        Self::Trap(error.into())
+    }
+}
+
+impl types::Host for View<'_> {
+    fn convert_error(&mut self, error: GuestError) -> wasmtime::Result<WitError> {
+        match error {
+            GuestError::Told(error) => Ok(error.into()),
+            GuestError::Trap(error) => Err(error),
+        }
+    }
+}
 
 /// Aborts the task when dropped: the guest's call is gone.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
@@ -98,7 +127,7 @@ impl Context {
     async fn on_host<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T, WitError> {
+    ) -> Result<T, GuestError> {
         let deadline = self.deadline.into();
         let work = async move {
             tokio::time::timeout_at(deadline, work)
@@ -107,9 +136,17 @@ impl Context {
         };
         let mut task = AbortOnDrop(self.runtime.spawn(work));
         match (&mut task.0).await {
-            Ok(result) => result.map_err(WitError::from),
-            Err(error) => Err(WitError::Other(format!("the host failed in this call: {error}"))),
+            Ok(result) => Ok(result?),
+            Err(error) => Err(Error::other(format!("the host failed in this call: {error}")).into()),
         }
+    }
+
+    /// The same, of work that is the broker's on behalf of this invocation.
+    async fn brokered<T: Send + 'static, W: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<Broker>, Arc<Actor>) -> W,
+    ) -> Result<T, GuestError> {
+        self.on_host(work(self.broker.clone(), self.actor.clone())).await
     }
 }
 

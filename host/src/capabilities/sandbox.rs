@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox as wit;
-use super::{GuestShell, View, WitError};
+use super::{GuestError, GuestShell, View};
 use crate::broker::{Broker, Chunk, CommandTarget, Running, StdinWrite, StopOnDrop};
 use crate::policy::Actor;
 use crate::sandbox::link::{ByteRange, ExecStdin};
@@ -250,7 +250,7 @@ impl View<'_> {
         container: &Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
-    ) -> wasmtime::Result<(ExecRequest, Option<Bytes>)> {
+    ) -> Result<(ExecRequest, Option<Bytes>), GuestError> {
         let wit::ExecOptions { cwd, env, stdin, run } = options;
         let (options, delivery) = run.into();
         let spec = ExecSpec { command: command.into(), cwd, env: environment(env), options, ..ExecSpec::default() };
@@ -262,10 +262,9 @@ impl View<'_> {
         &mut self,
         mut request: ExecRequest,
         stdin: Option<Bytes>,
-    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
+    ) -> Result<Resource<GuestProcess>, GuestError> {
         request.spec.stdin = true;
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move {
+        let started = self.context.brokered(|broker, actor| async move {
             let mut running = broker.exec(&actor, request).await?;
             let input = match (running.stdin(), stdin) {
                 (Some(input), Some(bytes)) => GuestStdin::fed(input, bytes),
@@ -273,17 +272,14 @@ impl View<'_> {
                 (None, _) => GuestStdin::Closed,
             };
             Ok((running, input))
-        };
-        let (running, stdin) = match self.context.on_host(work).await {
-            Ok(started) => started,
-            Err(error) => return Ok(Err(error)),
-        };
+        });
+        let (running, stdin) = started.await?;
         let (id, container_id) = (running.id().to_owned(), running.container_id().to_owned());
         let state = GuestProcessState { running: Some(running), stdin, rest: None, ended: None, killed: false };
-        Ok(Ok(self.table.push(GuestProcess { id, container_id, state: Arc::new(Mutex::new(state)) })?))
+        Ok(self.table.push(GuestProcess { id, container_id, state: Arc::new(Mutex::new(state)) })?)
     }
 
-    fn acting(&mut self, process: &Resource<GuestProcess>) -> wasmtime::Result<Acting> {
+    fn acting(&mut self, process: &Resource<GuestProcess>) -> Result<Acting, GuestError> {
         let GuestProcess { id, container_id, state } = self.table.get(process)?;
         Ok(Acting {
             broker: self.context.broker.clone(),
@@ -294,7 +290,7 @@ impl View<'_> {
         })
     }
 
-    fn process(&mut self, process: &Resource<GuestProcess>) -> wasmtime::Result<Arc<Mutex<GuestProcessState>>> {
+    fn process(&mut self, process: &Resource<GuestProcess>) -> Result<Arc<Mutex<GuestProcessState>>, GuestError> {
         Ok(self.table.get(process)?.state.clone())
     }
 }
@@ -302,10 +298,7 @@ impl View<'_> {
 impl wit::Host for View<'_> {}
 
 impl wit::HostContainer for View<'_> {
-    async fn launch(
-        &mut self,
-        options: wit::LaunchOptions,
-    ) -> wasmtime::Result<Result<Resource<GuestSandbox>, WitError>> {
+    async fn launch(&mut self, options: wit::LaunchOptions) -> Result<Resource<GuestSandbox>, GuestError> {
         let request = LaunchRequest {
             role: options.role,
             cpus: options.cpus,
@@ -318,29 +311,20 @@ impl wit::HostContainer for View<'_> {
             shared: options.shared,
             env: environment(options.env),
         };
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let launched = self.context.on_host(async move { broker.launch_owned(&actor, request).await }).await;
-        Ok(match launched {
-            Ok((answer, owned)) => {
-                let info = wit::ContainerInfo {
-                    id: answer.container_id,
-                    role: answer.role,
-                    image: answer.image,
-                    backend: answer.backend,
-                    isolation: answer.isolation,
-                };
-                Ok(self.table.push(GuestSandbox { info, owned: Some(owned) })?)
-            }
-            Err(error) => Err(error),
-        })
+        let (answer, owned) =
+            self.context.brokered(|broker, actor| async move { broker.launch_owned(&actor, request).await }).await?;
+        let info = wit::ContainerInfo {
+            id: answer.container_id,
+            role: answer.role,
+            image: answer.image,
+            backend: answer.backend,
+            isolation: answer.isolation,
+        };
+        Ok(self.table.push(GuestSandbox { info, owned: Some(owned) })?)
     }
 
-    async fn attach(&mut self, id: String) -> wasmtime::Result<Result<Resource<GuestSandbox>, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let info = match self.context.on_host(async move { broker.take_up(&actor, &id).await }).await {
-            Ok(info) => info,
-            Err(error) => return Ok(Err(error)),
-        };
+    async fn attach(&mut self, id: String) -> Result<Resource<GuestSandbox>, GuestError> {
+        let info = self.context.brokered(|broker, actor| async move { broker.take_up(&actor, &id).await }).await?;
         let info = wit::ContainerInfo {
             id: info.id,
             role: info.role,
@@ -348,7 +332,7 @@ impl wit::HostContainer for View<'_> {
             backend: info.backend,
             isolation: info.isolation,
         };
-        Ok(Ok(self.table.push(GuestSandbox { info, owned: None })?))
+        Ok(self.table.push(GuestSandbox { info, owned: None })?)
     }
 
     async fn info(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<wit::ContainerInfo> {
@@ -360,11 +344,11 @@ impl wit::HostContainer for View<'_> {
         container: Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
-    ) -> wasmtime::Result<Result<wit::ExecResult, WitError>> {
+    ) -> Result<wit::ExecResult, GuestError> {
         let (request, stdin) = self.exec_request(&container, command, options)?;
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move { Ok(broker.exec_to_end(&actor, request, stdin).await?.into()) };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move { Ok(broker.exec_to_end(&actor, request, stdin).await?.into()) })
+            .await
     }
 
     async fn start(
@@ -372,7 +356,7 @@ impl wit::HostContainer for View<'_> {
         container: Resource<GuestSandbox>,
         command: wit::Command,
         options: wit::ExecOptions,
-    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
+    ) -> Result<Resource<GuestProcess>, GuestError> {
         let (request, stdin) = self.exec_request(&container, command, options)?;
         self.start_process(request, stdin).await
     }
@@ -383,21 +367,16 @@ impl wit::HostContainer for View<'_> {
         command: wit::Command,
         options: wit::ExecOptions,
         size: wit::TerminalSize,
-    ) -> wasmtime::Result<Result<Resource<GuestProcess>, WitError>> {
+    ) -> Result<Resource<GuestProcess>, GuestError> {
         let (mut request, stdin) = self.exec_request(&container, command, options)?;
         request.spec.terminal = Some(size.into());
         self.start_process(request, stdin).await
     }
 
-    async fn open_shell(
-        &mut self,
-        container: Resource<GuestSandbox>,
-    ) -> wasmtime::Result<Result<Resource<GuestShell>, WitError>> {
+    async fn open_shell(&mut self, container: Resource<GuestSandbox>) -> Result<Resource<GuestShell>, GuestError> {
         let id = self.table.get(&container)?.id();
-        match self.context.broker.own_shell(&self.context.actor, id) {
-            Ok(shell) => Ok(Ok(self.table.push(GuestShell(Arc::new(shell)))?)),
-            Err(error) => Ok(Err(error.into())),
-        }
+        let shell = self.context.broker.own_shell(&self.context.actor, id)?;
+        Ok(self.table.push(GuestShell(Arc::new(shell)))?)
     }
 
     async fn read_file(
@@ -405,19 +384,19 @@ impl wit::HostContainer for View<'_> {
         container: Resource<GuestSandbox>,
         path: String,
         max_bytes: Option<u64>,
-    ) -> wasmtime::Result<Result<Vec<u8>, WitError>> {
+    ) -> Result<Vec<u8>, GuestError> {
         let id = self.table.get(&container)?.id().to_owned();
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let max = max_bytes.unwrap_or(DEFAULT_MAX_FILE).min(MAX_FILE);
-        let work = async move {
-            let mut file = broker.read_file(&actor, &id, &path, ByteRange::whole(Some(max))).await?;
-            let mut content = Vec::new();
-            while let Some(bytes) = file.next().await? {
-                content.extend_from_slice(&bytes);
-            }
-            Ok(content)
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                let mut file = broker.read_file(&actor, &id, &path, ByteRange::whole(Some(max))).await?;
+                let mut content = Vec::new();
+                while let Some(bytes) = file.next().await? {
+                    content.extend_from_slice(&bytes);
+                }
+                Ok(content)
+            })
+            .await
     }
 
     async fn write_file(
@@ -425,28 +404,30 @@ impl wit::HostContainer for View<'_> {
         container: Resource<GuestSandbox>,
         path: String,
         content: Vec<u8>,
-    ) -> wasmtime::Result<Result<(), WitError>> {
+    ) -> Result<(), GuestError> {
         let id = self.table.get(&container)?.id().to_owned();
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move { broker.write_file(&actor, &id, &path, content.as_slice()).await.map(|_| ()) };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                broker.write_file(&actor, &id, &path, content.as_slice()).await.map(|_| ())
+            })
+            .await
     }
 
     async fn list_files(
         &mut self,
         container: Resource<GuestSandbox>,
         path: String,
-    ) -> wasmtime::Result<Result<Vec<wit::FileEntry>, WitError>> {
+    ) -> Result<Vec<wit::FileEntry>, GuestError> {
         let id = self.table.get(&container)?.id().to_owned();
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move {
-            let list = broker.list_files(&actor, &id, &path).await?;
-            if list.truncated {
-                return Err(Error::too_large(format!("{}: {}", list.path, list.message)));
-            }
-            Ok(list.files.into_iter().map(wit::FileEntry::from).collect())
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                let list = broker.list_files(&actor, &id, &path).await?;
+                if list.truncated {
+                    return Err(Error::too_large(format!("{}: {}", list.path, list.message)));
+                }
+                Ok(list.files.into_iter().map(wit::FileEntry::from).collect())
+            })
+            .await
     }
 
     async fn remove(
@@ -454,17 +435,18 @@ impl wit::HostContainer for View<'_> {
         container: Resource<GuestSandbox>,
         path: String,
         recursive: bool,
-    ) -> wasmtime::Result<Result<(), WitError>> {
+    ) -> Result<(), GuestError> {
         let id = self.table.get(&container)?.id().to_owned();
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move { broker.remove_file(&actor, &id, &path, recursive).await.map(|_| ()) };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(
+                |broker, actor| async move { broker.remove_file(&actor, &id, &path, recursive).await.map(|_| ()) },
+            )
+            .await
     }
 
-    async fn stop(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn stop(&mut self, container: Resource<GuestSandbox>) -> Result<(), GuestError> {
         let id = self.table.get(&container)?.id().to_owned();
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        Ok(self.context.on_host(async move { broker.stop(&actor, &id).await.map(|_| ()) }).await)
+        self.context.brokered(|broker, actor| async move { broker.stop(&actor, &id).await.map(drop) }).await
     }
 
     async fn drop(&mut self, container: Resource<GuestSandbox>) -> wasmtime::Result<()> {
@@ -483,100 +465,93 @@ impl wit::HostProcess for View<'_> {
         &mut self,
         process: Resource<GuestProcess>,
         max_bytes: u32,
-    ) -> wasmtime::Result<Result<Option<wit::Chunk>, WitError>> {
+    ) -> Result<Option<wit::Chunk>, GuestError> {
         let state = self.process(&process)?;
         let max = usize::try_from(max_bytes.max(1)).unwrap_or(usize::MAX);
-        Ok(self.context.on_host(async move { state.lock().await.read(max).await }).await)
+        self.context.on_host(async move { state.lock().await.read(max).await }).await
     }
 
-    async fn write(
-        &mut self,
-        process: Resource<GuestProcess>,
-        bytes: Vec<u8>,
-    ) -> wasmtime::Result<Result<(), WitError>> {
+    async fn write(&mut self, process: Resource<GuestProcess>, bytes: Vec<u8>) -> Result<(), GuestError> {
         let acting = self.acting(&process)?;
-        let work = async move {
-            let write = async {
-                let len = bytes.len() as u64;
-                let mut state = acting.state.lock().await;
-                let written = state.stdin.write(bytes).await;
-                let bytes = if let Ok(true) = written { len } else { 0 };
-                (StdinWrite { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
-            };
-            acting.broker.feed(&acting.actor, acting.target(), write).await
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .on_host(async move {
+                let write = async {
+                    let len = bytes.len() as u64;
+                    let mut state = acting.state.lock().await;
+                    let written = state.stdin.write(bytes).await;
+                    let bytes = if let Ok(true) = written { len } else { 0 };
+                    (StdinWrite { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
+                };
+                acting.broker.feed(&acting.actor, acting.target(), write).await
+            })
+            .await
     }
 
-    async fn close_stdin(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn close_stdin(&mut self, process: Resource<GuestProcess>) -> Result<(), GuestError> {
         let acting = self.acting(&process)?;
-        let work = async move {
-            // A command is told once; what is closed is no effect.
-            if matches!(acting.state.lock().await.stdin, GuestStdin::Closed) {
-                return Ok(());
-            }
-            let close = async {
-                acting.state.lock().await.stdin.close();
-                (StdinWrite { bytes: 0, closed: true }, Ok(()))
-            };
-            acting.broker.feed(&acting.actor, acting.target(), close).await
-        };
-        Ok(self.context.on_host(work).await)
-    }
-
-    async fn signal(&mut self, process: Resource<GuestProcess>, number: u8) -> wasmtime::Result<Result<(), WitError>> {
-        let (acting, number) = (self.acting(&process)?, i32::from(number));
-        let work = async move {
-            let send = async {
-                let control = acting.state.lock().await.running.as_ref().map(Running::control);
-                if let Some(control) = control {
-                    control.signal(number);
-                    control.confirm().await?;
+        self.context
+            .on_host(async move {
+                // A command is told once; what is closed is no effect.
+                if matches!(acting.state.lock().await.stdin, GuestStdin::Closed) {
+                    return Ok(());
                 }
-                Ok(())
-            };
-            acting.broker.signal(&acting.actor, acting.target(), Some(number), send).await
-        };
-        Ok(self.context.on_host(work).await)
+                let close = async {
+                    acting.state.lock().await.stdin.close();
+                    (StdinWrite { bytes: 0, closed: true }, Ok(()))
+                };
+                acting.broker.feed(&acting.actor, acting.target(), close).await
+            })
+            .await
     }
 
-    async fn resize(
-        &mut self,
-        process: Resource<GuestProcess>,
-        size: wit::TerminalSize,
-    ) -> wasmtime::Result<Result<(), WitError>> {
+    async fn signal(&mut self, process: Resource<GuestProcess>, number: u8) -> Result<(), GuestError> {
+        let (acting, number) = (self.acting(&process)?, i32::from(number));
+        self.context
+            .on_host(async move {
+                let send = async {
+                    let control = acting.state.lock().await.running.as_ref().map(Running::control);
+                    if let Some(control) = control {
+                        control.signal(number);
+                        control.confirm().await?;
+                    }
+                    Ok(())
+                };
+                acting.broker.signal(&acting.actor, acting.target(), Some(number), send).await
+            })
+            .await
+    }
+
+    async fn resize(&mut self, process: Resource<GuestProcess>, size: wit::TerminalSize) -> Result<(), GuestError> {
         let process = self.table.get(&process)?;
         let (container_id, exec_id) = (process.container_id.clone(), process.id.clone());
-        let resized = self.context.broker.resize_terminal(&self.context.actor, container_id, exec_id, size.into());
-        Ok(resized.map(drop).map_err(WitError::from))
+        self.context.broker.resize_terminal(&self.context.actor, container_id, exec_id, size.into())?;
+        Ok(())
     }
 
-    async fn kill(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<Result<(), WitError>> {
+    async fn kill(&mut self, process: Resource<GuestProcess>) -> Result<(), GuestError> {
         let mut acting = self.acting(&process)?;
         // What it has is ended, however many effects it has used up; once, so that this is no way around their number.
         acting.actor = Arc::new(Actor { effects: None, ..(*acting.actor).clone() });
-        let work = async move {
-            let mut state = acting.state.lock().await;
-            if std::mem::replace(&mut state.killed, true) {
-                return Ok(());
-            }
-            let kill = async {
-                if let Some(running) = &state.running {
-                    running.kill();
+        self.context
+            .on_host(async move {
+                let mut state = acting.state.lock().await;
+                if std::mem::replace(&mut state.killed, true) {
+                    return Ok(());
                 }
-                Ok(())
-            };
-            acting.broker.signal(&acting.actor, acting.target(), None, kill).await
-        };
-        Ok(self.context.on_host(work).await)
+                let kill = async {
+                    if let Some(running) = &state.running {
+                        running.kill();
+                    }
+                    Ok(())
+                };
+                acting.broker.signal(&acting.actor, acting.target(), None, kill).await
+            })
+            .await
     }
 
-    async fn wait(
-        &mut self,
-        process: Resource<GuestProcess>,
-    ) -> wasmtime::Result<Result<wit::ProcessResult, WitError>> {
+    async fn wait(&mut self, process: Resource<GuestProcess>) -> Result<wit::ProcessResult, GuestError> {
         let state = self.process(&process)?;
-        Ok(self.context.on_host(async move { state.lock().await.finish().await }).await)
+        self.context.on_host(async move { state.lock().await.finish().await }).await
     }
 
     async fn drop(&mut self, process: Resource<GuestProcess>) -> wasmtime::Result<()> {

@@ -9,7 +9,7 @@ use wasmtime::component::Resource;
 
 use super::bindings::skillhost::skill::sandbox::{ExecResult, RunOptions};
 use super::bindings::skillhost::skill::scripts::{self as wit, Host};
-use super::{GuestSandbox, View, WitError};
+use super::{GuestError, GuestSandbox, View};
 
 fn params(params: BTreeMap<String, ParamSummary>) -> Vec<wit::Param> {
     let param = |(name, param): (String, ParamSummary)| wit::Param {
@@ -31,23 +31,23 @@ fn timeout_ms(seconds: f64) -> u64 {
 }
 
 impl Host for View<'_> {
-    async fn list_images(&mut self, tags: Vec<String>) -> wasmtime::Result<Result<Vec<wit::Image>, WitError>> {
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
-        let work = async move {
-            let list = broker.images(&actor, ImageFilter { role_allowlist: None, tags }).await?;
-            let image = |image: ImageSummary| wit::Image {
-                role: image.role,
-                description: image.description,
-                tags: image.tags,
-                present: image.present,
-            };
-            Ok(list.images.into_iter().map(image).collect())
-        };
-        Ok(self.context.on_host(work).await)
+    async fn list_images(&mut self, tags: Vec<String>) -> Result<Vec<wit::Image>, GuestError> {
+        self.context
+            .brokered(|broker, actor| async move {
+                let list = broker.images(&actor, ImageFilter { role_allowlist: None, tags }).await?;
+                let image = |image: ImageSummary| wit::Image {
+                    role: image.role,
+                    description: image.description,
+                    tags: image.tags,
+                    present: image.present,
+                };
+                Ok(list.images.into_iter().map(image).collect())
+            })
+            .await
     }
 
-    async fn list_scripts(&mut self, role: Option<String>) -> wasmtime::Result<Result<Vec<wit::Script>, WitError>> {
-        let list = self.context.broker.list_scripts(&self.context.actor, role.as_deref());
+    async fn list_scripts(&mut self, role: Option<String>) -> Result<Vec<wit::Script>, GuestError> {
+        let list = self.context.broker.list_scripts(&self.context.actor, role.as_deref())?;
         let script = |script: ScriptSummary| wit::Script {
             name: script.name,
             description: script.description,
@@ -55,11 +55,11 @@ impl Host for View<'_> {
             timeout_ms: timeout_ms(script.timeout_seconds),
             role: script.image_role,
         };
-        Ok(list.map(|list| list.scripts.into_iter().map(script).collect()).map_err(WitError::from))
+        Ok(list.scripts.into_iter().map(script).collect())
     }
 
-    async fn list_templates(&mut self, role: String) -> wasmtime::Result<Result<Vec<wit::Script>, WitError>> {
-        let list = self.context.broker.list_templates(&self.context.actor, &role);
+    async fn list_templates(&mut self, role: String) -> Result<Vec<wit::Script>, GuestError> {
+        let list = self.context.broker.list_templates(&self.context.actor, &role)?;
         let script = |template: TemplateSummary| wit::Script {
             name: template.name,
             description: template.description,
@@ -67,12 +67,12 @@ impl Host for View<'_> {
             timeout_ms: timeout_ms(template.timeout_seconds),
             role: template.image_role,
         };
-        Ok(list.map(|list| list.templates.into_iter().map(script).collect()).map_err(WitError::from))
+        Ok(list.templates.into_iter().map(script).collect())
     }
 
-    async fn get_template(&mut self, role: String, name: String) -> wasmtime::Result<Result<String, WitError>> {
-        let template = self.context.broker.template(&self.context.actor, &role, &name);
-        Ok(template.map(|template| template.source).map_err(WitError::from))
+    async fn get_template(&mut self, role: String, name: String) -> Result<String, GuestError> {
+        let template = self.context.broker.template(&self.context.actor, &role, &name)?;
+        Ok(template.source)
     }
 
     async fn execute(
@@ -81,7 +81,7 @@ impl Host for View<'_> {
         name: String,
         args: Vec<(String, String)>,
         options: RunOptions,
-    ) -> wasmtime::Result<Result<ExecResult, WitError>> {
+    ) -> Result<ExecResult, GuestError> {
         let (options, delivery) = options.into();
         let request = ExecuteScriptRequest {
             container_id: self.table.get(&container)?.id().to_owned(),
@@ -91,13 +91,13 @@ impl Host for View<'_> {
             delivery,
             ..ExecuteScriptRequest::default()
         };
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let max_output = request.delivery.max_output;
-        let work = async move {
-            let script = broker.execute_script(&actor, request).await?;
-            Ok(script.into_answer(max_output).await?.exec.into())
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                let script = broker.execute_script(&actor, request).await?;
+                Ok(script.into_answer(max_output).await?.exec.into())
+            })
+            .await
     }
 
     async fn run(
@@ -107,7 +107,7 @@ impl Host for View<'_> {
         args: Vec<(String, String)>,
         env: Vec<(String, String)>,
         options: RunOptions,
-    ) -> wasmtime::Result<Result<ExecResult, WitError>> {
+    ) -> Result<ExecResult, GuestError> {
         let (template_name, script) = match source {
             wit::Source::Template(name) => (Some(name), None),
             wit::Source::Python(source) => (None, Some(source)),
@@ -123,12 +123,12 @@ impl Host for View<'_> {
             delivery,
             ..RunScriptRequest::default()
         };
-        let (broker, actor) = (self.context.broker.clone(), self.context.actor.clone());
         let max_output = request.delivery.max_output;
-        let work = async move {
-            let script = broker.run_script(&actor, request).await?;
-            Ok(script.into_answer(max_output).await?.exec.into())
-        };
-        Ok(self.context.on_host(work).await)
+        self.context
+            .brokered(|broker, actor| async move {
+                let script = broker.run_script(&actor, request).await?;
+                Ok(script.into_answer(max_output).await?.exec.into())
+            })
+            .await
     }
 }
