@@ -9,7 +9,7 @@ use tokio::io::AsyncRead;
 use crate::broker::Broker;
 use crate::paths;
 use crate::policy::Actor;
-use crate::policy::grants::Direction;
+use crate::policy::actor_grant::Direction;
 use crate::policy::question::ApprovalText;
 use crate::sandbox::link::{ByteRange, FileDone, FileKind, FileRead, FileStat, FileWatch, ListedFile};
 

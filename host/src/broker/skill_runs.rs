@@ -13,7 +13,7 @@ use crate::catalog::Loaded;
 use crate::paths::real;
 use crate::policy::Actor;
 use crate::policy::approvals::HOW;
-use crate::policy::effective_grant::EffectiveGrant;
+use crate::policy::grant::Grant;
 use crate::policy::granted;
 use crate::policy::skill_gate::{Candidate, SkillQuestion};
 
@@ -56,7 +56,9 @@ impl Broker {
     /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
     fn with_missing(&self, mut lasting: SkillQuestion) -> SkillQuestion {
         let roles = self.sandboxes.roles();
-        for role in lasting.keeps.kept.reach.roles.iter().filter(|role| roles.get(role).is_none()) {
+        for role in
+            lasting.keeps.kept.reach.roles.named().into_iter().flatten().filter(|role| roles.get(role).is_none())
+        {
             lasting.what = lasting.what.text("does not exist here", format!("role {role}"));
         }
         lasting
@@ -125,8 +127,8 @@ impl Broker {
     }
 
     /// How far a skill reaches.
-    fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> EffectiveGrant {
-        granted::reach(&self.config, candidate.name, &loaded.manifest.capabilities)
+    fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> Grant {
+        granted::to_skill(&self.config, candidate.name, &loaded.manifest.capabilities).by_real_paths()
     }
 }
 

@@ -16,7 +16,9 @@ impl Host {
         let caller = call.caller.clone();
         let actor = match call.authority {
             Authority::Person | Authority::Declined | Authority::Owner => Actor::owner(caller),
-            Authority::Agent => Actor::agent(caller, granted::agent(&self.config, call.project.as_deref())),
+            Authority::Agent => {
+                Actor::agent(caller, granted::to_agents(&self.config).in_project(call.project.as_deref()))
+            }
         };
         let declined = || Error::denied("the owner of this machine's skillhost did not say yes, so nothing was done");
         let (OwnersAlone { effect, what }, in_person) = match O::NEEDS {

@@ -9,7 +9,7 @@ use skillhost_api::types::Check;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::policy::granted::PROJECT_ROOT;
+use crate::policy::grant::PROJECT_ROOT;
 use crate::roles::Roles;
 
 /// A key of the configuration, and the names that stand there.

@@ -16,7 +16,7 @@ use crate::catalog::SkillSource;
 use crate::engine::{Invocation, Preopen};
 use crate::host::Host;
 use crate::ids;
-use crate::policy::{Actor, Candidate, Effects, Grant};
+use crate::policy::{Actor, ActorGrant, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
 use crate::skills::{CallTarget, Component};
@@ -43,7 +43,6 @@ impl Host {
             || found.project.as_deref().is_some_and(|project| self.trust.has_real(project));
         let descriptor = self.describe(entry).await?;
         let loaded = entry.loaded.clone()?;
-        let asked = &loaded.manifest.capabilities;
         let candidate = Candidate {
             name: &name,
             dir: &entry.dir,
@@ -73,11 +72,12 @@ impl Host {
             .await
             .map_err(|error| error.context(&name))?;
 
-        let granted = granted::grant(&self.config, &name, asked, project.as_deref());
+        let granted =
+            granted::to_skill(&self.config, &name, &loaded.manifest.capabilities).in_project(project.as_deref());
         let invocation_id = ids::invocation()?;
-        let containers = asked.sandbox.as_ref().map_or(0, |sandbox| sandbox.containers);
+        let (containers, workspace) = (granted.containers, granted.workspace);
         let actor = Actor {
-            grant: Arc::new(Grant::Skill(Box::new(granted))),
+            grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
             invocation_id: Some(invocation_id.clone()),
             effects: Some(Arc::new(Effects::new(loaded.manifest.limits.effects))),
             watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
@@ -88,7 +88,7 @@ impl Host {
         if let Some(shorter) = request.deadline_ms {
             limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
         }
-        let workspace = match asked.files.as_ref().map_or(WorkspaceAccess::None, |files| files.workspace) {
+        let workspace = match workspace {
             WorkspaceAccess::None => None,
             access => Some(Preopen {
                 path: self.broker.sandboxes().workspace(caller)?,

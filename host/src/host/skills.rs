@@ -102,8 +102,9 @@ impl Host {
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
         let (of, digests) = (entry.clone(), self.digests.clone());
         let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
-        let granted = granted::grant(&self.config, &entry.name, &loaded.manifest.capabilities, project.as_deref());
-        let (asked, roles) = (&loaded.manifest.capabilities, self.broker.sandboxes().roles());
+        let asked = &loaded.manifest.capabilities;
+        let granted = granted::to_skill(&self.config, &entry.name, asked).in_project(project.as_deref());
+        let roles = self.broker.sandboxes().roles();
         let permissions = descriptor.imports.iter().map(|import| {
             let (lets, granted) = match imports::known(import) {
                 Some((known, lets)) => (lets, granted::in_words(&granted, asked, known, &roles)),

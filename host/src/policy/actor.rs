@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use skillhost_api::caller::Caller;
 
+use crate::policy::actor_grant::ActorGrant;
 use crate::policy::effects::Effects;
-use crate::policy::grants::{Grant, LimitedGrant};
+use crate::policy::grant::Grant;
 
 /// Who asks, and what that may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
     pub(crate) caller: Caller,
-    pub(crate) grant: Arc<Grant>,
+    pub(crate) grant: Arc<ActorGrant>,
     /// The skill that asks, when one does.
     pub(crate) skill: Option<String>,
     /// The id of that skill's invocation.
@@ -27,15 +28,15 @@ pub(crate) struct Actor {
 impl Actor {
     /// The state directory's owner at the command line.
     pub(crate) fn owner(caller: Caller) -> Self {
-        Self::with(caller, Grant::Owner)
+        Self::with(caller, ActorGrant::Owner)
     }
 
     /// An agent that acts itself, within what the operator lets agents do.
-    pub(crate) fn agent(caller: Caller, limits: LimitedGrant) -> Self {
-        Self::with(caller, Grant::Agent(Box::new(limits)))
+    pub(crate) fn agent(caller: Caller, limits: Grant) -> Self {
+        Self::with(caller, ActorGrant::Agent(Box::new(limits)))
     }
 
-    fn with(caller: Caller, grant: Grant) -> Self {
+    fn with(caller: Caller, grant: ActorGrant) -> Self {
         Self {
             caller,
             grant: Arc::new(grant),

@@ -1,181 +1,142 @@
 //! What is granted: to a skill what its manifest asks for and the operator's policy allows, to an agent that acts itself what
 //! the operator lets agents do.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
 
 use skillhost_api::types::Network;
 
-use crate::config::{Config, SkillPolicy};
-use crate::policy::{EffectiveGrant, LimitedGrant, RootLocation, SandboxGrant};
+use crate::config::{AgentBlackboard, Config, SkillPolicy};
+use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
 use crate::roles::Roles;
 use crate::skills::imports::ImportKind;
-use crate::skills::manifest::{Capabilities, Files, Sandbox, WorkspaceAccess};
+use crate::skills::manifest::{Blackboard, Capabilities, Files, Sandbox, WorkspaceAccess};
 
-/// The host root that is the directory its caller works in.
-pub(crate) const PROJECT_ROOT: &str = "project";
+/// As many sandboxes as the quota has.
+const ANY_NUMBER: u32 = u32::MAX;
 
-/// What the policy says of one skill.
-struct Rules<'a> {
-    config: &'a Config,
-    own: Option<&'a SkillPolicy>,
+/// The grant of the skill `name`: what its manifest asks for ∩ what the policy allows it.
+pub(crate) fn to_skill(config: &Config, name: &str, asked: &Capabilities) -> Grant {
+    asked_for(config, asked).intersection(allowed(config, name))
 }
 
-impl<'a> Rules<'a> {
-    fn of(config: &'a Config, name: &str) -> Self {
-        Self { config, own: config.policy.skills.get(name) }
-    }
-
-    fn sandbox(&self, asked: &Capabilities) -> Option<SandboxGrant> {
-        let (asked, policy) = (asked.sandbox.as_ref()?, &self.config.policy);
-        let roles = self.own.and_then(|own| own.roles.as_ref()).or(policy.roles.as_ref());
-        let networks = self.own.and_then(|own| own.network.as_ref()).unwrap_or(&policy.network);
-        let allowed = |role: &&String| roles.is_none_or(|allowed| allowed.contains(role));
-        Some(SandboxGrant {
-            roles: Some(asked.roles.iter().filter(allowed).cloned().collect()),
-            network: if networks.contains(&asked.network) { asked.network } else { Network::None },
-            cpus: asked.cpus.min(policy.cpus),
-            memory_mib: asked.memory_mib.min(policy.memory_mib),
-        })
-    }
-
-    /// The names of the roots that it may copy in from.
-    fn copy_in<'b>(&self, asked: &'b Files) -> impl Iterator<Item = &'b String> {
-        let allowed = self.own.and_then(|own| own.copy_in.as_ref());
-        asked.copy_in.iter().filter(move |root| allowed.is_none_or(|allowed| allowed.contains(root)))
-    }
-
-    /// The names of those that it may copy out to.
-    fn copy_out<'b>(&self, asked: &'b Files) -> impl Iterator<Item = &'b String> {
-        let allowed = self.own.and_then(|own| own.copy_out.as_ref()).unwrap_or(&self.config.policy.copy_out);
-        asked.copy_out.iter().filter(move |root| allowed.contains(root))
-    }
-}
-
-/// The grant of the skill `name`, asked for from `project`.
-pub(crate) fn grant(config: &Config, name: &str, asked: &Capabilities, project: Option<&Path>) -> LimitedGrant {
-    let rules = Rules::of(config, name);
-    let roots = roots(config, project);
-    let files = asked.files.clone().unwrap_or_default();
-    let board = asked.blackboard.clone().unwrap_or_default();
-    LimitedGrant {
-        sandbox: rules.sandbox(asked),
-        copy_in: those(&roots, rules.copy_in(&files)),
-        copy_out: those(&roots, rules.copy_out(&files)),
-        publish: board.publish,
-        read: board.read,
-    }
-}
-
-/// How far the skill `name` reaches with it, whoever calls from wherever.
-pub(crate) fn reach(config: &Config, name: &str, asked: &Capabilities) -> EffectiveGrant {
-    let rules = Rules::of(config, name);
-    let files = asked.files.clone().unwrap_or_default();
-    let board = asked.blackboard.clone().unwrap_or_default();
-    let place = |name: &String| {
-        let place = match config.roots.get(name) {
-            // One that is not there is where it would be.
-            Some(root) => RootLocation::At(std::fs::canonicalize(&root.path).unwrap_or_else(|_| root.path.clone())),
-            None if name == PROJECT_ROOT => RootLocation::Project,
-            None => return None,
-        };
-        Some((name.clone(), place))
-    };
-    let mut reach = EffectiveGrant {
-        copy_in: rules.copy_in(&files).filter_map(place).collect(),
-        copy_out: rules.copy_out(&files).filter_map(place).collect(),
-        workspace: files.workspace,
-        publish: board.publish.into_iter().collect(),
-        read: board.read.into_iter().collect(),
-        ..EffectiveGrant::default()
-    };
-    if let Some(sandbox) = rules.sandbox(asked) {
-        reach.network = sandbox.network;
-        reach.cpus = sandbox.cpus;
-        reach.memory_mib = sandbox.memory_mib;
-        reach.containers = asked.sandbox.as_ref().map_or(0, |asked| asked.containers);
-        reach.roles = sandbox.roles.unwrap_or_default().into_iter().collect();
-    }
-    reach
-}
-
-/// What an agent may do itself, that works in `project`.
-pub(crate) fn agent(config: &Config, project: Option<&Path>) -> LimitedGrant {
+/// What an agent may do itself.
+pub(crate) fn to_agents(config: &Config) -> Grant {
     let (policy, agents) = (&config.policy, &config.policy.agents);
-    let roots = roots(config, project);
-    let networks = agents.network.as_ref().unwrap_or(&policy.network);
-    let board = agents.blackboard.clone();
-    LimitedGrant {
-        sandbox: Some(SandboxGrant {
-            roles: agents.roles.as_ref().or(policy.roles.as_ref()).cloned(),
-            network: if networks.contains(&Network::Bridge) { Network::Bridge } else { Network::None },
-            cpus: agents.cpus.unwrap_or(policy.cpus),
-            memory_mib: agents.memory_mib.unwrap_or(policy.memory_mib),
-        }),
-        copy_in: those(&roots, agents.copy_in.iter()),
-        copy_out: those(&roots, agents.copy_out.iter()),
-        publish: board.publish,
-        read: board.read,
+    let AgentBlackboard { publish, read } = &agents.blackboard;
+    Grant {
+        network: widest(agents.network.as_ref().unwrap_or(&policy.network)),
+        copy_out: roots(config, &agents.copy_out),
+        copy_in: roots(config, &agents.copy_in),
+        // Only a skill has code of its own.
+        workspace: WorkspaceAccess::None,
+        containers: ANY_NUMBER,
+        cpus: agents.cpus.unwrap_or(policy.cpus),
+        memory_mib: agents.memory_mib.unwrap_or(policy.memory_mib),
+        roles: these(agents.roles.as_ref().or(policy.roles.as_ref())),
+        publish: publish.iter().cloned().collect(),
+        read: read.iter().cloned().collect(),
     }
 }
 
-/// The roots of these names, as far as there are any.
-fn those<'a>(roots: &BTreeMap<String, PathBuf>, names: impl Iterator<Item = &'a String>) -> BTreeMap<String, PathBuf> {
-    names.filter_map(|name| Some((name.clone(), roots.get(name)?.clone()))).collect()
+/// What a manifest asks for.
+fn asked_for(config: &Config, asked: &Capabilities) -> Grant {
+    let Capabilities { sandbox, files, blackboard, http: _ } = asked;
+    let mut grant = Grant::default();
+    if let Some(Sandbox { roles, network, cpus, memory_mib, containers }) = sandbox {
+        (grant.network, grant.containers) = (*network, *containers);
+        (grant.cpus, grant.memory_mib) = (*cpus, *memory_mib);
+        grant.roles = these(Some(roles));
+    }
+    if let Some(Files { workspace, copy_in, copy_out }) = files {
+        grant.workspace = *workspace;
+        (grant.copy_in, grant.copy_out) = (roots(config, copy_in), roots(config, copy_out));
+    }
+    if let Some(Blackboard { publish, read }) = blackboard {
+        grant.publish = publish.iter().cloned().collect();
+        grant.read = read.iter().cloned().collect();
+    }
+    grant
 }
 
-fn roots(config: &Config, project: Option<&Path>) -> BTreeMap<String, PathBuf> {
-    let own = project.map(|dir| (PROJECT_ROOT.to_owned(), dir.to_owned()));
-    // The operator's word about a name stands before the caller's directory.
-    own.into_iter().chain(config.roots.iter().map(|(name, root)| (name.clone(), root.path.clone()))).collect()
+/// The most that the policy allows the skill `name`, whatever it asks for. What it says nothing of is without a bound.
+fn allowed(config: &Config, name: &str) -> Grant {
+    let (policy, usual) = (&config.policy, SkillPolicy::default());
+    let own = policy.skills.get(name).unwrap_or(&usual);
+    let every_key = || BTreeSet::from(["**".to_owned()]);
+    Grant {
+        network: widest(own.network.as_ref().unwrap_or(&policy.network)),
+        copy_out: roots(config, own.copy_out.as_ref().unwrap_or(&policy.copy_out)),
+        copy_in: match &own.copy_in {
+            Some(names) => roots(config, names),
+            None => roots(config, config.roots.keys().chain([&PROJECT_ROOT.to_owned()])),
+        },
+        workspace: WorkspaceAccess::ReadWrite,
+        containers: ANY_NUMBER,
+        cpus: policy.cpus,
+        memory_mib: policy.memory_mib,
+        roles: these(own.roles.as_ref().or(policy.roles.as_ref())),
+        publish: every_key(),
+        read: every_key(),
+    }
+}
+
+/// The network that includes all others of a list.
+fn widest(networks: &[Network]) -> Network {
+    networks.iter().copied().max().unwrap_or_default()
+}
+
+/// The roles of a list; without one every role.
+fn these(names: Option<&Vec<String>>) -> GrantedRoles {
+    names.map_or(GrantedRoles::All, |names| names.iter().collect())
 }
 
 /// What is granted where nothing is.
 pub(crate) const NOTHING: &str = "nothing";
 
 /// The grant in words, by what it is about, with what of it was asked for in vain.
-pub(crate) fn in_words(grant: &LimitedGrant, asked: &Capabilities, import: ImportKind, roles: &Roles) -> String {
-    let empty = Files::default();
-    let files = asked.files.as_ref().unwrap_or(&empty);
-    match (import, &grant.sandbox, &asked.sandbox) {
-        (ImportKind::Sandbox, Some(sandbox), Some(asked)) => {
-            let network = (asked.network != sandbox.network).then(|| asked.network.name().to_owned());
+pub(crate) fn in_words(grant: &Grant, asked: &Capabilities, import: ImportKind, roles: &Roles) -> String {
+    let (files, board) = (asked.files.clone().unwrap_or_default(), asked.blackboard.clone().unwrap_or_default());
+    match (import, &asked.sandbox) {
+        (ImportKind::Sandbox, Some(asked)) => {
+            let network = (asked.network != grant.network).then(|| asked.network.name().to_owned());
             format!(
                 "roles {}; network {}{}; up to {} cores{} and {} MiB{} each",
-                role_names(sandbox, asked, roles),
-                sandbox.network.name(),
+                role_names(grant, asked, roles),
+                grant.network.name(),
                 in_vain(network),
-                sandbox.cpus,
-                in_vain((asked.cpus > sandbox.cpus).then(|| asked.cpus.to_string())),
-                sandbox.memory_mib,
-                in_vain((asked.memory_mib > sandbox.memory_mib).then(|| asked.memory_mib.to_string())),
+                grant.cpus,
+                in_vain((asked.cpus > grant.cpus).then(|| asked.cpus.to_string())),
+                grant.memory_mib,
+                in_vain((asked.memory_mib > grant.memory_mib).then(|| asked.memory_mib.to_string())),
             )
         }
-        (ImportKind::Scripts, Some(sandbox), Some(asked)) => format!("of roles {}", role_names(sandbox, asked, roles)),
-        (ImportKind::Sandbox | ImportKind::Scripts, _, _) => NOTHING.into(),
-        (ImportKind::Files, _, _) => format!(
+        (ImportKind::Scripts, Some(asked)) => format!("of roles {}", role_names(grant, asked, roles)),
+        (ImportKind::Sandbox | ImportKind::Scripts, None) => NOTHING.into(),
+        (ImportKind::Files, _) => format!(
             "copy in from {}; copy out to {}",
             names(grant.copy_in.keys(), &files.copy_in, String::clone),
             names(grant.copy_out.keys(), &files.copy_out, String::clone)
         ),
-        (ImportKind::Blackboard, _, _) => format!(
+        (ImportKind::Blackboard, _) => format!(
             "publish {}; read {}",
-            names(&grant.publish, &[], String::clone),
-            names(&grant.read, &[], String::clone)
+            names(board.publish.iter().filter(|keys| grant.publish.contains(*keys)), &[], String::clone),
+            names(board.read.iter().filter(|keys| grant.read.contains(*keys)), &[], String::clone)
         ),
-        (ImportKind::WasiFiles, _, _) => match files.workspace {
+        (ImportKind::WasiFiles, _) => match grant.workspace {
             WorkspaceAccess::None => NOTHING,
             WorkspaceAccess::ReadOnly => "read the session's workspace",
             WorkspaceAccess::ReadWrite => "read and write the session's workspace",
         }
         .into(),
-        (ImportKind::WasiSockets, _, _) => NOTHING.into(),
-        (ImportKind::Types | ImportKind::Log | ImportKind::Wasi, _, _) => "yes".into(),
+        (ImportKind::WasiSockets, _) => NOTHING.into(),
+        (ImportKind::Types | ImportKind::Log | ImportKind::Wasi, _) => "yes".into(),
     }
 }
 
-fn role_names(granted: &SandboxGrant, asked: &Sandbox, roles: &Roles) -> String {
-    names(granted.roles.iter().flatten(), &asked.roles, |role| match roles.get(role) {
+/// In the order in which they are asked for.
+fn role_names(grant: &Grant, asked: &Sandbox, roles: &Roles) -> String {
+    let is_granted = |role: &&String| grant.roles.named().is_none_or(|named| named.contains(*role));
+    names(asked.roles.iter().filter(is_granted), &asked.roles, |role| match roles.get(role) {
         Some(_) => role.clone(),
         None => format!("{role} (there is no such role)"),
     })
@@ -207,8 +168,7 @@ mod tests {
     #[test]
     fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {
         let asked = Capabilities::default();
-        let granted =
-            |import: &str| in_words(&LimitedGrant::default(), &asked, known(import).unwrap().0, &Roles::default());
+        let granted = |import: &str| in_words(&Grant::default(), &asked, known(import).unwrap().0, &Roles::default());
         for interface in ["sandbox", "scripts"] {
             assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), NOTHING, "{interface}");
         }
@@ -225,12 +185,8 @@ mod tests {
         assert_eq!(granted("wasi:clocks/wall-clock@0.2.6"), "yes");
         let files = Files { workspace: WorkspaceAccess::ReadOnly, ..Files::default() };
         let asked = Capabilities { files: Some(files), ..Capabilities::default() };
-        let words = in_words(
-            &LimitedGrant::default(),
-            &asked,
-            known("wasi:filesystem/types@0.2.6").unwrap().0,
-            &Roles::default(),
-        );
+        let grant = to_skill(&Config::default(), "any", &asked);
+        let words = in_words(&grant, &asked, known("wasi:filesystem/types@0.2.6").unwrap().0, &Roles::default());
         assert_eq!(words, "read the session's workspace");
     }
 }

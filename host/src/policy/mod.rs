@@ -4,11 +4,11 @@
 //! a call (which projects are trusted, which skills were let run) is in the database, through [`trust`] and [`skill_gate`].
 
 pub(crate) mod actor;
+pub(crate) mod actor_grant;
 pub(crate) mod approvals;
-pub(crate) mod effective_grant;
 pub(crate) mod effects;
+pub(crate) mod grant;
 pub(crate) mod granted;
-pub(crate) mod grants;
 pub(crate) mod question;
 pub(crate) mod quota;
 pub(crate) mod skill_gate;
@@ -16,7 +16,6 @@ pub(crate) mod switched_off;
 pub(crate) mod trust;
 
 pub(crate) use actor::Actor;
-pub(crate) use effective_grant::{EffectiveGrant, RootLocation};
+pub(crate) use actor_grant::ActorGrant;
 pub(crate) use effects::Effects;
-pub(crate) use grants::{Grant, LimitedGrant, SandboxGrant};
 pub(crate) use skill_gate::{Candidate, Skills};

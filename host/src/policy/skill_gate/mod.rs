@@ -29,7 +29,7 @@ use skillhost_api::error::{Error, Result};
 
 pub(crate) use store::Skills;
 
-use crate::policy::effective_grant::EffectiveGrant;
+use crate::policy::grant::Grant;
 use crate::policy::question::{ApprovalText, InjectiveDigest};
 use skillhost_api::types::ApprovalKind;
 
@@ -62,7 +62,7 @@ pub(crate) struct Acceptance {
     pub(crate) manifest: String,
     /// By the owner, and not because its root was trusted.
     pub(crate) approved: bool,
-    pub(crate) reach: EffectiveGrant,
+    pub(crate) reach: Grant,
     pub(crate) at_ms: u64,
 }
 
@@ -97,7 +97,7 @@ impl PendingAcceptance {
     }
 }
 
-fn text(reach: &EffectiveGrant) -> Result<String> {
+fn text(reach: &Grant) -> Result<String> {
     serde_json::to_string(reach)
         .map_err(|error| Error::invalid_argument(format!("what the skill may do cannot be written down: {error}")))
 }

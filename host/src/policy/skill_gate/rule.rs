@@ -4,7 +4,7 @@ use std::path::Path;
 
 use skillhost_api::types::ApprovalKind;
 
-use crate::policy::effective_grant::{EffectiveGrant, NOTHING};
+use crate::policy::grant::{Grant, NOTHING};
 use crate::policy::question::{ApprovalText, shortened};
 use crate::policy::skill_gate::{Acceptance, Candidate, MAX_LISTED};
 
@@ -23,12 +23,7 @@ pub(crate) enum Verdict {
 }
 
 /// Decides whether a candidate runs, and if not what its owner is asked.
-pub(crate) fn judge(
-    candidate: &Candidate<'_>,
-    dir: &Path,
-    kept: Option<&Acceptance>,
-    reach: &EffectiveGrant,
-) -> Verdict {
+pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Acceptance>, reach: &Grant) -> Verdict {
     let Candidate { name, component, manifest, .. } = candidate;
     let project = || candidate.project.unwrap_or(dir).display();
     let asked = |what: ApprovalText| what.text("component", *component).text("skill.toml", *manifest);
@@ -36,7 +31,7 @@ pub(crate) fn judge(
     let each = |name: &'static str, what: ApprovalText, words: Vec<String>| {
         words.into_iter().fold(what, |what, word| what.text(name, word))
     };
-    let may = |what: ApprovalText| match reach.beyond(&EffectiveGrant::default()) {
+    let may = |what: ApprovalText| match reach.beyond(&Grant::default()) {
         all if all.is_empty() => what.text("may", NOTHING),
         all => each("may", what, all),
     };
@@ -101,8 +96,8 @@ mod tests {
         Candidate { name: "one", dir, component: "sha256:c1", manifest: "sha256:m1", project, trusted }
     }
 
-    fn reach(roles: &[&str]) -> EffectiveGrant {
-        EffectiveGrant { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..EffectiveGrant::default() }
+    fn reach(roles: &[&str]) -> Grant {
+        Grant { roles: roles.iter().copied().collect(), ..Grant::default() }
     }
 
     fn kept(approved: bool, roles: &[&str]) -> Acceptance {

@@ -16,7 +16,7 @@ use skillhost_api::units::now_ms;
 
 use crate::catalog::Loaded;
 use crate::db::Db;
-use crate::policy::effective_grant::EffectiveGrant;
+use crate::policy::grant::Grant;
 use crate::policy::question::shortened;
 use crate::policy::skill_gate::rule::{Verdict, judge};
 use crate::policy::skill_gate::{Acceptance, Candidate, MAX_LISTED, PendingAcceptance, SkillQuestion, real, text};
@@ -91,7 +91,7 @@ impl Skills {
         &self,
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
-        reach: impl FnOnce() -> EffectiveGrant,
+        reach: impl FnOnce() -> Grant,
     ) -> Result<Option<(String, SkillQuestion)>> {
         let dir = real(candidate.dir)?;
         let _change = self.changes.lock().await;
@@ -130,11 +130,7 @@ impl Skills {
     }
 
     /// Why the owner would be asked about a candidate whose files may run; none when it runs.
-    pub(crate) fn would_ask(
-        &self,
-        candidate: &Candidate<'_>,
-        reach: impl FnOnce() -> EffectiveGrant,
-    ) -> Option<String> {
+    pub(crate) fn would_ask(&self, candidate: &Candidate<'_>, reach: impl FnOnce() -> Grant) -> Option<String> {
         if self.read().kept.is_empty() {
             return None;
         }
@@ -263,7 +259,7 @@ mod tests {
     use super::*;
     use crate::catalog::{Catalog, Roots, SkillCache};
     use crate::db::Durability;
-    use crate::policy::effective_grant::RootLocation;
+    use crate::policy::grant::RootLocation;
     use skillhost_api::types::Network;
 
     struct World {
@@ -299,8 +295,8 @@ mod tests {
         Candidate { name: "one", dir, component: "c", manifest: "m", project: None, trusted: true }
     }
 
-    fn bridged() -> EffectiveGrant {
-        EffectiveGrant { network: Network::Bridge, ..EffectiveGrant::default() }
+    fn bridged() -> Grant {
+        Grant { network: Network::Bridge, ..Grant::default() }
     }
 
     #[tokio::test]
@@ -310,7 +306,7 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
         assert!(!skills.has_accepted(&one, &loaded));
-        assert!(skills.look_at(&one, &loaded, EffectiveGrant::default).await.unwrap().is_none());
+        assert!(skills.look_at(&one, &loaded, Grant::default).await.unwrap().is_none());
         assert!(skills.has_accepted(&one, &loaded));
         // The same words in another file, as where a link leads elsewhere now.
         assert!(!skills.has_accepted(&one, &world.skill("p").1));
@@ -332,10 +328,8 @@ mod tests {
     async fn what_reaches_a_place_that_may_move_is_looked_at_each_time() {
         let world = World::new().await;
         let (dir, loaded) = world.skill("p");
-        let at = |path: &str| EffectiveGrant {
-            copy_in: [("d".into(), RootLocation::At(path.into()))].into(),
-            ..EffectiveGrant::default()
-        };
+        let at =
+            |path: &str| Grant { copy_in: [("d".into(), RootLocation::At(path.into()))].into(), ..Grant::default() };
         assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
         assert!(!world.skills.has_accepted(&candidate(&dir), &loaded));
         assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
@@ -348,7 +342,7 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
         assert!(world.skills.look_at(&one, &loaded, bridged).await.unwrap().is_none());
-        let role = || EffectiveGrant { roles: ["build".to_owned()].into(), ..EffectiveGrant::default() };
+        let role = || Grant { roles: ["build"].into_iter().collect(), ..Grant::default() };
         let (_, asked) = world.skills.look_at(&one, &loaded, role).await.unwrap().unwrap();
         world.skills.keep(asked.keeps).await.unwrap();
         assert!(!world.skills.has_accepted(&one, &loaded), "it had the network");

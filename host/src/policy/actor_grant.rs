@@ -1,6 +1,6 @@
 //! What an actor may do, and the checks that hold it to that. Each check stands here once, whoever asks.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
@@ -8,40 +8,18 @@ use skillhost_api::types::{HostPath, LaunchRequest, Network};
 
 use crate::blackboard::{check_unreserved, matches};
 use crate::config::Config;
+use crate::policy::grant::{Grant, RootLocation};
 use crate::sandbox::spec::SandboxInfo;
 
-/// What an actor may do.
+/// What an actor may do: everything, or a grant and whose it is.
 #[derive(Debug, Clone)]
-pub(crate) enum Grant {
+pub(crate) enum ActorGrant {
     /// The state directory's owner at the command line: the operator's policy and the quotas, nothing narrower.
     Owner,
     /// A skill: what its manifest asks for and the operator's policy allows.
-    Skill(Box<LimitedGrant>),
+    Skill(Box<Grant>),
     /// An agent that acts itself: what the operator's `[policy.agents]` allows.
-    Agent(Box<LimitedGrant>),
-}
-
-/// The grant of an actor who is not the owner. The default is nothing.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LimitedGrant {
-    pub(crate) sandbox: Option<SandboxGrant>,
-    /// Host roots by name.
-    pub(crate) copy_in: BTreeMap<String, PathBuf>,
-    pub(crate) copy_out: BTreeMap<String, PathBuf>,
-    /// Patterns of keys.
-    pub(crate) publish: Vec<String>,
-    pub(crate) read: Vec<String>,
-}
-
-/// What sandboxes there may be.
-#[derive(Debug, Clone)]
-pub(crate) struct SandboxGrant {
-    /// `None` is every one that is listed.
-    pub(crate) roles: Option<Vec<String>>,
-    pub(crate) network: Network,
-    /// The most that one may have; of a skill also what one gets that asks for nothing.
-    pub(crate) cpus: f64,
-    pub(crate) memory_mib: u64,
+    Agent(Box<Grant>),
 }
 
 /// The kind of actor that a grant limits: a refusal says what would have to be changed.
@@ -98,9 +76,9 @@ pub(crate) struct RootedPath {
 const USUAL_CPUS: f64 = 1.0;
 const USUAL_MEMORY_MIB: u64 = 1024;
 
-impl Grant {
+impl ActorGrant {
     /// The limits, and whose they are; none of the owner.
-    fn limited(&self) -> Option<(SubjectKind, &LimitedGrant)> {
+    fn limited(&self) -> Option<(SubjectKind, &Grant)> {
         match self {
             Self::Owner => None,
             Self::Skill(limited) => Some((SubjectKind::Skill, limited)),
@@ -108,20 +86,21 @@ impl Grant {
         }
     }
 
-    fn sandbox(&self) -> Result<Option<(SubjectKind, &SandboxGrant)>> {
-        let Some((whom, limited)) = self.limited() else { return Ok(None) };
-        limited.sandbox.as_ref().map(|sandbox| Some((whom, sandbox))).ok_or_else(|| {
-            whom.not_granted(
+    /// The limits of one who may use sandboxes at all.
+    fn sandbox(&self) -> Result<Option<(SubjectKind, &Grant)>> {
+        match self.limited() {
+            Some((whom, grant)) if grant.containers == 0 => Err(whom.not_granted(
                 "running commands",
                 "ask for it with `sandbox = { roles = [\"default\"] }` under [capabilities] in its skill.toml",
                 "`roles`",
-            )
-        })
+            )),
+            limited => Ok(limited),
+        }
     }
 
     /// The roles that may be used; `None` is every one that is listed.
-    pub(crate) fn roles(&self) -> Result<Option<&[String]>> {
-        Ok(self.sandbox()?.and_then(|(_, grant)| grant.roles.as_deref()))
+    pub(crate) fn roles(&self) -> Result<Option<&BTreeSet<String>>> {
+        Ok(self.sandbox()?.and_then(|(_, grant)| grant.roles.named()))
     }
 
     /// Checks that a role may be used, or looked at.
@@ -189,16 +168,16 @@ impl Grant {
                     Direction::In => &limited.copy_in,
                     Direction::Out => &limited.copy_out,
                 };
-                let dir = roots.get(root).ok_or_else(|| {
-                    whom.not_granted(
+                let Some(RootLocation::At(dir)) = roots.get(root) else {
+                    return Err(whom.not_granted(
                         &format!("{name} with the host root {root:?}"),
                         &format!(
                             "ask for it with `files = {{ {name} = [{root:?}] }}` under [capabilities] in its skill.toml, and \
                              let the operator's [roots] and [policy] in skillhost.toml allow it"
                         ),
                         &format!("`{name} = [{root:?}]`, and a root of that name where [roots] has none,"),
-                    )
-                })?;
+                    ));
+                };
                 Ok(RootedPath { root: dir.clone(), path: PathBuf::from(path) })
             }
         }
@@ -230,7 +209,7 @@ impl Grant {
 
     /// The patterns of what may be read; `None` is everything.
     pub(crate) fn readable(&self) -> Option<Vec<String>> {
-        self.limited().map(|(_, limited)| limited.read.clone())
+        self.limited().map(|(_, limited)| limited.read.iter().cloned().collect())
     }
 
     /// The same for a watch, which is refused to whom nothing would ever be shown.
@@ -246,12 +225,9 @@ impl Grant {
     }
 }
 
-fn use_role(whom: SubjectKind, grant: &SandboxGrant, role: &str) -> Result<()> {
-    let Some(roles) = &grant.roles else { return Ok(()) };
-    if roles.iter().any(|granted| granted == role) {
-        return Ok(());
-    }
-    let has = format!("granted are {roles:?}");
+fn use_role(whom: SubjectKind, grant: &Grant, role: &str) -> Result<()> {
+    let Some(roles) = grant.roles.named().filter(|roles| !roles.contains(role)) else { return Ok(()) };
+    let has = format!("granted are {:?}", roles.iter().collect::<Vec<_>>());
     Err(whom.not_granted(
         &format!("the role {role:?}"),
         &format!("{has}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml"),
@@ -259,7 +235,7 @@ fn use_role(whom: SubjectKind, grant: &SandboxGrant, role: &str) -> Result<()> {
     ))
 }
 
-fn use_sandbox(whom: SubjectKind, grant: &SandboxGrant, role: &str, network: Network) -> Result<()> {
+fn use_sandbox(whom: SubjectKind, grant: &Grant, role: &str, network: Network) -> Result<()> {
     use_role(whom, grant, role)?;
     if network != Network::None && grant.network != network {
         return Err(whom.not_granted(
@@ -272,7 +248,7 @@ fn use_sandbox(whom: SubjectKind, grant: &SandboxGrant, role: &str, network: Net
     Ok(())
 }
 
-fn key_in(whom: SubjectKind, patterns: &[String], verb: &str, key: &str) -> Result<()> {
+fn key_in(whom: SubjectKind, patterns: &BTreeSet<String>, verb: &str, key: &str) -> Result<()> {
     if patterns.iter().any(|pattern| matches(pattern, key)) {
         return Ok(());
     }
@@ -300,21 +276,21 @@ fn owner_path(path: &Path) -> Result<RootedPath> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::grant::GrantedRoles;
 
-    fn agent(cpus: f64, memory_mib: u64) -> Grant {
-        let sandbox = SandboxGrant { roles: None, network: Network::None, cpus, memory_mib };
-        let limited = LimitedGrant { sandbox: Some(sandbox), publish: vec!["**".into()], ..LimitedGrant::default() };
-        Grant::Agent(Box::new(limited))
+    fn agent(cpus: f64, memory_mib: u64) -> ActorGrant {
+        let (roles, publish) = (GrantedRoles::All, ["**".into()].into());
+        ActorGrant::Agent(Box::new(Grant { roles, containers: 1, cpus, memory_mib, publish, ..Grant::default() }))
     }
 
-    fn launched(grant: &Grant, cpus: Option<f64>) -> Result<LaunchRequest> {
+    fn launched(grant: &ActorGrant, cpus: Option<f64>) -> Result<LaunchRequest> {
         let mut request = LaunchRequest { role: "any".into(), cpus, ..LaunchRequest::default() };
         grant.launch(&Config::default(), &mut request).map(|()| request)
     }
 
     #[test]
     fn an_agent_that_asks_for_no_size_gets_the_usual_one_and_never_more_than_it_may() {
-        let size = |grant: &Grant| {
+        let size = |grant: &ActorGrant| {
             let request = launched(grant, None).unwrap();
             (request.cpus, request.memory_mib)
         };
