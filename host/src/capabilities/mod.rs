@@ -20,6 +20,7 @@ use wasmtime::component::{HasData, Linker, ResourceTable, ResourceTableError};
 
 use crate::broker::Broker;
 use crate::policy::Actor;
+use crate::skills::imports::{INTERFACES, ImportKind};
 use bindings::skillhost::skill::types::{self, Conflict, Error as WitError};
 pub use blackboard::Subscription;
 pub use filesystem::OpenFiles;
@@ -74,13 +75,21 @@ impl HasData for HasCapabilities {
 /// Adds every interface of the package to a linker, which has WASI already, and puts our part of WASI in its place.
 pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     use bindings::skillhost::skill;
-    skill::types::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    skill::log::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    skill::scripts::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities)?;
-    filesystem::add_to_linker(linker)
+    INTERFACES.iter().try_for_each(|row| match row.kind {
+        ImportKind::Types => skill::types::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::Log => skill::log::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::Sandbox => skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::Files => skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::Scripts => skill::scripts::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::Blackboard => skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
+        ImportKind::WasiFilesystem => filesystem::add_to_linker(linker),
+        // As wasmtime-wasi has them.
+        ImportKind::WasiCli
+        | ImportKind::WasiClocks
+        | ImportKind::WasiIo
+        | ImportKind::WasiRandom
+        | ImportKind::WasiSockets => Ok(()),
+    })
 }
 
 /// The failure of a capability's function.

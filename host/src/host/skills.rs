@@ -107,7 +107,7 @@ impl Host {
         let roles = self.broker.sandboxes().roles();
         let permissions = descriptor.imports.iter().map(|import| {
             let (lets, granted) = match imports::known(import) {
-                Some((known, lets)) => (lets, granted::in_words(&granted, asked, known, &roles)),
+                Some(known) => (known.lets, granted::in_words(&granted, asked, known.kind, &roles)),
                 None => ("unknown", granted::NOTHING.into()),
             };
             Permission { lets: lets.into(), granted, import: import.clone() }

@@ -122,14 +122,22 @@ pub(crate) fn in_words(grant: &Grant, asked: &Capabilities, import: ImportKind, 
             names(board.publish.iter().filter(|keys| grant.publish.contains(*keys)), &[], String::clone),
             names(board.read.iter().filter(|keys| grant.read.contains(*keys)), &[], String::clone)
         ),
-        (ImportKind::WasiFiles, _) => match grant.workspace {
+        (ImportKind::WasiFilesystem, _) => match grant.workspace {
             WorkspaceAccess::None => NOTHING,
             WorkspaceAccess::ReadOnly => "read the session's workspace",
             WorkspaceAccess::ReadWrite => "read and write the session's workspace",
         }
         .into(),
         (ImportKind::WasiSockets, _) => NOTHING.into(),
-        (ImportKind::Types | ImportKind::Log | ImportKind::Wasi, _) => "yes".into(),
+        (
+            ImportKind::Types
+            | ImportKind::Log
+            | ImportKind::WasiCli
+            | ImportKind::WasiClocks
+            | ImportKind::WasiIo
+            | ImportKind::WasiRandom,
+            _,
+        ) => "yes".into(),
     }
 }
 
@@ -168,7 +176,8 @@ mod tests {
     #[test]
     fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {
         let asked = Capabilities::default();
-        let granted = |import: &str| in_words(&Grant::default(), &asked, known(import).unwrap().0, &Roles::default());
+        let granted =
+            |import: &str| in_words(&Grant::default(), &asked, known(import).unwrap().kind, &Roles::default());
         for interface in ["sandbox", "scripts"] {
             assert_eq!(granted(&format!("{PACKAGE}/{interface}@{VERSION}")), NOTHING, "{interface}");
         }
@@ -186,7 +195,7 @@ mod tests {
         let files = Files { workspace: WorkspaceAccess::ReadOnly, ..Files::default() };
         let asked = Capabilities { files: Some(files), ..Capabilities::default() };
         let grant = to_skill(&Config::default(), "any", &asked);
-        let words = in_words(&grant, &asked, known("wasi:filesystem/types@0.2.6").unwrap().0, &Roles::default());
+        let words = in_words(&grant, &asked, known("wasi:filesystem/types@0.2.6").unwrap().kind, &Roles::default());
         assert_eq!(words, "read the session's workspace");
     }
 }

@@ -12,116 +12,156 @@ use super::manifest::{Capabilities, FILE, Manifest};
 pub const PACKAGE: &str = "skillhost:skill";
 /// The version of it that this host speaks.
 pub const VERSION: &str = "0.1.0";
+/// What the name of a package of WASI begins with.
+const WASI: &str = "wasi:";
 
-/// What an import is of. Whoever says something of each says it of all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImportKind {
-    /// Of ours: types alone.
-    Types,
-    /// The invocation's log and progress.
-    Log,
-    /// Sandboxes and commands.
-    Sandbox,
-    /// Copies between host and sandboxes.
-    Files,
-    /// The operator's scripts.
-    Scripts,
-    /// The blackboard.
-    Blackboard,
-    /// Of WASI: what is the same for every skill.
-    Wasi,
-    /// The files of the workspace.
-    WasiFiles,
-    /// The network, which there is none of.
-    WasiSockets,
-}
-
-/// An interface of the host, and what its import needs in the manifest.
-struct KnownInterface {
-    interface: &'static str,
-    known: ImportKind,
+/// An interface of the host: a row of [`INTERFACES`].
+#[derive(Debug)]
+pub struct KnownInterface {
+    /// Which one it is.
+    pub kind: ImportKind,
+    package: &'static str,
+    /// None: all that the package has.
+    interface: Option<&'static str>,
     /// What it lets the skill do.
-    lets: &'static str,
+    pub lets: &'static str,
     /// None: it needs nothing.
     needs: Option<RequiredCapability>,
 }
 
-/// A capability that an import needs.
+/// The key of a manifest's [capabilities] that an import needs.
+#[derive(Debug)]
 struct RequiredCapability {
     is_asked: fn(&Capabilities) -> bool,
     /// The line that asks for it.
     line: &'static str,
 }
 
-const OWN: &[KnownInterface] = &[
-    KnownInterface { interface: "types", known: ImportKind::Types, lets: "do nothing: it only has types", needs: None },
-    KnownInterface {
-        interface: "log",
-        known: ImportKind::Log,
+/// Makes of each row a variant of [`ImportKind`] as well.
+macro_rules! interfaces {
+    ($($(#[$doc:meta])* $kind:ident { $($row:tt)* })*) => {
+        /// Which interface an import is of. Whoever does or says something of one does so of all: the compiler asks for it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ImportKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        /// The interfaces that a component may import: ours, and the parts of WASI 0.2 that are linked, which hold nothing
+        /// but what the grant puts there.
+        pub const INTERFACES: &[KnownInterface] = &[$(KnownInterface { kind: ImportKind::$kind, $($row)* },)*];
+    };
+}
+
+const SANDBOX: RequiredCapability =
+    RequiredCapability { is_asked: |asked| asked.sandbox.is_some(), line: "sandbox = { roles = [\"default\"] }" };
+const FILES: RequiredCapability =
+    RequiredCapability { is_asked: |asked| asked.files.is_some(), line: "files = { copy-in = [\"project\"] }" };
+const BLACKBOARD: RequiredCapability = RequiredCapability {
+    is_asked: |asked| asked.blackboard.is_some(),
+    line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
+};
+
+interfaces! {
+    /// Types alone.
+    Types {
+        package: PACKAGE,
+        interface: Some("types"),
+        lets: "do nothing: it only has types",
+        needs: None,
+    }
+    /// The invocation's log and progress.
+    Log {
+        package: PACKAGE,
+        interface: Some("log"),
         lets: "write to the invocation's log and report progress",
         needs: None,
-    },
-    KnownInterface {
-        interface: "sandbox",
-        known: ImportKind::Sandbox,
+    }
+    /// Sandboxes and commands.
+    Sandbox {
+        package: PACKAGE,
+        interface: Some("sandbox"),
         lets: "launch sandboxes and run commands in them",
-        needs: Some(RequiredCapability {
-            is_asked: |asked| asked.sandbox.is_some(),
-            line: "sandbox = { roles = [\"default\"] }",
-        }),
-    },
-    KnownInterface {
-        interface: "files",
-        known: ImportKind::Files,
+        needs: Some(SANDBOX),
+    }
+    /// Copies between host and sandboxes.
+    Files {
+        package: PACKAGE,
+        interface: Some("files"),
         lets: "copy files between host roots and its sandboxes",
-        needs: Some(RequiredCapability {
-            is_asked: |asked| asked.files.is_some(),
-            line: "files = { copy-in = [\"project\"] }",
-        }),
-    },
-    KnownInterface {
-        interface: "scripts",
-        known: ImportKind::Scripts,
+        needs: Some(FILES),
+    }
+    /// The operator's scripts.
+    Scripts {
+        package: PACKAGE,
+        interface: Some("scripts"),
         lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
-        needs: Some(RequiredCapability {
-            is_asked: |asked| asked.sandbox.is_some(),
-            line: "sandbox = { roles = [\"default\"] }",
-        }),
-    },
-    KnownInterface {
-        interface: "blackboard",
-        known: ImportKind::Blackboard,
+        needs: Some(SANDBOX),
+    }
+    /// The blackboard.
+    Blackboard {
+        package: PACKAGE,
+        interface: Some("blackboard"),
         lets: "read and publish values that the agents of the session share",
-        needs: Some(RequiredCapability {
-            is_asked: |asked| asked.blackboard.is_some(),
-            line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
-        }),
-    },
-];
-
-/// The parts of WASI 0.2 that are linked, and hold nothing but what the grant puts there.
-const WASI: &[(&str, ImportKind, &str)] = &[
-    (
-        "cli",
-        ImportKind::Wasi,
-        "write standard output and error to its own log; there are no arguments, environment or input",
-    ),
-    ("clocks", ImportKind::Wasi, "read the time"),
-    (
-        "filesystem",
-        ImportKind::WasiFiles,
-        "use the files of the workspace when the manifest asks for it, otherwise none",
-    ),
-    ("io", ImportKind::Wasi, "wait for its own input and output"),
-    ("random", ImportKind::Wasi, "get random numbers"),
-    ("sockets", ImportKind::WasiSockets, "do nothing: no address can be reached"),
-];
+        needs: Some(BLACKBOARD),
+    }
+    /// Standard streams, which are its log.
+    WasiCli {
+        package: "wasi:cli",
+        interface: None,
+        lets: "write standard output and error to its own log; there are no arguments, environment or input",
+        needs: None,
+    }
+    /// The time.
+    WasiClocks {
+        package: "wasi:clocks",
+        interface: None,
+        lets: "read the time",
+        needs: None,
+    }
+    /// The files of the workspace.
+    WasiFilesystem {
+        package: "wasi:filesystem",
+        interface: None,
+        lets: "use the files of the workspace when the manifest asks for it, otherwise none",
+        needs: None,
+    }
+    /// Streams and polling.
+    WasiIo {
+        package: "wasi:io",
+        interface: None,
+        lets: "wait for its own input and output",
+        needs: None,
+    }
+    /// Random numbers.
+    WasiRandom {
+        package: "wasi:random",
+        interface: None,
+        lets: "get random numbers",
+        needs: None,
+    }
+    /// The network, which there is none of.
+    WasiSockets {
+        package: "wasi:sockets",
+        interface: None,
+        lets: "do nothing: no address can be reached",
+        needs: None,
+    }
+}
 
 /// An import's name, taken apart.
 struct ImportName<'a> {
     package: &'a str,
     interface: &'a str,
     version: &'a str,
+}
+
+impl ImportName<'_> {
+    fn known(&self) -> Option<&'static KnownInterface> {
+        let is_this = |row: &&KnownInterface| {
+            row.package == self.package && row.interface.is_none_or(|interface| interface == self.interface)
+        };
+        INTERFACES.iter().find(is_this)
+    }
 }
 
 fn take_apart(import: &str) -> Option<ImportName<'_>> {
@@ -143,54 +183,43 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
     let Some(name) = take_apart(import) else {
         return refuse("this host offers only interfaces of packages; import those of `skillhost:skill`".into());
     };
-    if name.package == PACKAGE {
-        let Some(own) = OWN.iter().find(|own| own.interface == name.interface) else {
-            let known: Vec<_> = OWN.iter().map(|own| own.interface).collect();
-            return refuse(format!("{PACKAGE} has no such interface; it has {}", known.join(", ")));
-        };
-        if name.version != VERSION {
-            return refuse(format!(
-                "this host speaks {PACKAGE}@{VERSION}; build the skill against that version of the WIT, or use a \
-                 host that speaks @{}",
-                name.version
-            ));
+    let is_wasi = name.package.starts_with(WASI);
+    match name.known() {
+        None if name.package == PACKAGE => {
+            let known: Vec<_> = INTERFACES.iter().filter_map(|row| row.interface).collect();
+            refuse(format!("{PACKAGE} has no such interface; it has {}", known.join(", ")))
         }
-        return match &own.needs {
-            Some(RequiredCapability { is_asked, line }) if !is_asked(asked) => {
-                refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
-            }
-            _ => Ok(()),
-        };
-    }
-    match name.package.strip_prefix("wasi:") {
-        Some("http") => refuse(
+        None if name.package == "wasi:http" => refuse(
             "the `http` capability is not available in this version of skillhost; a sandbox with `network = \"bridge\"` \
              can make the request"
                 .into(),
         ),
-        Some(package) if !WASI.iter().any(|(known, ..)| *known == package) => {
-            let known: Vec<_> = WASI.iter().map(|(known, ..)| format!("wasi:{known}")).collect();
+        None if is_wasi => {
+            let known: Vec<_> = INTERFACES.iter().map(|row| row.package).filter(|of| of.starts_with(WASI)).collect();
             refuse(format!("this host offers nothing of that package; of WASI it has {}", known.join(", ")))
         }
-        Some(_) if !name.version.starts_with("0.2.") => {
-            refuse("this host speaks WASI 0.2; build the component for `wasm32-wasip2` or another target of WASI 0.2".into())
-        }
-        Some(_) => Ok(()),
         None => refuse(format!(
             "this host does not have it; a skill may import {PACKAGE}@{VERSION} and WASI 0.2, so drop it or compose the \
              component that provides it into this one"
         )),
+        Some(_) if is_wasi && !name.version.starts_with("0.2.") => {
+            refuse("this host speaks WASI 0.2; build the component for `wasm32-wasip2` or another target of WASI 0.2".into())
+        }
+        Some(_) if !is_wasi && name.version != VERSION => refuse(format!(
+            "this host speaks {PACKAGE}@{VERSION}; build the skill against that version of the WIT, or use a \
+             host that speaks @{}",
+            name.version
+        )),
+        Some(KnownInterface { needs: Some(RequiredCapability { is_asked, line }), .. }) if !is_asked(asked) => {
+            refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
+        }
+        Some(_) => Ok(()),
     }
 }
 
-/// What an import is of, and what it lets a skill do, in words.
-pub fn known(import: &str) -> Option<(ImportKind, &'static str)> {
-    let name = take_apart(import)?;
-    if name.package == PACKAGE {
-        return OWN.iter().find(|own| own.interface == name.interface).map(|own| (own.known, own.lets));
-    }
-    let wasi = name.package.strip_prefix("wasi:")?;
-    WASI.iter().find(|(package, ..)| wasi == *package).map(|(_, known, lets)| (*known, *lets))
+/// The interface that an import is of.
+pub fn known(import: &str) -> Option<&'static KnownInterface> {
+    take_apart(import)?.known()
 }
 
 #[cfg(test)]
@@ -205,6 +234,20 @@ mod tests {
     }
 
     #[test]
+    fn the_interfaces_of_the_wit_package_are_those_of_the_table() {
+        let mut wit = wit_parser::Resolve::default();
+        let (package, _) = wit.push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit")).unwrap();
+        let of_wit: Vec<_> = wit.packages[package].interfaces.keys().map(String::as_str).collect();
+        let own = INTERFACES.iter().filter(|row| row.package == PACKAGE);
+        let mut of_table: Vec<_> = own.map(|row| row.interface.unwrap()).collect();
+        assert_eq!(of_wit.len(), of_table.len(), "{of_wit:?} {of_table:?}");
+        of_table.retain(|interface| !of_wit.contains(interface));
+        assert_eq!(of_table, [""; 0]);
+        let everything = wit.select_world(&[package], Some("everything")).unwrap();
+        assert_eq!(wit.worlds[everything].imports.len(), of_wit.len(), "the world that is linked has them all");
+    }
+
+    #[test]
     fn what_is_not_asked_for_is_refused_with_the_line_to_add() {
         let all = Capabilities {
             sandbox: Some(Sandbox::default()),
@@ -212,11 +255,11 @@ mod tests {
             blackboard: Some(Blackboard::default()),
             http: None,
         };
-        for own in OWN {
-            let import = format!("{PACKAGE}/{}@{VERSION}", own.interface);
+        for own in INTERFACES.iter().filter(|row| row.package == PACKAGE) {
+            let import = format!("{PACKAGE}/{}@{VERSION}", own.interface.unwrap());
             check(&import, &all).unwrap();
             let bare = check(&import, &Capabilities::default());
-            let Some(RequiredCapability { line, .. }) = own.needs else {
+            let Some(RequiredCapability { line, .. }) = &own.needs else {
                 bare.unwrap();
                 continue;
             };
