@@ -1,11 +1,11 @@
 //! Acting on a command that runs: writing to it, signalling it, ending it.
 //!
 //! Whoever acts has the command already, each in their own way: a guest by its handle, others by an id in the table of background
-//! processes. What is checked and recorded of the act is the same for all, and is here.
+//! processes: that is their check. What is recorded of the act is the same for all, and is here.
 
 use skillhost_api::error::{Error, Result};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, EffectRecord};
 use crate::policy::Actor;
 
 /// The command that is acted on.
@@ -25,38 +25,48 @@ pub(crate) struct StdinWrite {
 }
 
 impl Broker {
-    /// Records a write, which `work` does.
-    pub(crate) async fn feed<T>(
+    /// Records a write, which `work` does to what `check` gives.
+    pub(crate) async fn feed<P, T, W: Future<Output = (StdinWrite, Result<T>)>>(
         &self,
         actor: &Actor,
         target: CommandTarget<'_>,
-        work: impl Future<Output = (StdinWrite, Result<T>)>,
+        check: impl FnOnce() -> Result<P>,
+        work: impl FnOnce(P) -> W,
     ) -> Result<T> {
         let mut record = self.begin(actor, "process.write").await?;
         record.note("container_id", target.container_id);
         record.note("exec_id", target.exec_id);
-        let (fed, result) = work.await;
-        record.note("bytes", fed.bytes);
-        record.note("closed", fed.closed);
-        record.end(result).await
+        let check = |record: &mut EffectRecord| {
+            check().inspect_err(|_| {
+                record.note("bytes", 0);
+                record.note("closed", false);
+            })
+        };
+        let (mut effect, process) = record.authorise(check).await?;
+        let (fed, result) = work(process).await;
+        effect.note("bytes", fed.bytes);
+        effect.note("closed", fed.closed);
+        effect.end(result).await
     }
 
-    /// Records a signal, or the end where there is none, which `work` sends.
-    pub(crate) async fn signal<T>(
+    /// Records a signal, or the end where there is none, which `work` sends to what `check` gives.
+    pub(crate) async fn signal<P, T, W: Future<Output = Result<T>>>(
         &self,
         actor: &Actor,
         target: CommandTarget<'_>,
         signal: Option<i32>,
-        work: impl Future<Output = Result<T>>,
+        check: impl FnOnce() -> Result<P>,
+        work: impl FnOnce(P) -> W,
     ) -> Result<T> {
         let mut record = self.begin(actor, "process.signal").await?;
         record.note("container_id", target.container_id);
         record.note("exec_id", target.exec_id);
         record.note("signal", signal.map_or_else(|| "end".into(), serde_json::Value::from));
-        let result = match signal.filter(|number| !(1..=64).contains(number)) {
+        let check = |_: &mut EffectRecord| match signal.filter(|number| !(1..=64).contains(number)) {
             Some(number) => Err(Error::invalid_argument(format!("{number} is no signal: they are numbered 1 to 64"))),
-            None => work.await,
+            None => check(),
         };
-        record.end(result).await
+        let (effect, process) = record.authorise(check).await?;
+        effect.act(work(process)).await
     }
 }

@@ -42,11 +42,9 @@ impl Broker {
 
     /// The owner's yes. It is on record before it counts.
     pub(crate) async fn approve(&self, actor: &Actor, id: &str) -> Result<Approval> {
-        let mut record = self.begin(actor, "approval.give").await?;
-        let (approval, keeps) = match self.note_approval(&mut record, id) {
-            Ok(found) => (found.approval, found.keeps),
-            Err(error) => return record.end(Err(error)).await,
-        };
+        let record = self.begin(actor, "approval.give").await?;
+        let (effect, FoundApproval { approval, keeps, .. }) =
+            record.authorise(|record| self.note_approval(record, id)).await?;
         let counts = async {
             match keeps {
                 None => self.approvals.allow(id)?,
@@ -57,7 +55,7 @@ impl Broker {
             }
             Ok(Approval { approved: true, ..approval })
         };
-        record.before(counts).await
+        effect.before(counts).await
     }
 
     /// The record of an effect that is refused before anything is done.

@@ -9,7 +9,7 @@ use skillhost_api::types::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
-use crate::broker::{Broker, EffectRecord};
+use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::policy::Actor;
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
@@ -20,100 +20,82 @@ impl Broker {
     pub(crate) async fn publish(&self, actor: &Actor, request: PublishRequest) -> Result<BlackboardEntry> {
         let mut record = self.begin(actor, "blackboard.publish").await?;
         record.note("key", request.key.clone());
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             check_key(&request.key)?;
             check_metadata(&request.metadata)?;
             if request.ttl_ms == Some(0) {
                 return Err(Error::invalid_argument("a time to live is at least 1 ms; without one a value stays"));
             }
             actor.grant.publish(&request.key)?;
-            let write = WriteRequest {
+            Ok(WriteRequest {
                 tags: check_tags(request.tags)?,
                 key: request.key,
                 value: request.value,
                 if_version: request.if_version,
                 ttl: request.ttl_ms.map(Duration::from_millis),
                 metadata: request.metadata,
-            };
-            self.blackboard.publish(&actor.caller, write).await
-        }
-        .await;
-        if let Ok(entry) = &result {
-            record.note("version", entry.version);
-        }
-        record.end(result).await
+            })
+        };
+        let (effect, write) = record.authorise(check).await?;
+        let (mut effect, entry) = effect.step(self.blackboard.publish(&actor.caller, write)).await?;
+        effect.note("version", entry.version);
+        effect.end(Ok(entry)).await
     }
 
     /// Deletes a value; the answer is the version that it had, or none when there was none.
     pub(crate) async fn delete(&self, actor: &Actor, request: &DeleteRequest) -> Result<Option<u64>> {
         let mut record = self.begin(actor, "blackboard.delete").await?;
         record.note("key", request.key.clone());
-        let result = async {
-            check_key(&request.key)?;
-            actor.grant.delete(&request.key)?;
-            self.blackboard.delete(&actor.caller, &request.key, request.if_version).await
-        }
-        .await;
-        if let Ok(version) = &result {
-            record.note("version", *version);
-        }
-        record.end(result).await
+        let check = |_: &mut EffectRecord| check_key(&request.key).and_then(|()| actor.grant.delete(&request.key));
+        let (effect, ()) = record.authorise(check).await?;
+        let delete = self.blackboard.delete(&actor.caller, &request.key, request.if_version);
+        let (mut effect, version) = effect.step(delete).await?;
+        effect.note("version", version);
+        effect.end(Ok(version)).await
     }
 
     /// Reads a value.
     pub(crate) async fn get(&self, actor: &Actor, key: &str) -> Result<Option<BlackboardEntry>> {
         let mut record = self.begin(actor, "blackboard.get").await?;
         record.note("key", key);
-        let result = async {
-            check_key(key)?;
-            actor.grant.read(key)?;
-            self.blackboard.get(&actor.caller, key).await
-        }
-        .await;
-        record.end(result).await
+        let (effect, ()) = record.authorise(|_| check_key(key).and_then(|()| actor.grant.read(key))).await?;
+        effect.act(self.blackboard.get(&actor.caller, key)).await
     }
 
     /// Lists what is asked for and may be read.
     pub(crate) async fn list(&self, actor: &Actor, request: ListRequest) -> Result<BlackboardList> {
         let mut record = self.begin(actor, "blackboard.list").await?;
         record.note("pattern", request.pattern.clone());
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             check_pattern(&request.pattern)?;
             let tags = check_tags(request.tags)?;
-            let selection = Selection { pattern: request.pattern, readable: actor.grant.readable() };
-            let listed = self.blackboard.list(&actor.caller, selection, tags, request.after).await?;
-            Ok(BlackboardList { count: listed.entries.len(), entries: listed.entries, truncated: listed.more })
-        }
-        .await;
-        record.end(result).await
+            Ok((Selection { pattern: request.pattern, readable: actor.grant.readable() }, tags))
+        };
+        let (effect, (selection, tags)) = record.authorise(check).await?;
+        let listed = effect.act(self.blackboard.list(&actor.caller, selection, tags, request.after)).await?;
+        Ok(BlackboardList { count: listed.entries.len(), entries: listed.entries, truncated: listed.more })
     }
 
     /// Watches what is asked for and may be read. The record is written when the watch ends.
     pub(crate) async fn watch(&self, actor: &Actor, request: &WatchRequest) -> Result<BlackboardWatch> {
         let mut record = self.begin(actor, "blackboard.watch").await?;
         record.note("pattern", request.pattern.clone());
-        let result = async {
-            check_pattern(&request.pattern)?;
-            let readable = actor.grant.watchable()?;
-            let permit = match &actor.watches {
-                Some(watches) => Some(watches.clone().try_acquire_owned().map_err(|_| {
-                    Error::quota_exceeded(format!(
-                        "the skill has {SKILL_WATCHES} watches, which is as many as it may: drop one, or watch with a pattern \
-                         that means more keys"
-                    ))
-                })?),
-                None => None,
-            };
-            let selection = Selection { pattern: request.pattern.clone(), readable };
-            Ok((self.blackboard.watch(&actor.caller, selection, request.existing).await?, permit))
-        }
-        .await;
-        match result {
-            Ok((events, permit)) => {
-                Ok(BlackboardWatch { events, _permit: permit, record: Some(record), seen: Watched::default() })
-            }
-            Err(error) => record.end(Err(error)).await,
-        }
+        let check = |_: &mut EffectRecord| check_pattern(&request.pattern).and_then(|()| actor.grant.watchable());
+        let (effect, readable) = record.authorise(check).await?;
+        let reserve = async {
+            let watches = actor.watches.as_ref().map(|watches| watches.clone().try_acquire_owned());
+            watches.transpose().map_err(|_| {
+                Error::quota_exceeded(format!(
+                    "the skill has {SKILL_WATCHES} watches, which is as many as it may: drop one, or watch with a pattern \
+                     that means more keys"
+                ))
+            })
+        };
+        let (effect, permit) = effect.step(reserve).await?;
+        let selection = Selection { pattern: request.pattern.clone(), readable };
+        let watch = self.blackboard.watch(&actor.caller, selection, request.existing);
+        let (effect, events) = effect.step(watch).await?;
+        Ok(BlackboardWatch { events, _permit: permit, effect: Some(effect), seen: Watched::default() })
     }
 }
 
@@ -121,7 +103,7 @@ impl Broker {
 pub(crate) struct BlackboardWatch {
     events: Box<dyn Events>,
     _permit: Option<OwnedSemaphorePermit>,
-    record: Option<EffectRecord>,
+    effect: Option<AllowedEffect>,
     seen: Watched,
 }
 
@@ -150,10 +132,10 @@ impl BlackboardWatch {
 
 impl Drop for BlackboardWatch {
     fn drop(&mut self) {
-        if let Some(mut record) = self.record.take() {
-            record.note("events", self.seen.events);
-            record.note("dropped", self.seen.dropped);
-            record.leave();
+        if let Some(mut effect) = self.effect.take() {
+            effect.note("events", self.seen.events);
+            effect.note("dropped", self.seen.dropped);
+            effect.leave();
         }
     }
 }

@@ -13,7 +13,7 @@ use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 use super::chunk::Chunk;
 use super::streams::{Publishing, StreamEnd};
 use super::terminals::TerminalEntry;
-use crate::broker::{Broker, EffectRecord};
+use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::ids;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
@@ -51,7 +51,7 @@ pub(crate) struct Running {
     exec: SandboxExec,
     /// Its terminal can be resized for as long as it runs.
     _terminal: Option<TerminalEntry>,
-    record: EffectRecord,
+    effect: AllowedEffect,
     /// Its half of the blackboard's stream, when it was asked for.
     stream: Option<Publishing>,
     container_id: String,
@@ -198,7 +198,7 @@ impl Broker {
             Command::Argv(argv) => argv.clone(),
             Command::Shell(line) => vec![line.clone()],
         };
-        let result = async {
+        let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             // Before anybody is asked about it, or told of it on the blackboard.
             check_spec(&spec)?;
@@ -208,15 +208,19 @@ impl Broker {
                 ApprovalText::exec(&spec, &request.delivery, &info, about)
             })?;
             spec.env.extend(secrets);
+            if request.delivery.stream_to_blackboard {
+                self.may_stream(actor, &info.id, &exec_id)?;
+            }
+            Ok((spec, info, cwd))
+        };
+        let (effect, (spec, info, cwd)) = record.authorise(check).await?;
+        let start = async {
             let stream = match request.delivery.stream_to_blackboard {
-                true => {
-                    self.may_stream(actor, &info.id, &exec_id)?;
-                    Some(self.open_stream(actor, &info.id, &exec_id, started).await?)
-                }
+                true => Some(self.open_stream(actor, &info.id, &exec_id, started).await?),
                 false => None,
             };
             match self.sandboxes.exec(&info.id, &actor.caller.agent, spec) {
-                Ok(exec) => Ok((exec, stream, info, cwd)),
+                Ok(exec) => Ok((exec, stream)),
                 Err(error) => {
                     if let Some(stream) = stream {
                         stream.end(StreamEnd::failed(&error, started)).await?;
@@ -224,25 +228,21 @@ impl Broker {
                     Err(error)
                 }
             }
-        }
-        .await;
-        let (exec, stream, info, cwd) = match result {
-            Ok(started) => started,
-            Err(error) => return record.end(Err(error)).await,
         };
-        record.note("role", info.role);
-        record.note("image", info.image);
+        let (mut effect, (exec, stream)) = effect.step(start).await?;
+        effect.note("role", info.role);
+        effect.note("image", info.image);
         if let ExecLifetime::OnItsOwn = lasts {
-            record = record.begun("process.end").await?;
+            effect = effect.begun("process.end").await?;
         }
         if let Some(stream) = &stream {
-            record.note("stream_key", stream.key());
+            effect.note("stream_key", stream.key());
         }
         let terminal = terminal.then(|| self.terminals.enter(actor, &info.id, &exec_id, exec.control()));
         Ok(Running {
             exec,
             _terminal: terminal,
-            record,
+            effect,
             stream,
             container_id: request.container_id,
             exec_id,
@@ -424,7 +424,7 @@ impl Running {
             // What went wrong first is what is told.
             let _ = stream.end(StreamEnd::failed(&error, self.started)).await;
         }
-        self.record.end(Err(error)).await
+        self.effect.end(Err(error)).await
     }
 
     /// The answer, after [`Running::next`] gave `None`.
@@ -444,7 +444,7 @@ impl Running {
                 let key = stream.key().to_owned();
                 let end = StreamEnd::of(&outcome, exit_code, wall_time_ms, truncated, &message);
                 if let Err(error) = stream.end(end).await {
-                    return self.record.end(Err(error)).await;
+                    return self.effect.end(Err(error)).await;
                 }
                 Some(key)
             }
@@ -467,18 +467,18 @@ impl Running {
             stream_key,
             message,
         };
-        note_end(&mut self.record, &answer);
-        self.record.end(Ok(answer)).await
+        note_end(&mut self.effect, &answer);
+        self.effect.end(Ok(answer)).await
     }
 }
 
 /// Notes how a command or a line ended.
-pub(super) fn note_end(record: &mut EffectRecord, answer: &ExecAnswer) {
-    record.note("exit_code", answer.exit_code);
-    record.note("outcome", crate::json::value(&answer.outcome));
-    record.note("wall_time_ms", answer.wall_time_ms);
-    record.note("stdout_bytes", answer.stdout_bytes);
-    record.note("stderr_bytes", answer.stderr_bytes);
+pub(super) fn note_end(effect: &mut AllowedEffect, answer: &ExecAnswer) {
+    effect.note("exit_code", answer.exit_code);
+    effect.note("outcome", crate::json::value(&answer.outcome));
+    effect.note("wall_time_ms", answer.wall_time_ms);
+    effect.note("stdout_bytes", answer.stdout_bytes);
+    effect.note("stderr_bytes", answer.stderr_bytes);
 }
 
 /// What is to be said of an outcome besides that.

@@ -6,7 +6,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
 use tokio::io::AsyncRead;
 
-use crate::broker::Broker;
+use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::paths;
 use crate::policy::Actor;
 use crate::policy::actor_grant::Direction;
@@ -17,18 +17,37 @@ use crate::sandbox::link::{ByteRange, FileDone, FileKind, FileRead, FileStat, Fi
 const MAX_LISTED: u32 = 10_000;
 
 impl Broker {
-    /// Reads a part of a file, or all of it, as the sandbox's user would.
-    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: ByteRange) -> Result<FileRead> {
-        let mut record = self.begin(actor, "files.read").await?;
+    /// Begins an effect on a file of a sandbox. `recursive` is for those that may be on a whole directory.
+    async fn on_file(
+        &self,
+        actor: &Actor,
+        effect: &'static str,
+        id: &str,
+        path: &str,
+        recursive: Option<bool>,
+    ) -> Result<AllowedEffect> {
+        let mut record = self.begin(actor, effect).await?;
         record.note("container_id", id);
         record.note("path", path);
-        let result = async {
-            let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.read", || Ok(ApprovalText::file(path, &info, ApprovalText::default())))?;
-            self.sandboxes.read_file(id, &actor.caller.agent, path, part).await
+        if let Some(recursive) = recursive {
+            record.note("recursive", recursive);
         }
-        .await;
-        record.end(result).await
+        let check = |_: &mut EffectRecord| {
+            let info = self.usable(actor, id)?;
+            let about = match recursive {
+                Some(true) => ApprovalText::default().text("with all that is in it", "yes"),
+                Some(false) | None => ApprovalText::default(),
+            };
+            self.approved(actor, &info, effect, || Ok(ApprovalText::file(path, &info, about)))
+        };
+        let (effect, ()) = record.authorise(check).await?;
+        Ok(effect)
+    }
+
+    /// Reads a part of a file, or all of it, as the sandbox's user would.
+    pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: ByteRange) -> Result<FileRead> {
+        let effect = self.on_file(actor, "files.read", id, path, None).await?;
+        effect.act(self.sandboxes.read_file(id, &actor.caller.agent, path, part)).await
     }
 
     /// Writes a file as the sandbox's user would, whole or not at all.
@@ -39,37 +58,18 @@ impl Broker {
         path: &str,
         content: impl AsyncRead + Unpin + Send,
     ) -> Result<FileAnswer> {
-        let mut record = self.begin(actor, "files.write").await?;
-        record.note("container_id", id);
-        record.note("path", path);
-        let result = async {
-            let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.write", || {
-                Ok(ApprovalText::file(path, &info, ApprovalText::default()))
-            })?;
-            self.sandboxes.write_file(id, &actor.caller.agent, path, content).await
-        }
-        .await;
-        if let Ok(done) = &result {
-            record.note("bytes", done.bytes);
-        }
-        let done = record.end(result).await?;
-        let path = done.path;
-        Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: done.bytes, message: String::new() })
+        let effect = self.on_file(actor, "files.write", id, path, None).await?;
+        let (mut effect, done) = effect.step(self.sandboxes.write_file(id, &actor.caller.agent, path, content)).await?;
+        effect.note("bytes", done.bytes);
+        let FileDone { path, bytes, .. } = effect.end(Ok(done)).await?;
+        Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes, message: String::new() })
     }
 
     /// Lists a directory as the agent's user sees it.
     pub(crate) async fn list_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileList> {
-        let mut record = self.begin(actor, "files.list").await?;
-        record.note("container_id", id);
-        record.note("path", path);
-        let result = async {
-            let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.list", || Ok(ApprovalText::file(path, &info, ApprovalText::default())))?;
-            self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED).await
-        }
-        .await;
-        let (mut found, FileDone { path, files: count, .. }) = record.end(result).await?;
+        let effect = self.on_file(actor, "files.list", id, path, None).await?;
+        let list = self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED);
+        let (mut found, FileDone { path, files: count, .. }) = effect.act(list).await?;
         found.sort_by(|one, other| one.name.cmp(&other.name));
         let truncated = count > found.len() as u64;
         let message = match truncated {
@@ -82,41 +82,15 @@ impl Broker {
 
     /// Removes a file as the agent's user.
     pub(crate) async fn remove_file(&self, actor: &Actor, id: &str, path: &str, recursive: bool) -> Result<FileAnswer> {
-        let mut record = self.begin(actor, "files.remove").await?;
-        record.note("container_id", id);
-        record.note("path", path);
-        record.note("recursive", recursive);
-        let result = async {
-            let info = self.usable(actor, id)?;
-            let about = || {
-                if recursive {
-                    ApprovalText::default().text("with all that is in it", "yes")
-                } else {
-                    ApprovalText::default()
-                }
-            };
-            self.approved(actor, &info, "files.remove", || Ok(ApprovalText::file(path, &info, about())))?;
-            self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive).await
-        }
-        .await;
-        let path = record.end(result).await?.path;
+        let effect = self.on_file(actor, "files.remove", id, path, Some(recursive)).await?;
+        let path = effect.act(self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive)).await?.path;
         Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: 0, message: String::new() })
     }
 
     /// Watches a path as the agent's user may; the record tells of the watch, not of what changed.
     pub(crate) async fn watch_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileWatch> {
-        let mut record = self.begin(actor, "files.watch").await?;
-        record.note("container_id", id);
-        record.note("path", path);
-        let result = async {
-            let info = self.usable(actor, id)?;
-            self.approved(actor, &info, "files.watch", || {
-                Ok(ApprovalText::file(path, &info, ApprovalText::default()))
-            })?;
-            self.sandboxes.watch_files(id, &actor.caller.agent, path).await
-        }
-        .await;
-        record.end(result).await
+        let effect = self.on_file(actor, "files.watch", id, path, None).await?;
+        effect.act(self.sandboxes.watch_files(id, &actor.caller.agent, path)).await
     }
 
     /// Copies from the host into a sandbox.
@@ -142,7 +116,7 @@ impl Broker {
             HostPath::Owner(path) => record.note("host", path.display().to_string()),
         }
         let id = &request.container_id;
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             let info = self.usable(actor, id)?;
             // Nobody is asked about what is not granted.
             let host = actor.grant.copy(direction, &request.host)?;
@@ -165,21 +139,20 @@ impl Broker {
             self.approved(actor, &info, effect, || {
                 Ok(ApprovalText::copy(request, &host.root.join(&host.path), &info))
             })?;
+            Ok((dir, host.path))
+        };
+        let (effect, (dir, path)) = record.authorise(check).await?;
+        let agent = &actor.caller.agent;
+        let copy = async {
             match direction {
-                Direction::In => {
-                    self.sandboxes.copy_in(id, &actor.caller.agent, dir, &host.path, &request.sandbox).await
-                }
-                Direction::Out => {
-                    self.sandboxes.copy_out(id, &actor.caller.agent, &request.sandbox, dir, &host.path).await
-                }
+                Direction::In => self.sandboxes.copy_in(id, agent, dir, &path, &request.sandbox).await,
+                Direction::Out => self.sandboxes.copy_out(id, agent, &request.sandbox, dir, &path).await,
             }
-        }
-        .await;
-        if let Ok(copied) = &result {
-            record.note("files", copied.files);
-            record.note("bytes", copied.bytes);
-        }
-        let copied = record.end(result).await?;
+        };
+        let (mut effect, copied) = effect.step(copy).await?;
+        effect.note("files", copied.files);
+        effect.note("bytes", copied.bytes);
+        let copied = effect.end(Ok(copied)).await?;
         Ok(CopyAnswer {
             container_id: id.clone(),
             ok: true,

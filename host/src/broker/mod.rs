@@ -1,8 +1,9 @@
 //! The broker: the one service through which every effect passes, whoever asks.
 //!
 //! Each effect takes the same steps, in this order: **authorise** (the grant, then whose sandbox it is), **reserve** (the quota),
-//! **act**, **record** (an audit line, also for a denial and for what was cancelled half way). The faces (guest imports,
-//! the command line, later MCP) turn what arrives into a call here, so there is one check, one quota and one line.
+//! **act**, **record** (an audit line, also for a denial and for what was cancelled half way). The types of [`record`] hold it
+//! to that. The faces (guest imports, the command line, MCP) turn what arrives into a call here, so there is one check,
+//! one quota and one line.
 //!
 //! Reading has no effect on the world. A status is not recorded; the content of a file or a key is, and listings of both.
 
@@ -46,6 +47,7 @@ use crate::policy::quota::Quota;
 use crate::policy::{Actor, Skills};
 use crate::sandbox::Sandboxes;
 use processes::Processes;
+use record::AllowedEffect;
 pub(crate) use record::EffectRecord;
 use shells::Shells;
 use streams::Streams;
@@ -107,7 +109,7 @@ impl Broker {
 
     /// Records an effect that was refused before it came to a check here, and gives the refusal back.
     pub(crate) async fn refuse<T>(&self, actor: &Actor, effect: &'static str, error: Error) -> Result<T> {
-        EffectRecord::begin(&self.audit, actor, effect).end(Err(error)).await
+        EffectRecord::begin(&self.audit, actor, effect).fail(error).await
     }
 
     /// Begins an effect, of which an invocation has only so many, and for which there may have to be room.

@@ -251,7 +251,7 @@ impl Broker {
             Ok(counted) => counted,
             Err(error) => {
                 record.note("container_id", container_id);
-                return record.end(Err(error)).await;
+                return record.fail(error).await;
             }
         };
         let lasts = ExecLifetime::OnItsOwn;
@@ -356,10 +356,9 @@ impl Broker {
         mut input: mpsc::Receiver<Bytes>,
         close: bool,
     ) -> Result<ProcessWriteAnswer> {
-        let fed = async {
+        let fed = |process: Arc<BackgroundProcess>| async move {
             let mut bytes = 0;
             let result = async {
-                let process = self.own_process(actor, container_id, exec_id)?;
                 let mut stdin = process.stdin.lock().await;
                 let Some(open) = stdin.as_mut().filter(|_| process.runs()) else {
                     return Err(Error::invalid_argument(match process.runs() {
@@ -394,7 +393,8 @@ impl Broker {
             let closed = matches!(result, Ok((_, true, _)));
             (StdinWrite { bytes, closed }, result)
         };
-        let (bytes, closed, message) = self.feed(actor, CommandTarget { container_id, exec_id }, fed).await?;
+        let check = || self.own_process(actor, container_id, exec_id);
+        let (bytes, closed, message) = self.feed(actor, CommandTarget { container_id, exec_id }, check, fed).await?;
         let (container_id, exec_id) = (container_id.to_owned(), exec_id.to_owned());
         Ok(ProcessWriteAnswer { container_id, exec_id, bytes, closed, message })
     }
@@ -424,8 +424,8 @@ impl Broker {
         exec_id: &str,
         signal: Option<i32>,
     ) -> Result<ProcessAnswer> {
-        let work = async {
-            let process = self.own_process(actor, container_id, exec_id)?;
+        let check = || self.own_process(actor, container_id, exec_id);
+        let send = |process: Arc<BackgroundProcess>| async move {
             let control = process.state().control.clone();
             match (control, signal) {
                 (Some(control), Some(number)) => {
@@ -448,7 +448,7 @@ impl Broker {
             Ok(process)
         };
         let target = CommandTarget { container_id, exec_id };
-        Ok(self.signal(actor, target, signal, work).await?.answer(&actor.caller))
+        Ok(self.signal(actor, target, signal, check, send).await?.answer(&actor.caller))
     }
 
     /// How many background processes run.

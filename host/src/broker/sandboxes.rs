@@ -11,7 +11,7 @@ use skillhost_api::types::{
 };
 use skillhost_api::units::quoted;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, EffectRecord};
 use crate::policy::Actor;
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
@@ -41,39 +41,18 @@ impl Drop for StopOnDrop {
 
 impl Broker {
     /// Launches a sandbox that stays until it is stopped.
-    pub(crate) async fn launch(&self, actor: &Actor, request: LaunchRequest) -> Result<LaunchAnswer> {
+    pub(crate) async fn launch(&self, actor: &Actor, mut request: LaunchRequest) -> Result<LaunchAnswer> {
         let mut record = self.begin(actor, "sandbox.launch").await?;
         record.note("role", request.role.clone());
-        let result = self.launch_granted(actor, request).await;
-        if let Ok(answer) = &result {
-            record.note("container_id", answer.container_id.clone());
-            record.note("image", answer.image.clone());
-            record.note("backend", answer.backend.clone());
-            record.note("warm", answer.warm);
-        }
-        record.end(result).await
-    }
-
-    /// Launches a sandbox that ends with the guard.
-    pub(crate) async fn launch_owned(
-        self: &Arc<Self>,
-        actor: &Actor,
-        request: LaunchRequest,
-    ) -> Result<(LaunchAnswer, StopOnDrop)> {
-        let answer = self.launch(actor, request).await?;
-        // What it has is stopped, however many effects it has used up.
-        let actor = Actor { effects: None, ..actor.clone() };
-        let owned = StopOnDrop { broker: self.clone(), actor, id: answer.container_id.clone() };
-        Ok((answer, owned))
-    }
-
-    async fn launch_granted(&self, actor: &Actor, mut request: LaunchRequest) -> Result<LaunchAnswer> {
-        actor.grant.launch(&self.config, &mut request)?;
-        // An unknown role is told before anything is reserved.
-        self.sandboxes.roles().require(&request.role)?;
-        let defaults = LaunchSpec::new(actor.caller.clone(), request.role);
+        let check = |_: &mut EffectRecord| {
+            actor.grant.launch(&self.config, &mut request)?;
+            // An unknown role is told before anything is reserved.
+            self.sandboxes.roles().require(&request.role).map(drop)
+        };
+        let (effect, ()) = record.authorise(check).await?;
         let longest = self.config.sandbox.wall_time.0;
         let asked = request.wall_time_ms.map_or(longest, Duration::from_millis);
+        let defaults = LaunchSpec::new(actor.caller.clone(), request.role);
         let spec = LaunchSpec {
             cpus: request.cpus.unwrap_or(defaults.cpus),
             memory_mib: request.memory_mib.unwrap_or(defaults.memory_mib),
@@ -85,17 +64,23 @@ impl Broker {
             invocation: actor.invocation_id.clone(),
             ..defaults
         };
-        let permit = match &actor.containers {
-            Some(containers) => Some(containers.clone().try_acquire_owned().map_err(|_| {
+        let reserve = async {
+            let permit = actor.containers.as_ref().map(|containers| containers.clone().try_acquire_owned());
+            let permit = permit.transpose().map_err(|_| {
                 Error::quota_exceeded(
                     "the skill has as many sandboxes as it may: drop one, or raise `sandbox = { containers = … }` under \
                      [capabilities] in its skill.toml",
                 )
-            })?),
-            None => None,
+            })?;
+            Ok((self.quota.reserve_soon(&actor.caller, spec.cpus, spec.memory_mib).await?, permit))
         };
-        let share = self.quota.reserve_soon(&actor.caller, spec.cpus, spec.memory_mib).await?;
-        let info = self.sandboxes.launch(spec, Box::new((share, permit))).await?;
+        let (effect, share) = effect.step(reserve).await?;
+        let (mut effect, info) = effect.step(self.sandboxes.launch(spec, Box::new(share))).await?;
+        effect.note("container_id", info.id.clone());
+        effect.note("image", info.image.clone());
+        effect.note("backend", info.backend.clone());
+        effect.note("warm", info.warm);
+        let info = effect.end(Ok(info)).await?;
         let mut notes = info.notes;
         if asked > longest {
             notes.push(format!("the wall time was clamped to {} s, the operator's ceiling", longest.as_secs()));
@@ -117,6 +102,19 @@ impl Broker {
         })
     }
 
+    /// Launches a sandbox that ends with the guard.
+    pub(crate) async fn launch_owned(
+        self: &Arc<Self>,
+        actor: &Actor,
+        request: LaunchRequest,
+    ) -> Result<(LaunchAnswer, StopOnDrop)> {
+        let answer = self.launch(actor, request).await?;
+        // What it has is stopped, however many effects it has used up.
+        let actor = Actor { effects: None, ..actor.clone() };
+        let owned = StopOnDrop { broker: self.clone(), actor, id: answer.container_id.clone() };
+        Ok((answer, owned))
+    }
+
     /// Counts what an earlier host process left running, and stops what belonged to an invocation that ended with it.
     pub(crate) fn adopt(self: &Arc<Self>) -> Result<()> {
         for info in self.sandboxes.list() {
@@ -133,12 +131,8 @@ impl Broker {
     pub(crate) async fn stop(&self, actor: &Actor, id: &str) -> Result<StopAnswer> {
         let mut record = self.begin(actor, "sandbox.stop").await?;
         record.note("container_id", id);
-        let result = async {
-            self.own(actor, id)?;
-            self.sandboxes.stop(id).await
-        }
-        .await;
-        let stopped = record.end(result).await?;
+        let (effect, _) = record.authorise(|_| self.own(actor, id)).await?;
+        let stopped = effect.act(self.sandboxes.stop(id)).await?;
         Ok(StopAnswer { container_id: id.to_owned(), stopped: true, message: stopped.message })
     }
 
@@ -146,12 +140,8 @@ impl Broker {
     pub(crate) async fn restart(&self, actor: &Actor, id: &str) -> Result<RestartAnswer> {
         let mut record = self.begin(actor, "sandbox.restart").await?;
         record.note("container_id", id);
-        let result = async {
-            self.own(actor, id)?;
-            self.sandboxes.restart(id).await
-        }
-        .await;
-        record.end(result).await?;
+        let (effect, _) = record.authorise(|_| self.own(actor, id)).await?;
+        effect.act(self.sandboxes.restart(id)).await?;
         let message =
             "what ran in it is gone; its workspace, its agents and the end of its wall time are as before".into();
         Ok(RestartAnswer { container_id: id.to_owned(), restarted: true, message })
@@ -161,18 +151,21 @@ impl Broker {
     pub(crate) async fn attach(&self, actor: &Actor, id: &str) -> Result<AttachAnswer> {
         let mut record = self.begin(actor, "sandbox.attach").await?;
         record.note("container_id", id);
-        let result = async {
+        let check = |record: &mut EffectRecord| {
             let info = self.of_session(actor, id)?;
             actor.grant.attach(&info)?;
             record.note("owner", info.owner.agent.clone());
-            if info.owner == actor.caller {
+            Ok(info.owner == actor.caller)
+        };
+        let (effect, own) = record.authorise(check).await?;
+        let attach = async {
+            if own {
                 return Ok("it is your own: nothing needs to be attached");
             }
             let fresh = self.sandboxes.attach(id, &actor.caller.agent).await?;
             Ok(if fresh { "" } else { "it was attached already" })
-        }
-        .await;
-        let message = record.end(result).await?;
+        };
+        let message = effect.act(attach).await?;
         Ok(AttachAnswer { container_id: id.to_owned(), attached: true, message: message.into() })
     }
 
@@ -180,24 +173,25 @@ impl Broker {
     pub(crate) async fn take_up(&self, actor: &Actor, id: &str) -> Result<SandboxInfo> {
         let mut record = self.begin(actor, "sandbox.attach").await?;
         record.note("container_id", id);
-        record.end(self.usable(actor, id)).await
+        let (effect, info) = record.authorise(|_| self.usable(actor, id)).await?;
+        effect.end(Ok(info)).await
     }
 
     /// Detaches the actor from a sandbox of another agent; what it runs there ends.
     pub(crate) async fn detach(&self, actor: &Actor, id: &str) -> Result<DetachAnswer> {
         let mut record = self.begin(actor, "sandbox.detach").await?;
         record.note("container_id", id);
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             let info = self.of_session(actor, id)?;
             if info.owner == actor.caller {
                 return Err(Error::invalid_argument(format!(
                     "the sandbox {id} is your own, and its owner cannot leave it: `skillhost sandbox stop {id}` ends it"
                 )));
             }
-            self.sandboxes.detach(id, &actor.caller.agent).await
-        }
-        .await;
-        let detached = record.end(result).await?;
+            Ok(())
+        };
+        let (effect, ()) = record.authorise(check).await?;
+        let detached = effect.act(self.sandboxes.detach(id, &actor.caller.agent)).await?;
         let message = if detached { "" } else { "it was not attached" };
         Ok(DetachAnswer { container_id: id.to_owned(), detached, message: message.into() })
     }

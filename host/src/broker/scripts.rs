@@ -157,7 +157,7 @@ impl Broker {
     ) -> Result<RunningScript> {
         let PreparedRun { asked, source: _, input, about } = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return record.end(Err(error)).await,
+            Err(error) => return record.fail(error).await,
         };
         // Their names; never what they are.
         let names: Vec<_> = asked.secrets.keys().chain(asked.request.spec.env.keys()).cloned().collect();

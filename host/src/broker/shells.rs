@@ -23,7 +23,7 @@ use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exec::{audited, note_end, outcome_in_words};
-use crate::broker::{Broker, Chunk, OutputCapture};
+use crate::broker::{Broker, Chunk, EffectRecord, OutputCapture};
 use crate::ids;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
@@ -151,17 +151,15 @@ impl Broker {
         record.note("shell", name.clone());
         record.note("command", audited(&Command::Shell(request.line.clone())));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };
             self.approved(actor, &info, "sandbox.shell", || Ok(ApprovalText::shell(&request, &name, &info)))?;
-            self.line(&info, &key, request.line.clone(), timeout, request.max_output).await.map(|done| (info, done))
-        }
-        .await;
-        let (info, (shell, restarted, line, done)) = match result {
-            Ok(done) => done,
-            Err(error) => return record.end(Err(error)).await,
+            Ok((info, key))
         };
+        let (effect, (info, key)) = record.authorise(check).await?;
+        let run = self.line(&info, &key, request.line, timeout, request.max_output);
+        let (mut effect, (shell, restarted, line, done)) = effect.step(run).await?;
         let LineResult { outcome, shell_ended, output, wall_time, cwd } = done;
         let mut notes: Vec<String> = clamped.into_iter().collect();
         if restarted {
@@ -181,8 +179,8 @@ impl Broker {
         notes.extend(cut.notes);
         let exit_code = outcome.exit_code(126);
         let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
-        record.note("role", info.role);
-        record.note("image", info.image);
+        effect.note("role", info.role);
+        effect.note("image", info.image);
         let exec = ExecAnswer {
             container_id: request.container_id,
             exec_id,
@@ -200,10 +198,10 @@ impl Broker {
             stream_key: None,
             message: notes.join("; "),
         };
-        note_end(&mut record, &exec);
-        record.note("shell_ended", shell_ended);
-        record.note("restarted", restarted);
-        record.end(Ok(ShellAnswer { exec, name, shell: shell.kind.clone(), shell_ended, restarted })).await
+        note_end(&mut effect, &exec);
+        effect.note("shell_ended", shell_ended);
+        effect.note("restarted", restarted);
+        effect.end(Ok(ShellAnswer { exec, name, shell: shell.kind.clone(), shell_ended, restarted })).await
     }
 
     /// Gives a line to the shell of that name, or to a fresh one.
@@ -311,9 +309,12 @@ impl Broker {
         let mut record = self.begin(actor, "sandbox.shell-stop").await?;
         record.note("container_id", container_id);
         record.note("shell", name.clone());
-        let result = async {
+        let check = |_: &mut EffectRecord| {
             self.usable(actor, container_id)?;
-            let key = Key { container_id: container_id.to_owned(), owner: actor.caller.clone(), name: checked(&name)? };
+            Ok(Key { container_id: container_id.to_owned(), owner: actor.caller.clone(), name: checked(&name)? })
+        };
+        let (effect, key) = record.authorise(check).await?;
+        let stop = async {
             // The next shell of the name is a new one and no restarted one.
             let slot = self.shells.slots.lock().remove(&key);
             let shell = match slot {
@@ -333,9 +334,8 @@ impl Broker {
                     GONE.as_secs()
                 ))),
             }
-        }
-        .await;
-        let message = record.end(result).await?.to_owned();
+        };
+        let message = effect.act(stop).await?.to_owned();
         Ok(ShellStopAnswer { container_id: container_id.to_owned(), name, stopped: true, message })
     }
 

@@ -82,15 +82,18 @@ impl Broker {
     pub(crate) async fn revoke_approval(&self, actor: &Actor, skill: &str, directories: &[String]) -> Result<Revoked> {
         let mut record = self.begin(actor, "approval.revoke").await?;
         note_revoked(&mut record, skill, directories);
-        let forgotten = self.skills.forget(|at, _| directories.contains(&at.display().to_string())).await;
-        let result = forgotten.and_then(|forgotten| match forgotten.is_empty() {
-            true => Err(Error::not_found(format!(
-                "nothing is kept of a skill {} any more: `skillhost approve` lists what was approved",
-                quoted(skill)
-            ))),
-            false => Ok(forgotten),
-        });
-        let forgotten = record.end(result).await?;
+        // The host lets only the owner ask for it.
+        let (effect, ()) = record.authorise(|_| Ok(())).await?;
+        let forget = async {
+            match self.skills.forget(|at, _| directories.contains(&at.display().to_string())).await? {
+                none if none.is_empty() => Err(Error::not_found(format!(
+                    "nothing is kept of a skill {} any more: `skillhost approve` lists what was approved",
+                    quoted(skill)
+                ))),
+                forgotten => Ok(forgotten),
+            }
+        };
+        let forgotten = effect.act(forget).await?;
         let places: Vec<_> = forgotten.iter().map(|kept| kept.directory.as_str()).collect();
         let message = format!(
             "forgotten: {}. Where its root is not trusted, a skill is asked about before it runs again; where it is, what it \
@@ -110,14 +113,11 @@ impl Broker {
     ) -> Result<T> {
         let mut record = self.begin(actor, "trust.set").await?;
         note_trust(&mut record, project, trusted);
-        match (change, trusted) {
-            (Err(error), _) => record.end(Err(error)).await,
-            (Ok(change), true) => record.before(change).await,
+        let (effect, change) = record.authorise(|_| change).await?;
+        match trusted {
+            true => effect.before(change).await,
             // At once, whatever becomes of the record.
-            (Ok(change), false) => {
-                let result = change.await;
-                record.end(result).await
-            }
+            false => effect.act(change).await,
         }
     }
 

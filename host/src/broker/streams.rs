@@ -159,7 +159,7 @@ impl Broker {
             let error = Error::unavailable(end.message.clone());
             self.blackboard.end_stream(&stream, end.value(totals)).await?;
             // That it is recorded is all there is to it; its caller went with the host.
-            let _ = record.end(Err::<(), _>(error)).await;
+            let _ = record.fail::<()>(error).await;
         }
         Ok(())
     }

@@ -69,6 +69,11 @@ impl Acting {
     }
 }
 
+/// The check of who acts on a command: a guest that has its handle may.
+fn has_it() -> Result<(), Error> {
+    Ok(())
+}
+
 /// A process's standard input.
 enum GuestStdin {
     Open(ExecStdin),
@@ -475,14 +480,14 @@ impl wit::HostProcess for View<'_> {
         let acting = self.acting(&process)?;
         self.context
             .on_host(async move {
-                let write = async {
+                let write = |()| async {
                     let len = bytes.len() as u64;
                     let mut state = acting.state.lock().await;
                     let written = state.stdin.write(bytes).await;
                     let bytes = if let Ok(true) = written { len } else { 0 };
                     (StdinWrite { bytes, closed: matches!(state.stdin, GuestStdin::Closed) }, written.map(drop))
                 };
-                acting.broker.feed(&acting.actor, acting.target(), write).await
+                acting.broker.feed(&acting.actor, acting.target(), has_it, write).await
             })
             .await
     }
@@ -495,11 +500,11 @@ impl wit::HostProcess for View<'_> {
                 if matches!(acting.state.lock().await.stdin, GuestStdin::Closed) {
                     return Ok(());
                 }
-                let close = async {
+                let close = |()| async {
                     acting.state.lock().await.stdin.close();
                     (StdinWrite { bytes: 0, closed: true }, Ok(()))
                 };
-                acting.broker.feed(&acting.actor, acting.target(), close).await
+                acting.broker.feed(&acting.actor, acting.target(), has_it, close).await
             })
             .await
     }
@@ -508,7 +513,7 @@ impl wit::HostProcess for View<'_> {
         let (acting, number) = (self.acting(&process)?, i32::from(number));
         self.context
             .on_host(async move {
-                let send = async {
+                let send = |()| async {
                     let control = acting.state.lock().await.running.as_ref().map(Running::control);
                     if let Some(control) = control {
                         control.signal(number);
@@ -516,7 +521,7 @@ impl wit::HostProcess for View<'_> {
                     }
                     Ok(())
                 };
-                acting.broker.signal(&acting.actor, acting.target(), Some(number), send).await
+                acting.broker.signal(&acting.actor, acting.target(), Some(number), has_it, send).await
             })
             .await
     }
@@ -538,13 +543,13 @@ impl wit::HostProcess for View<'_> {
                 if std::mem::replace(&mut state.killed, true) {
                     return Ok(());
                 }
-                let kill = async {
+                let kill = |()| async {
                     if let Some(running) = &state.running {
                         running.kill();
                     }
                     Ok(())
                 };
-                acting.broker.signal(&acting.actor, acting.target(), None, kill).await
+                acting.broker.signal(&acting.actor, acting.target(), None, has_it, kill).await
             })
             .await
     }

@@ -46,6 +46,6 @@ impl Host {
             record.note("answer", "no");
         }
         call.request.refused(&self.broker, &mut record);
-        record.end(Err(refusal)).await
+        record.fail(refusal).await
     }
 }
