@@ -9,7 +9,7 @@ use crate::file::{FileDone, FileError, FileOp};
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
@@ -231,6 +231,8 @@ pub struct RunOptions {
     /// Milliseconds until the whole process tree is ended; default 120,000 (a script has its own), clamped to the ceiling of
     /// 600,000.
     pub timeout_ms: Option<u64>,
+    /// Its nice value, 0 to 19: the higher, the more all else that wants the processor goes before. Default 0.
+    pub priority: u8,
 }
 
 impl ExecSpec {
@@ -271,8 +273,8 @@ impl ExecSpec {
     pub fn particulars(&self) -> Vec<(&'static str, String)> {
         // Without `..`: a field is shown, or it is decided here that it need not be.
         let Self { command: _, cwd: _, env: _, stdin, terminal, options } = self;
-        // How long it may take is no effect on the machine.
-        let RunOptions { timeout_ms: _ } = options;
+        // How long it may take is no effect on the machine, and of less processor time nobody has to be warned.
+        let RunOptions { timeout_ms: _, priority: _ } = options;
         let input = stdin.then(|| ("input", "whatever is written to it, which is not shown here".to_owned()));
         let terminal = terminal.map(|_| ("terminal", "yes".to_owned()));
         input.into_iter().chain(terminal).collect()

@@ -26,7 +26,7 @@ fn exec_start() -> impl Strategy<Value = ExecStart> {
     ];
     let terminal =
         any::<Option<(u16, u16)>>().prop_map(|size| size.map(|(rows, columns)| TerminalSize { rows, columns }));
-    let options = any::<Option<u64>>().prop_map(|timeout_ms| RunOptions { timeout_ms });
+    let options = any::<(Option<u64>, u8)>().prop_map(|(timeout_ms, priority)| RunOptions { timeout_ms, priority });
     let cwd = prop::option::of(".{0,40}");
     let spec = (command, cwd, env, any::<bool>(), terminal, options).prop_map(
         |(command, cwd, env, stdin, terminal, options)| ExecSpec { command, cwd, env, stdin, terminal, options },

@@ -240,8 +240,11 @@ impl From<wit::TerminalSize> for TerminalSize {
 
 impl From<wit::RunOptions> for (RunOptions, Delivery) {
     fn from(run: wit::RunOptions) -> Self {
-        let wit::RunOptions { timeout_ms, max_output, stream_to_blackboard } = run;
-        (RunOptions { timeout_ms }, Delivery { max_output, stream: false, stream_to_blackboard })
+        let wit::RunOptions { timeout_ms, priority, max_output, stream_to_blackboard } = run;
+        (
+            RunOptions { timeout_ms, priority: priority.unwrap_or_default() },
+            Delivery { max_output, stream: false, stream_to_blackboard },
+        )
     }
 }
 

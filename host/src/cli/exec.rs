@@ -80,6 +80,9 @@ pub(super) struct RunFlags {
     /// its sandbox's wall time]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
+    /// Its nice value, 0 to 19: the higher, the more all else that wants the processor goes before
+    #[arg(long, value_name = "NICE", default_value_t)]
+    priority: u8,
     /// Keep this much of each stream: 500000, 5MiB [default: 1000000]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_output: Option<u64>,
@@ -93,8 +96,8 @@ pub(super) struct RunFlags {
 
 impl RunFlags {
     pub(super) fn read(self) -> (RunOptions, Delivery) {
-        let Self { timeout, max_output, stream, stream_to_blackboard } = self;
-        let options = RunOptions { timeout_ms: timeout.map(millis) };
+        let Self { timeout, priority, max_output, stream, stream_to_blackboard } = self;
+        let options = RunOptions { timeout_ms: timeout.map(millis), priority };
         (options, Delivery { max_output, stream, stream_to_blackboard })
     }
 }

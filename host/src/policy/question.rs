@@ -357,6 +357,9 @@ mod tests {
         let size = |rows| ExecSpec { terminal: Some(TerminalSize { rows, columns: 1 }), ..spec.clone() };
         // What is shown of it is the same.
         assert_ne!(digest(&question(&size(1), &[])), digest(&question(&size(2), &[])));
+        let mut nicer = spec.clone();
+        nicer.options.priority = 1;
+        assert_ne!(digest(&question(&nicer, &[])), digest(&question(&spec, &[])));
         let later = spec.clone().within(std::time::Duration::from_secs(1));
         assert_eq!(digest(&question(&later, &[])), digest(&question(&spec, &[])));
     }

@@ -32,9 +32,18 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
     check_size(&[], env)
 }
 
+/// The highest nice value that Linux has.
+const MAX_PRIORITY: u8 = 19;
+
 /// Refuses what no sandbox could do as it is asked for.
 pub(crate) fn check_spec(spec: &ExecSpec) -> Result<()> {
     check_command(&spec.command, &spec.env)?;
+    if spec.options.priority > MAX_PRIORITY {
+        return Err(Error::invalid_argument(format!(
+            "the priority is {}, and a nice value of a sandbox is 0 (the usual) to {MAX_PRIORITY} (all else goes before)",
+            spec.options.priority
+        )));
+    }
     spec.terminal.map_or(Ok(()), check_terminal)
 }
 
@@ -104,12 +113,24 @@ fn clip(name: &str) -> String {
 mod tests {
     use super::*;
     use skillhost_api::error::ErrorKind;
+    use skillhost_api::types::RunOptions;
 
     #[test]
     fn a_command_is_not_empty() {
         let error = check_command(&Command::default(), &BTreeMap::new()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidArgument);
         check_command(&Command::Shell(String::new()), &BTreeMap::new()).unwrap();
+    }
+
+    #[test]
+    fn a_priority_is_a_nice_value_that_needs_no_privilege() {
+        let at =
+            |priority| ExecSpec { options: RunOptions { priority, ..RunOptions::default() }, ..ExecSpec::shell("") };
+        check_spec(&at(0)).unwrap();
+        check_spec(&at(MAX_PRIORITY)).unwrap();
+        let error = check_spec(&at(MAX_PRIORITY + 1)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidArgument);
+        assert!(error.message.contains("0 (the usual) to 19"), "{error}");
     }
 
     #[test]

@@ -203,7 +203,10 @@ fn become_user(user: &User) -> io::Result<()> {
 fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> Refusal {
     // The deadline and the window are the supervisor's to keep.
     let ExecStart { spec, is_session, home, user: _, window: _ } = start;
-    let ExecSpec { command, cwd, mut env, stdin, terminal, options: RunOptions { timeout_ms: _ } } = spec;
+    let ExecSpec { command, cwd, mut env, stdin, terminal, options: RunOptions { timeout_ms: _, priority } } = spec;
+    if let Err(error) = lower_priority(priority) {
+        return (NOT_EXECUTABLE, format!("cannot take the priority {priority}: {}", sys::plain(&error)));
+    }
     if let Some(size) = terminal {
         env.entry("TERM".into()).or_insert_with(|| "xterm".into());
         if let Err(error) = open_terminal(size, job) {
@@ -299,6 +302,17 @@ fn exec(workspace: &str, start: ExecStart, job: &OwnedFd, status: &mut File) -> 
             (NOT_EXECUTABLE, format!("cannot run {}: {why}", path.display()))
         }
     }
+}
+
+/// Adds to the nice value of this process, and with it of all that it starts.
+fn lower_priority(nice: u8) -> io::Result<()> {
+    if nice > 0 {
+        let nice = rustix::process::nice(nice.into())?;
+        // Where each session is a group of the scheduler's own, only the group's value counts against others'. The file is
+        // there on such kernels alone, and cannot be written to where /proc is read-only.
+        let _ = fs::write("/proc/self/autogroup", nice.to_string());
+    }
+    Ok(())
 }
 
 /// The shell that there is.

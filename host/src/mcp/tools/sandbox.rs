@@ -90,11 +90,14 @@ struct RunArguments {
     /// It is ended after so many seconds; default 120 (a script's own limit) and at most 600, unless the operator says otherwise;
     /// in the background default and most are the sandbox's own.
     timeout_seconds: Option<f64>,
+    /// Its nice value, 0 to 19: the higher, the more all else that wants the processor goes before; default 0.
+    #[serde(default)]
+    priority: u8,
 }
 
 impl RunArguments {
     fn options(self) -> Result<RunOptions> {
-        Ok(RunOptions { timeout_ms: milliseconds(self.timeout_seconds)? })
+        Ok(RunOptions { timeout_ms: milliseconds(self.timeout_seconds)?, priority: self.priority })
     }
 }
 

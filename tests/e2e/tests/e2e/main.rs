@@ -34,6 +34,7 @@ mod mcp_sdk;
 mod nothing_survives;
 mod output;
 mod pool;
+mod priority;
 mod processes;
 mod pty;
 mod python_skill;

@@ -132,6 +132,16 @@ impl Guest for Probe {
         Ok(format!("{} {}", done.exit_code, String::from_utf8_lossy(&done.stdout)))
     }
 
+    fn nice(priority: u8) -> Result<Vec<String>, String> {
+        let container = launch()?;
+        let run = RunOptions { priority: Some(priority), ..RunOptions::default() };
+        let options = ExecOptions { run, ..ExecOptions::default() };
+        let ran = container.exec(&Command::Argv(vec!["nice".into()]), &options).map_err(say)?;
+        let source = Source::Python("import os; print(os.nice(0))".into());
+        let scripted = scripts::run(&container, &source, &[], &[], run).map_err(say)?;
+        Ok([ran, scripted].iter().map(|done| String::from_utf8_lossy(&done.stdout).trim().to_owned()).collect())
+    }
+
     fn registry(role: Option<String>, tags: Vec<String>) -> Result<Vec<String>, String> {
         let mut found = Vec::new();
         for image in scripts::list_images(&tags).map_err(say)? {
