@@ -9,7 +9,7 @@ use crate::file::{FileDone, FileError, FileOp};
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
@@ -60,6 +60,13 @@ pub enum ToSupervisor {
         /// Deadline; 0 is none.
         timeout_ms: u64,
     },
+    /// What runs is about to be frozen (exec id 0): until [`ToSupervisor::Resume`], no deadline passes.
+    Pause {
+        /// Whether the supervisor is to stop the processes; otherwise whoever made the sandbox does, and this process with them.
+        stop: bool,
+    },
+    /// What was frozen goes on, with what was left of its deadlines (exec id 0).
+    Resume,
     /// Ends the line that is under way and all that it started; the session goes on if it can.
     Interrupt,
     /// The terminal has another size now.

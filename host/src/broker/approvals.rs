@@ -11,7 +11,8 @@ use crate::policy::skill_gate::Acceptance;
 use crate::sandbox::spec::SandboxInfo;
 
 impl Broker {
-    /// Passes at once where sandboxes are isolated. Where they are not, passes when the owner has approved just this.
+    /// Refuses what would begin in a sandbox that is paused. Otherwise passes at once where sandboxes are isolated; where they are
+    /// not, when the owner has approved just this.
     pub(super) fn approved(
         &self,
         actor: &Actor,
@@ -19,6 +20,7 @@ impl Broker {
         effect: &str,
         what: impl FnOnce() -> Result<ApprovalText>,
     ) -> Result<()> {
+        self.sandboxes.check(&info.id)?;
         if !info.bare {
             return Ok(());
         }

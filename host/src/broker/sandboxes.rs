@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
-    AttachAnswer, DetachAnswer, LaunchAnswer, LaunchRequest, RestartAnswer, SandboxList, SandboxStatus, Scope,
-    StopAnswer,
+    AttachAnswer, DetachAnswer, LaunchAnswer, LaunchRequest, PauseAnswer, RestartAnswer, SandboxList, SandboxStatus,
+    Scope, StopAnswer,
 };
 use skillhost_api::units::quoted;
 
@@ -147,6 +147,20 @@ impl Broker {
         Ok(RestartAnswer { container_id: id.to_owned(), restarted: true, message })
     }
 
+    /// Freezes what runs in a sandbox of the actor's own, or lets it go on.
+    pub(crate) async fn set_paused(&self, actor: &Actor, id: &str, paused: bool) -> Result<PauseAnswer> {
+        let mut record = self.begin(actor, if paused { "sandbox.pause" } else { "sandbox.resume" }).await?;
+        record.note("container_id", id);
+        let (effect, _) = record.authorise(|_| self.own(actor, id)).await?;
+        let changed = effect.act(self.sandboxes.set_paused(id, paused)).await?;
+        let message = match (changed, paused) {
+            (true, _) => "",
+            (false, true) => "it was paused already",
+            (false, false) => "it was not paused",
+        };
+        Ok(PauseAnswer { container_id: id.to_owned(), paused, message: message.into() })
+    }
+
     /// Attaches the actor to a shared sandbox of its session.
     pub(crate) async fn attach(&self, actor: &Actor, id: &str) -> Result<AttachAnswer> {
         let mut record = self.begin(actor, "sandbox.attach").await?;
@@ -212,16 +226,21 @@ impl Broker {
     /// What is known of one. An id that is not known, or not this session's, is an answer too.
     pub(crate) fn sandbox_status(&self, actor: &Actor, id: &str) -> SandboxStatus {
         let state = self.sandboxes.state(id);
-        let (running, info, message) = match state {
+        let (status, info, message) = match state {
             Some(SandboxState::Running(info)) => {
-                let silent =
-                    (!self.sandboxes.answers(id)).then(|| "it does not answer: let it go on, or stop it".to_owned());
-                let notes: Vec<_> = silent.into_iter().chain(info.notes.iter().cloned()).collect();
-                (true, info, notes.join("; "))
+                let paused = self.sandboxes.is_paused(id);
+                let held_up = match paused {
+                    true => Some(format!("`skillhost sandbox resume {id}` lets it go on")),
+                    false => {
+                        (!self.sandboxes.answers(id)).then(|| "it does not answer: let it go on, or stop it".to_owned())
+                    }
+                };
+                let notes: Vec<_> = held_up.into_iter().chain(info.notes.iter().cloned()).collect();
+                (if paused { "paused" } else { "running" }, info, notes.join("; "))
             }
             Some(SandboxState::Ended(ended)) => {
                 let reason = ended.reason();
-                (false, ended.info, reason)
+                ("ended", ended.info, reason)
             }
             None => return unknown(id),
         };
@@ -231,8 +250,8 @@ impl Broker {
         SandboxStatus {
             container_id: id.to_owned(),
             known: true,
-            running,
-            status: if running { "running" } else { "ended" }.into(),
+            running: status != "ended",
+            status: status.into(),
             execs: self.sandboxes.execs(id),
             sandbox: Some(info.summary(&actor.caller)),
             message,
@@ -262,7 +281,7 @@ impl Broker {
         let info = self.usable(actor, id)?;
         if info.owner != actor.caller {
             return Err(Error::not_owner(format!(
-                "only its owner, the agent {:?}, stops or restarts the sandbox {id}; `skillhost sandbox detach {id}` leaves it",
+                "only its owner, the agent {:?}, stops, restarts or pauses the sandbox {id}; `skillhost sandbox detach {id}` leaves it",
                 info.owner.agent
             )));
         }

@@ -9,8 +9,8 @@ use skillhost_api::error::Error;
 use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     AttachSandbox, CopyAnswer, CopyIn, CopyOut, CopyRequest, DetachSandbox, FileContent, GetSandbox, HostPath,
-    LaunchRequest, ListFiles, ListSandboxes, Network, Operation, ReadFile, RemoveFile, RestartSandbox, SandboxList,
-    SandboxStatus, SandboxSummary, Scope, StopSandbox, WriteFile,
+    LaunchRequest, ListFiles, ListSandboxes, Network, Operation, PauseSandbox, ReadFile, RemoveFile, RestartSandbox,
+    ResumeSandbox, SandboxList, SandboxStatus, SandboxSummary, Scope, StopSandbox, WriteFile,
 };
 use skillhost_api::units::{parse_duration, show_time};
 use skillhost_api::wire::MAX_JSON;
@@ -81,6 +81,23 @@ Its workspace, the agents that are attached and the end of its wall time stay; /
 Example:
   skillhost sandbox restart ID")]
     Restart {
+        /// The sandbox
+        id: String,
+    },
+    /// Freezes all that runs in a sandbox, until it is resumed
+    #[command(after_help = "\
+No deadline of a command passes meanwhile, and nothing new begins; the sandbox's wall time goes on. With a container engine it
+is the engine's own pause. A local sandbox stops its processes one by one (SIGSTOP).
+
+Example:
+  skillhost sandbox pause ID")]
+    Pause {
+        /// The sandbox
+        id: String,
+    },
+    /// Lets a sandbox that was paused go on, with what was left of its commands' deadlines
+    #[command(after_help = "Example:\n  skillhost sandbox resume ID")]
+    Resume {
         /// The sandbox
         id: String,
     },
@@ -234,6 +251,16 @@ impl Sandbox {
             Verb::Restart { id } => {
                 let answer = app.call(RestartSandbox { container_id: id }).await?;
                 let message = format!("{} is started again", answer.typed.container_id);
+                print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
+            }
+            Verb::Pause { id } => {
+                let answer = app.call(PauseSandbox { container_id: id }).await?;
+                let message = format!("{} is paused", answer.typed.container_id);
+                print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
+            }
+            Verb::Resume { id } => {
+                let answer = app.call(ResumeSandbox { container_id: id }).await?;
+                let message = format!("{} goes on", answer.typed.container_id);
                 print_outcome(app, &answer, &with_more(message, &answer.typed.message)).await
             }
             Verb::Attach { id } => {

@@ -93,6 +93,8 @@ handlers! {
     GetSandbox, GetSandbox { container_id } => Ok(host.broker.sandbox_status(&by.actor, &container_id));
     StopSandbox, StopSandbox { container_id } => host.broker.stop(&by.actor, &container_id).await;
     RestartSandbox, RestartSandbox { container_id } => host.broker.restart(&by.actor, &container_id).await;
+    PauseSandbox, PauseSandbox { container_id } => host.broker.set_paused(&by.actor, &container_id, true).await;
+    ResumeSandbox, ResumeSandbox { container_id } => host.broker.set_paused(&by.actor, &container_id, false).await;
     AttachSandbox, AttachSandbox { container_id } => host.broker.attach(&by.actor, &container_id).await;
     DetachSandbox, DetachSandbox { container_id } => host.broker.detach(&by.actor, &container_id).await;
 

@@ -5,12 +5,13 @@
 //! `skillhost images build`) stays as it is.
 
 /// The tools that commands are, by the words that they begin with; longer ones first.
-const TOOLS: [(&str, &str); 14] = [
+const TOOLS: [(&str, &str); 15] = [
     ("sandbox exec --detach --open-stdin", "`start_process` with `open_stdin`"),
     ("sandbox exec --pty", "`start_process` with `terminal`"),
     ("sandbox exec", "`execute_command`"),
     ("sandbox launch", "`launch_container`"),
     ("sandbox list", "`list_containers`"),
+    ("sandbox resume", "`resume_container`"),
     ("sandbox stop", "`stop_container`"),
     ("sandbox attach", "`attach_container`"),
     ("sandbox detach", "`detach_container`"),

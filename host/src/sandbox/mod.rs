@@ -302,7 +302,7 @@ impl Sandboxes {
         self.inner.workspaces.ensure(caller)
     }
 
-    /// Whether it is heard of: not so for one that is paused. One that does not run has said what it had to say.
+    /// Whether it is heard of: not so for one that somebody else has paused. One that does not run has said what it had to say.
     pub fn answers(&self, id: &str) -> bool {
         self.inner.live(id).is_none_or(|live| live.link.answers())
     }
@@ -422,6 +422,46 @@ impl Sandboxes {
         restarted
             .map_err(|error| Error::other(format!("restarting {id}: {error}")))?
             .map_err(|error| error.context(format!("the sandbox {id}")))
+    }
+
+    /// Freezes all that runs in it, or lets it go on; whether that is a change. While it is frozen no deadline passes, nothing
+    /// begins, and its wall time goes on. Goes on when this future is dropped.
+    pub async fn set_paused(&self, id: &str, paused: bool) -> Result<bool> {
+        let (inner, asked) = (self.inner.clone(), self.live(id)?);
+        let set = self.inner.runtime.spawn(async move {
+            let _turn = asked.turn().await;
+            let info = asked.info();
+            // It may have been started again while this waited.
+            let live = inner.live(&info.id).unwrap_or(asked);
+            if live.link.is_paused() == paused {
+                return Ok(false);
+            }
+            let (freezer, engine_id) = (inner.maker(&info)?.freezer(), live.info().engine_id);
+            if paused {
+                live.link.pause(freezer.is_none()).await?;
+            }
+            let done = match (freezer, paused) {
+                (Some(freezer), true) => freezer.freeze(&engine_id).await,
+                (Some(freezer), false) => freezer.thaw(&engine_id).await,
+                (None, _) => Ok(()),
+            };
+            // Its supervisor is told last that it goes on, and also where the engine could not freeze it.
+            if done.is_err() == paused {
+                live.link.resume()?;
+            }
+            done.map(|()| true)
+        });
+        set.await.map_err(|error| Error::other(format!("pausing or resuming {id}: {error}")))?
+    }
+
+    /// Refuses what would be begun in one that is paused or is not heard of.
+    pub fn check(&self, id: &str) -> Result<()> {
+        self.live(id)?.link.check()
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self, id: &str) -> bool {
+        self.inner.live(id).is_some_and(|live| live.link.is_paused())
     }
 
     /// Stops it: its processes get TERM, a moment, and KILL; when this returns none is left. One that has ended

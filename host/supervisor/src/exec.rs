@@ -350,6 +350,16 @@ impl SupervisedExec {
         self.deadline.into_iter().chain(line).min()
     }
 
+    /// Puts its deadlines off.
+    pub fn put_off(&mut self, by: Duration) {
+        if let Some(deadline) = &mut self.deadline {
+            *deadline += by;
+        }
+        if let Some(session) = &mut self.session {
+            session.put_off(by);
+        }
+    }
+
     /// Does what is due here.
     pub fn on_time(&mut self, now: Instant, grace: u32) {
         if self.deadline().is_none_or(|due| now < due) {

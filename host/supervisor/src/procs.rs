@@ -22,6 +22,7 @@ struct ProcStat {
     process: ProcessId,
     parent: i32,
     zombie: bool,
+    stopped: bool,
 }
 
 fn look(pid: i32) -> Option<(OwnedFd, ProcStat)> {
@@ -32,10 +33,11 @@ fn look(pid: i32) -> Option<(OwnedFd, ProcStat)> {
     fs::File::from(openat(&dir, "stat", flags, Mode::empty()).ok()?).read_to_string(&mut text).ok()?;
     // The name comes second, in parentheses, and may hold anything, parentheses too.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    let zombie = matches!(fields.next()?, "Z" | "X");
+    let state = fields.next()?;
+    let (zombie, stopped) = (matches!(state, "Z" | "X"), matches!(state, "T" | "t"));
     let parent = fields.next()?.parse().ok()?;
     let start = fields.nth(17)?.parse().ok()?;
-    Some((dir, ProcStat { process: ProcessId { pid, start }, parent, zombie }))
+    Some((dir, ProcStat { process: ProcessId { pid, start }, parent, zombie, stopped }))
 }
 
 fn all() -> Vec<ProcStat> {
@@ -81,21 +83,28 @@ pub fn signal(process: ProcessId, number: i32) {
     }
 }
 
-/// Kills every descendant of `root` but `spared`: stops them all first, in passes until none is new, so that nothing
-/// can fork faster than it is killed.
-pub fn kill_tree(root: i32, spared: &HashSet<i32>) {
-    let mut stopped = HashSet::new();
+/// Stops every descendant of `root` but `spared`, in passes until none is new. The answer is whom it stopped, as a rule parents first, and
+/// not those that were stopped already.
+pub fn stop_tree(root: i32, spared: &HashSet<i32>) -> Vec<ProcessId> {
+    let (mut known, mut stopped) = (HashSet::new(), Vec::new());
     for _ in 0..32 {
-        let fresh: Vec<_> =
-            descendants(root, spared).into_iter().filter(|process| !stopped.contains(process)).collect();
+        let fresh: Vec<_> = descendants(root, spared).into_iter().filter(|process| known.insert(*process)).collect();
         if fresh.is_empty() {
             break;
         }
         for process in fresh {
-            signal(process, libc::SIGSTOP);
-            stopped.insert(process);
+            if look(process.pid).is_some_and(|(_, seen)| !seen.stopped) {
+                signal(process, libc::SIGSTOP);
+                stopped.push(process);
+            }
         }
     }
+    stopped
+}
+
+/// Kills every descendant of `root` but `spared`: stops them all first, so that nothing can fork faster than it is killed.
+pub fn kill_tree(root: i32, spared: &HashSet<i32>) {
+    stop_tree(root, spared);
     for process in descendants(root, spared) {
         signal(process, libc::SIGKILL);
     }

@@ -120,6 +120,13 @@ impl SupervisedShell {
         }
     }
 
+    /// Puts off what is due.
+    pub fn put_off(&mut self, by: Duration) {
+        if let Some(deadline) = self.line.as_mut().and_then(|line| line.deadline.as_mut()) {
+            *deadline += by;
+        }
+    }
+
     /// Does what is due at this time.
     pub fn on_time(&mut self, now: Instant, tree: ShellTree, grace: u32) -> Result<(), ShellEnd> {
         let Some(line) = &mut self.line else { return Ok(()) };

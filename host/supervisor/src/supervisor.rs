@@ -7,6 +7,7 @@
 //! - PID 1's children are keepers. Whatever else turns up below it (the orphans of a keeper that was killed, of
 //!   a process that the engine put here) is killed.
 
+mod pause;
 mod starting;
 
 use std::collections::{BTreeMap, HashSet};
@@ -27,6 +28,7 @@ use crate::host_socket::{Confinement, HostSocket};
 use crate::procs::OomCounter;
 use crate::reserve::Reserve;
 use crate::{keeper, leader, procs, sys};
+use pause::Pause;
 
 /// How long a supervisor waits for its first host.
 const FIRST_LEASE: Duration = Duration::from_secs(60);
@@ -69,6 +71,8 @@ pub struct Supervisor {
     turn: usize,
     /// Of connections that are over; nobody is told of their end.
     dying: Vec<SupervisedExec>,
+    /// While what runs is frozen.
+    pause: Option<Pause>,
     config: Option<SupervisorConfig>,
     /// The image's environment and our own defaults.
     env: BTreeMap<String, String>,
@@ -96,6 +100,7 @@ impl Supervisor {
             last_id: 0,
             turn: 0,
             dying: Vec::new(),
+            pause: None,
             config: None,
             env: leader::base_env(),
             started: now,
@@ -168,7 +173,7 @@ impl Supervisor {
         [wall, connect]
             .into_iter()
             .flatten()
-            .chain(self.execs.values().filter_map(SupervisedExec::deadline))
+            .chain(self.execs.values().filter(|_| self.pause.is_none()).filter_map(SupervisedExec::deadline))
             .chain(self.execs.values().chain(&self.dying).filter_map(SupervisedExec::overdue))
             .chain([self.lease_until, self.sweep_at])
             .min()
@@ -192,8 +197,10 @@ impl Supervisor {
             return self.end(ByeReason::WallTime);
         }
         let grace = self.grace();
-        for exec in self.execs.values_mut() {
-            exec.on_time(now, grace);
+        if self.pause.is_none() {
+            for exec in self.execs.values_mut() {
+                exec.on_time(now, grace);
+            }
         }
         for exec in self.execs.values_mut().chain(&mut self.dying) {
             if exec.overdue().is_some_and(|overdue| now >= overdue) {
@@ -395,6 +402,8 @@ impl Supervisor {
 
     fn abandon_all(&mut self) {
         let grace = self.grace();
+        // What is to end has to see that it is to.
+        self.resume();
         for (_, mut exec) in std::mem::take(&mut self.execs) {
             exec.abandon(grace);
             self.dying.push(exec);
@@ -463,6 +472,8 @@ impl Supervisor {
                 self.configure(config);
             }
             (ToSupervisor::Shutdown, _) => self.end(ByeReason::Shutdown),
+            (ToSupervisor::Pause { stop }, _) => self.pause(stop),
+            (ToSupervisor::Resume, _) => self.resume(),
             (ToSupervisor::Exec(start), _) => self.start_exec(header.exec, start)?,
             (ToSupervisor::File(start), _) => self.start_file(header.exec, start)?,
             (ToSupervisor::Line { number, text, timeout_ms }, Some(exec)) => exec.line(number, &text, timeout_ms)?,

@@ -171,6 +171,8 @@ operations! {
     "get-sandbox" GetSandbox(GetSandbox) -> SandboxStatus: Sandbox, Needs::Anybody;
     "stop-sandbox" StopSandbox(StopSandbox) -> StopAnswer: Sandbox, Needs::Anybody;
     "restart-sandbox" RestartSandbox(RestartSandbox) -> RestartAnswer: Sandbox, Needs::Anybody;
+    "pause-sandbox" PauseSandbox(PauseSandbox) -> PauseAnswer: Sandbox, Needs::Anybody;
+    "resume-sandbox" ResumeSandbox(ResumeSandbox) -> PauseAnswer: Sandbox, Needs::Anybody;
     "attach-sandbox" AttachSandbox(AttachSandbox) -> AttachAnswer: Sandbox, Needs::Anybody;
     "detach-sandbox" DetachSandbox(DetachSandbox) -> DetachAnswer: Sandbox, Needs::Anybody;
 

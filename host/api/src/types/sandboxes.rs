@@ -41,6 +41,22 @@ pub struct RestartSandbox {
     pub container_id: String,
 }
 
+/// Freeze all that runs in a sandbox: no deadline passes meanwhile, and nothing new begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
+/// Let a sandbox that was paused go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeSandbox {
+    /// Which sandbox.
+    pub container_id: String,
+}
+
 /// Attach to a shared sandbox of another agent of the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -345,9 +361,9 @@ pub struct SandboxStatus {
     pub container_id: String,
     /// Whether the host knows it.
     pub known: bool,
-    /// Whether it runs.
+    /// Whether it runs, be it paused or not.
     pub running: bool,
-    /// `running`, `ended`, or `unknown`.
+    /// `running`, `paused`, `ended`, or `unknown`.
     pub status: String,
     /// Execs under way in it.
     pub execs: usize,
@@ -379,6 +395,18 @@ pub struct RestartAnswer {
     /// True.
     pub restarted: bool,
     /// What a person should know.
+    pub message: String,
+}
+
+/// A sandbox that was paused, or goes on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+pub struct PauseAnswer {
+    /// Its id.
+    pub container_id: String,
+    /// Whether it is paused now.
+    pub paused: bool,
+    /// What a person should know; often empty.
     pub message: String,
 }
 

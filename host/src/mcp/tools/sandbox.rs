@@ -11,7 +11,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
     AttachSandbox, Command, Delivery, DetachSandbox, ExecRequest, ExecSpec, ExecuteScriptRequest, GetSandbox,
     GetScriptTemplate, ImageFilter, LaunchRequest, ListSandboxes, ListScriptTemplates, ListScripts, ListShells,
-    Network, RestartSandbox, RunOptions, RunScriptRequest, Scope, ShellRequest, StopSandbox, StopShell,
+    Network, PauseSandbox, RestartSandbox, ResumeSandbox, RunOptions, RunScriptRequest, Scope, ShellRequest,
+    StopSandbox, StopShell,
 };
 
 use super::{Ask, Builtin, Effect, builtin, milliseconds};
@@ -348,6 +349,22 @@ fn lives(all: &mut Vec<Builtin>) {
         "Restart a sandbox",
         "Starts a sandbox that this agent launched afresh: what ran in it ends, its id and the files in /workspace stay.",
         |asked: Container| Ok(RestartSandbox { container_id: asked.container_id }.into()),
+    ));
+    all.push(builtin::<Container, PauseSandbox>(
+        Sandbox,
+        "pause_container",
+        Effect::Sets,
+        "Pause a sandbox",
+        "Freezes all that runs in a sandbox that this agent launched, until resume_container. Commands keep what is left of their time limits; the sandbox's own time goes on.",
+        |asked: Container| Ok(PauseSandbox { container_id: asked.container_id }.into()),
+    ));
+    all.push(builtin::<Container, ResumeSandbox>(
+        Sandbox,
+        "resume_container",
+        Effect::Sets,
+        "Resume a sandbox",
+        "Lets a sandbox that was paused go on where it was.",
+        |asked: Container| Ok(ResumeSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Containers, ListSandboxes>(
         Sandbox,

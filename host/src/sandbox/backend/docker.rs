@@ -37,8 +37,8 @@ use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
 use super::{
-    Backend, FoundSandbox, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport, confined,
-    mounts,
+    Backend, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport,
+    confined, mounts,
 };
 use crate::roles::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
@@ -245,6 +245,24 @@ impl DockerBackend {
         Ok(state.pid.filter(|pid| runs && *pid > 1).and_then(|pid| i32::try_from(pid).ok()))
     }
 
+    async fn freeze(&self, engine_id: &str) -> Result<()> {
+        let api = &self.client().await?.api;
+        self.call("pausing the sandbox's container", ASK, api.pause_container(engine_id)).await
+    }
+
+    async fn thaw(&self, engine_id: &str) -> Result<()> {
+        let api = &self.client().await?.api;
+        let inspect = api.inspect_container(engine_id, None::<InspectContainerOptions>);
+        let container = self.call("looking at the sandbox's container", ASK, inspect).await?;
+        match container.state.and_then(|state| state.status) {
+            Some(ContainerStateStatusEnum::PAUSED) => {
+                self.call("resuming the sandbox's container", ASK, api.unpause_container(engine_id)).await
+            }
+            // Somebody else has done so.
+            _ => Ok(()),
+        }
+    }
+
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
         let api = &self.client().await?.api;
         if !grace.is_zero() && self.removed(api, engine_id, grace).await.is_ok() {
@@ -301,7 +319,8 @@ impl DockerBackend {
         let containers = self.call("listing sandboxes", ASK, api.list_containers(Some(options))).await?;
         let found = containers.into_iter().filter_map(|container| {
             let id = container.labels?.get(LABEL_SANDBOX)?.clone();
-            let running = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+            let running = [ContainerSummaryStateEnum::RUNNING, ContainerSummaryStateEnum::PAUSED];
+            let running = container.state.is_some_and(|state| running.contains(&state));
             Some(FoundSandbox { id, engine_id: container.id?, running })
         });
         Ok(found.collect())
@@ -422,12 +441,26 @@ impl Backend for DockerBackend {
         Box::pin(self.init_pid(engine_id))
     }
 
+    fn freezer(&self) -> Option<&dyn Freezer> {
+        Some(self)
+    }
+
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove(engine_id, grace))
     }
 
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         Box::pin(self.list(deployment))
+    }
+}
+
+impl Freezer for DockerBackend {
+    fn freeze<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.freeze(engine_id))
+    }
+
+    fn thaw<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.thaw(engine_id))
     }
 }
 

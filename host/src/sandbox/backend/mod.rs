@@ -83,8 +83,17 @@ pub struct FoundSandbox {
     pub id: String,
     /// The engine's id.
     pub engine_id: String,
-    /// Whether it runs.
+    /// Whether it runs, be it frozen or not.
     pub running: bool,
+}
+
+/// What freezes a whole sandbox, its supervisor too.
+pub trait Freezer: Send + Sync {
+    /// Freezes it.
+    fn freeze<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<()>>;
+
+    /// Lets it go on, if it is frozen.
+    fn thaw<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<()>>;
 }
 
 /// What makes sandboxes. Every call has a deadline of its own and fails with `unavailable` when the engine does not
@@ -121,6 +130,11 @@ pub trait Backend: Send + Sync {
     fn hand_over<'a>(&'a self, spec: &'a SandboxSpec) -> BoxFuture<'a, Result<()>> {
         let _ = spec;
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What freezes its sandboxes; without it, their supervisors stop what runs.
+    fn freezer(&self) -> Option<&dyn Freezer> {
+        None
     }
 
     /// Sees for itself that the running supervisor is confined as it was asked for; an engine's word is not enough.

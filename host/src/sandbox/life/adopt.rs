@@ -94,6 +94,10 @@ impl Inner {
         if info.engine_id != found.engine_id || !found.running || info.expires_at_ms <= now_ms() {
             return Err(ended());
         }
+        // What ran in it ended with its host, so there is nothing that is to stay frozen.
+        if let Some(freezer) = engine.backend.freezer() {
+            freezer.thaw(&found.engine_id).await?;
+        }
         if info.transport == Transport::Bridge {
             // The engine's id is what it is known by; how it is confined was seen when it was launched.
             return self.bridge(&*engine.backend, info, COME_BACK).await;

@@ -5,12 +5,13 @@
 //! often while anything is under way, and when nothing at all has come for [`HelloConfig::silence`](super::HelloConfig), whoever
 //! waits is told that the sandbox does not answer. A transfer is never cut for being long: the supervisor answers meanwhile.
 //!
-//! Such a sandbox is not ended: it is refused new work until it is heard of again. What was given up is killed then.
+//! Such a sandbox is not ended: it is refused new work until it is heard of again. What was given up is killed then. One that
+//! was paused by us is refused new work, too, and its silence says nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use skillhost_api::error::Error;
+use skillhost_api::error::{Error, Result};
 use tokio::sync::watch;
 
 /// What is known of the other end's answers.
@@ -23,6 +24,10 @@ pub(super) struct Answers {
     /// Something has come since the last look.
     pub(super) heard: AtomicBool,
     pub(super) silent: watch::Sender<bool>,
+    /// It was asked to be frozen.
+    pub(super) paused: AtomicBool,
+    /// Its supervisor is frozen with it.
+    pub(super) frozen: AtomicBool,
     /// Renewals that were sent, and that were answered.
     pub(super) asked: AtomicU64,
     pub(super) answered: watch::Sender<u64>,
@@ -36,6 +41,8 @@ impl Answers {
             silence,
             heard: AtomicBool::new(false),
             silent: watch::Sender::new(false),
+            paused: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             answered: watch::Sender::new(0),
         }
@@ -63,6 +70,22 @@ impl Answers {
     /// Changes with [`Self::are_missing`].
     pub fn watch(&self) -> watch::Receiver<bool> {
         self.silent.subscribe()
+    }
+
+    /// Whether it is frozen, as was asked for.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// Refuses what would be begun in a sandbox that is frozen or does not answer.
+    pub fn check(&self) -> Result<()> {
+        if self.is_paused() {
+            let id = &self.sandbox;
+            return Err(Error::unavailable(format!(
+                "the sandbox {id} is paused, and nothing begins in it: `skillhost sandbox resume {id}` lets it go on"
+            )));
+        }
+        if self.are_missing() { Err(self.missing()) } else { Ok(()) }
     }
 
     /// What is to be said of a sandbox that does not answer.

@@ -301,9 +301,7 @@ impl LinkShared {
             drop(state);
             return Err(self.died());
         }
-        if self.answers.are_missing() {
-            return Err(self.answers.missing());
-        }
+        self.answers.check()?;
         if state.slots.len() >= MAX_EXECS {
             return Err(Error::quota_exceeded(format!(
                 "the sandbox has {MAX_EXECS} commands and transfers under way, and no more are allowed; wait for one to end"

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -93,12 +94,47 @@ impl Link {
         !self.shared.answers.are_missing()
     }
 
+    /// Refuses what would be begun in a sandbox that is frozen or does not answer.
+    pub fn check(&self) -> Result<()> {
+        self.shared.answers.check()
+    }
+
+    /// Whether what runs is frozen, as was asked for.
+    pub fn is_paused(&self) -> bool {
+        self.shared.answers.is_paused()
+    }
+
+    /// Has the supervisor let no deadline pass and, with `stop`, stop all that runs; without it, whoever made the sandbox freezes it
+    /// next. Nothing new begins from now on.
+    pub async fn pause(&self, stop: bool) -> Result<()> {
+        self.check()?;
+        self.shared.answers.paused.store(true, Ordering::Release);
+        let told = async {
+            self.shared.send(0, &ToSupervisor::Pause { stop })?;
+            self.shared.confirm().await
+        };
+        let told = told.await;
+        match told {
+            Ok(()) => self.shared.answers.frozen.store(!stop, Ordering::Release),
+            Err(_) => self.resume()?,
+        }
+        told
+    }
+
+    /// Lets all go on that was frozen.
+    pub fn resume(&self) -> Result<()> {
+        self.shared.send(0, &ToSupervisor::Resume)?;
+        self.shared.answers.frozen.store(false, Ordering::Release);
+        self.shared.answers.paused.store(false, Ordering::Release);
+        Ok(())
+    }
+
     /// Asks the supervisor to end everything and itself, and waits for its last word, five seconds at most; `None` when it
-    /// does not answer.
+    /// does not answer or is frozen.
     pub async fn shutdown(&self) -> Option<CloseReason> {
         // One that is closed has said it already.
         let asked = self.shared.send(0, &ToSupervisor::Shutdown);
-        if asked.is_ok() && !self.answers() {
+        if asked.is_ok() && (!self.answers() || self.shared.answers.frozen.load(Ordering::Acquire)) {
             return None;
         }
         tokio::time::timeout(Duration::from_secs(5), self.closed()).await.ok()
@@ -301,9 +337,7 @@ impl ExecControl {
 
     /// Gives a session its next line.
     pub(super) fn line(&self, number: u32, text: String, timeout: Option<Duration>) -> Result<()> {
-        if !self.link.answers() {
-            return Err(self.link.shared.answers.missing());
-        }
+        self.link.shared.answers.check()?;
         let timeout_ms = timeout.map_or(0, millis);
         self.link.shared.send(self.id, &ToSupervisor::Line { number, text, timeout_ms })
     }

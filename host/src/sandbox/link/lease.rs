@@ -47,8 +47,10 @@ pub(super) async fn keep_up(shared: Arc<LinkShared>) {
     let (mut renew_at, mut asked, mut quiet) = (Instant::now(), false, Duration::ZERO);
     loop {
         ticks.tick().await;
+        // A frozen one says nothing, and is not sent more than it can ever take.
+        let paused = answers.is_paused();
         let heard = answers.heard.swap(false, Ordering::Relaxed) || shared.has_unread();
-        if heard {
+        if heard || paused {
             (asked, quiet) = (false, Duration::ZERO);
         } else if asked {
             quiet += tick;
@@ -59,7 +61,7 @@ pub(super) async fn keep_up(shared: Arc<LinkShared>) {
         }
         let due = Instant::now() >= renew_at;
         // One that does not answer has a renewal waiting already, and is not sent more than it can ever take.
-        let wants = due || (!heard && !asked && shared.is_waited_for());
+        let wants = due || (!heard && !paused && !asked && shared.is_waited_for());
         if wants && !answers.are_missing() {
             if shared.renew().is_err() {
                 return;

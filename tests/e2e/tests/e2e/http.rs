@@ -130,6 +130,8 @@ fn what_is_another_tenants_is_as_if_it_were_not_there() {
         ("get_container_status", json!({})),
         ("attach_container", json!({})),
         ("restart_container", json!({})),
+        ("pause_container", json!({})),
+        ("resume_container", json!({})),
         ("stop_container", json!({})),
         ("list_processes", json!({})),
         ("execute_command", json!({ "command": ["id"] })),

@@ -33,6 +33,7 @@ mod mcp_schemas;
 mod mcp_sdk;
 mod nothing_survives;
 mod output;
+mod pause;
 mod pool;
 mod priority;
 mod processes;

@@ -1,0 +1,180 @@
+//! A sandbox that is paused and resumed: what runs is frozen, its deadlines stand still, and nothing new begins.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use skillhost_e2e::mcp::Client;
+use skillhost_e2e::{
+    User, ask, eventually, has_container, inspect, local, mark, needs_engine, processes, refusal, signal,
+};
+
+fn pause(user: &User, id: &str) -> Value {
+    ask(user, &["pause", id])
+}
+
+fn resume(user: &User, id: &str) -> Value {
+    ask(user, &["resume", id])
+}
+
+/// Starts a line whose caller does not wait, and waits until it has said that it runs.
+fn start(user: &User, id: &str, timeout: &str, line: &str) -> String {
+    let line = format!("echo up; {line}");
+    let started = ask(user, &["exec", id, "--detach", "--timeout", timeout, "--shell", &line]);
+    let process = started["exec_id"].as_str().unwrap_or_else(|| panic!("{started}")).to_owned();
+    eventually("it is up", || output(user, id, &process).contains("up").then_some(()));
+    process
+}
+
+fn output(user: &User, id: &str, process: &str) -> String {
+    ask(user, &["output", id, process])["stdout"].as_str().unwrap().to_owned()
+}
+
+/// The state of a process, a letter, as the kernel says it.
+fn state(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1[..1].to_owned())
+}
+
+/// Whether all of a sandbox is frozen; those of its processes that are looked at have `mark` in their command line.
+fn is_frozen(id: &str, mark: &str) -> bool {
+    match local() {
+        true => processes(mark).into_iter().all(|pid| state(pid).is_some_and(|state| state == "T")),
+        false => inspect(id)["State"]["Paused"] == true,
+    }
+}
+
+#[test]
+fn what_runs_is_frozen_and_its_deadline_stands_still() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let (id, clock) = (user.launch([]), user.launch([]));
+    let ends = start(&user, &id, "4s", "sleep 1; echo done");
+    let late = start(&user, &id, "4s", &format!("sleep {mark}"));
+    let answer = pause(&user, &id);
+    assert_eq!(answer, json!({"container_id": id, "paused": true, "message": ""}));
+    assert!(is_frozen(&id, &mark));
+    let status = ask(&user, &["status", &id]);
+    assert_eq!((&status["status"], &status["running"], &status["execs"]), (&json!("paused"), &json!(true), &json!(2)));
+    assert!(status["message"].as_str().unwrap().contains("sandbox resume"), "{status}");
+    // Longer than both may take. Another sandbox keeps the time: it is not touched.
+    ask(&user, &["exec", &clock, "--shell", "sleep 6"]);
+    assert_eq!(output(&user, &id, &ends), "up\n");
+    assert_eq!(resume(&user, &id), json!({"container_id": id, "paused": false, "message": ""}));
+    assert!(!is_frozen(&id, &mark));
+    assert_eq!(ask(&user, &["status", &id])["status"], "running");
+    let ended = ask(&user, &["wait", &id, &ends]);
+    assert_eq!((&ended["outcome"], output(&user, &id, &ends)), (&json!({"exited": 0}), "up\ndone\n".into()), "{ended}");
+    // What was left of the other's time still passes.
+    let ended = ask(&user, &["wait", &id, &late]);
+    assert_eq!(ended["outcome"], "timed-out", "{ended}");
+    let lasted = ended["wall_time_ms"].as_u64().unwrap();
+    assert!(lasted >= 10_000, "4 s of its own, and 6 in which it was frozen: {lasted} ms");
+    let effects: Vec<Value> = user.audit().iter().map(|record| record["effect"].clone()).collect();
+    for effect in ["sandbox.pause", "sandbox.resume"] {
+        assert_eq!(effects.iter().filter(|is| *is == effect).count(), 1, "{effects:?}");
+    }
+}
+
+#[test]
+fn nothing_begins_in_a_paused_sandbox_and_the_refusal_says_what_to_do() {
+    needs_engine!();
+    let user = User::new("");
+    let mut client = Client::start(&user, []);
+    let id = client.launch(false);
+    ask(&user, &["shell", &id, "kept=1"]);
+    let paused = client.call("pause_container", json!({"container_id": id}));
+    assert_eq!(paused["structuredContent"]["paused"], true, "{paused}");
+    let out = user.elsewhere().join("out");
+    for verb in [
+        &["exec", &id, "--shell", "true"][..],
+        &["exec", &id, "--detach", "--shell", "true"],
+        &["run-script", &id, "--template", "describe_file", "--arg", "path=x"],
+        &["shell", &id, "echo $kept"],
+        &["shell", &id, "--name", "fresh", "true"],
+        &["read", &id, "file"],
+        &["files", &id],
+        &["copy-out", &id, "file", out.to_str().unwrap()],
+    ] {
+        let refused = ask(&user, verb);
+        let (kind, message) = refusal(&refused);
+        assert_eq!(kind, "unavailable", "{verb:?}: {message}");
+        assert!(message.contains(&format!("is paused, and nothing begins in it: `skillhost sandbox resume {id}`")));
+    }
+    let refused = client.call("execute_command", json!({"container_id": id, "command": "true"})).to_string();
+    assert!(refused.contains("is paused") && refused.contains("`resume_container`"), "{refused}");
+
+    assert_eq!(pause(&user, &id)["message"], "it was paused already");
+    let resumed = client.call("resume_container", json!({"container_id": id}));
+    assert_eq!(resumed["structuredContent"]["paused"], false, "{resumed}");
+    assert_eq!(resume(&user, &id)["message"], "it was not paused");
+    assert_eq!(ask(&user, &["shell", &id, "echo $kept"])["stdout"], "1\n");
+    // It is for its owner to say.
+    let stranger = user.run(["--agent", "b", "sandbox", "pause", &id, "--output", "json"]).code(3).json();
+    assert_eq!(refusal(&stranger).0, "not-owner");
+    assert_eq!(refusal(&pause(&user, "sbx_none")).0, "not-found");
+}
+
+#[test]
+fn a_shell_goes_on_with_its_line_and_what_was_stopped_stays_so() {
+    needs_engine!();
+    let (user, mark) = (User::new(""), mark());
+    let id = user.launch([]);
+    start(&user, &id, "60s", &format!("sleep {mark} & kill -STOP $!; wait"));
+    // It may not have become `sleep` yet.
+    let stopped = eventually("it is stopped", || {
+        processes(&mark).into_iter().find(|pid| state(*pid).is_some_and(|state| state == "T"))
+    });
+    let line = user.spawn(["sandbox", "shell", &id, "--output", "json", "touch begun; sleep 2; echo done"]);
+    eventually("the line runs", || ask(&user, &["files", &id]).to_string().contains("begun").then_some(()));
+    pause(&user, &id);
+    resume(&user, &id);
+    let done: skillhost_e2e::Done = line.wait_with_output().unwrap().into();
+    let done = done.ok().json();
+    assert_eq!((&done["stdout"], &done["exit_code"]), (&json!("done\n"), &json!(0)), "{done}");
+    assert_eq!(ask(&user, &["shell", &id, "echo again"])["stdout"], "again\n");
+    assert_eq!(state(stopped).as_deref(), Some("T"), "it was not the pause that stopped it");
+}
+
+#[test]
+fn a_paused_sandbox_is_restarted_and_stopped_and_its_wall_time_goes_on() {
+    needs_engine!();
+    let (user, mark) = (User::new("[quota]\nsandboxes = 1\n"), mark());
+    let id = user.launch([]);
+    for verb in ["restart", "stop"] {
+        start(&user, &id, "60s", &format!("sleep {mark}"));
+        pause(&user, &id);
+        user.run(["sandbox", verb, &id]).ok();
+        assert!(processes(&mark).is_empty(), "after {verb}");
+    }
+    assert!(!has_container(&id));
+    let id = user.launch(["--wall-time", "3s"]);
+    start(&user, &id, "60s", &format!("sleep {mark}"));
+    pause(&user, &id);
+    eventually("its time is up", || (ask(&user, &["status", &id])["status"] == "ended").then_some(()));
+    assert!(!has_container(&id) && processes(&mark).is_empty());
+    // Nor does a host that leaves leave one behind.
+    let id = user.launch([]);
+    pause(&user, &id);
+    user.run(["host", "stop"]).ok();
+    assert!(!has_container(&id));
+}
+
+/// What containers alone can do: a local sandbox ends with its host.
+mod docker {
+    use super::*;
+
+    #[test]
+    fn a_host_that_starts_again_finds_a_paused_sandbox_and_lets_it_go_on() {
+        needs_engine!();
+        let (user, mark) = (User::new(""), mark());
+        let id = user.launch([]);
+        user.shell(&id, "echo kept > /tmp/note");
+        start(&user, &id, "60s", &format!("sleep {mark}"));
+        pause(&user, &id);
+        signal(user.host_pid(), Signal::KILL);
+        assert_eq!(user.shell(&id, "cat /tmp/note")["stdout"], "kept\n");
+        assert_eq!(ask(&user, &["status", &id])["status"], "running");
+        eventually("what its host ran is gone", || processes(&mark).is_empty().then_some(()));
+    }
+}
