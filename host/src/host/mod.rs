@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, CallOutput};
@@ -174,11 +175,12 @@ impl Host {
     /// The same for whoever does not know which operation it is.
     pub async fn answer(self: &Arc<Self>, call: Call, io: CallIo) -> Result<Answer> {
         let Call { caller, authority, project, request } = call;
-        with_operation!(request, request => self.answer_to(Call { caller, authority, project, request }, io).await)
+        with_operation!(request, request => self.answer_to(Call { caller, authority, project, request }, io)).await
     }
 
-    async fn answer_to<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<Answer> {
-        Ok(Answer::of::<O>(self.call(call, io).await?))
+    /// On the heap, in a function of its own: otherwise the stack of each call has room for the futures of all operations.
+    fn answer_to<O: Handler + Sync>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> BoxFuture<'_, Result<Answer>> {
+        Box::pin(async move { Ok(Answer::of::<O>(self.call(call, io).await?)) })
     }
 
     async fn audit_tail(&self, lines: u32, before: Option<u64>, follow: bool, io: &CallIo) -> Result<AuditList> {

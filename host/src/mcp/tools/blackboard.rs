@@ -126,7 +126,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
             "blackboard_publish",
             Effect::Sets,
             "Publish a value",
-            "Publishes a value under a key, in place of what is there. All agents and skills of this session can read it.",
+            "Publishes a value under a key, which all agents and skills of this session can read.",
             publish,
         )
         .without(&["value", "tags", "metadata"]),

@@ -109,7 +109,7 @@ struct WatchAnswer {
 struct CopyFileIn {
     /// The sandbox's id.
     container_id: String,
-    /// The directory on the host that it is in: a root that the operator named; default `project`, where this client works.
+    /// A host root that the operator named; default `project`, where this client works.
     root: Option<String>,
     /// The file or directory, relative to that root; `.` is all of it.
     src_host_path: String,
@@ -125,7 +125,7 @@ struct CopyFileOut {
     container_id: String,
     /// The file or directory in the sandbox; relative paths start at `/workspace`.
     src_container_path: String,
-    /// The directory on the host that it goes to: a root that the operator lets agents copy to; default `project`.
+    /// A host root that agents may copy to; default `project`.
     root: Option<String>,
     /// Where it goes, relative to that root.
     dst_host_path: String,
@@ -228,7 +228,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "copy_file_in",
         Effect::Sets,
         "Copy into a sandbox",
-        "Copies a file or directory of the host into a sandbox: of the project, or of another root that the operator named.",
+        "Copies a file or directory of the host into a sandbox.",
         |asked: CopyFileIn| {
             let (host, sandbox) = (host(asked.root, asked.src_host_path), asked.dst_container_path);
             Ok(CopyIn(CopyRequest { container_id: asked.container_id, host, sandbox }).into())

@@ -38,7 +38,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         NAME,
         Effect::Reads,
         "Read on in a long output",
-        "Gives any part of an output that was too long for its answer. It is kept for an hour at most, for this agent alone.",
+        "Gives any part of an output that was too long for its answer. It is kept for an hour at most.",
         read,
     ));
 }

@@ -33,7 +33,7 @@ struct Start {
 struct Read {
     /// The sandbox's id.
     container_id: String,
-    /// The process's `exec_id`, from `start_process` or `list_processes`.
+    /// The process's `exec_id`, from `start_process`.
     exec_id: String,
     /// Where to start in standard output, in bytes; default 0. An earlier answer's `stdout_next` gives what came since.
     #[serde(default)]
@@ -53,7 +53,7 @@ struct Read {
 struct Write {
     /// The sandbox's id.
     container_id: String,
-    /// The process's `exec_id`, from `start_process` or `list_processes`.
+    /// The process's `exec_id`, from `start_process`.
     exec_id: String,
     /// The text to write.
     #[serde(default)]
@@ -69,7 +69,7 @@ struct Write {
 struct Wait {
     /// The sandbox's id.
     container_id: String,
-    /// The process's `exec_id`, from `start_process` or `list_processes`.
+    /// The process's `exec_id`, from `start_process`.
     exec_id: String,
     /// Waits up to so many seconds; default 60.
     wait_seconds: Option<f64>,
@@ -81,7 +81,7 @@ struct Wait {
 struct Kill {
     /// The sandbox's id.
     container_id: String,
-    /// The process's `exec_id`, from `start_process` or `list_processes`.
+    /// The process's `exec_id`, from `start_process`.
     exec_id: String,
     /// Sends just this signal (1 to 64) to its process group; without one it is ended with all that it started.
     signal: Option<i32>,
@@ -93,7 +93,7 @@ struct Kill {
 struct Resize {
     /// The sandbox's id.
     container_id: String,
-    /// The process's `exec_id`, from `start_process` or `list_processes`.
+    /// The process's `exec_id`, from `start_process`.
     exec_id: String,
     /// Its height in lines.
     rows: u16,
@@ -147,7 +147,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
             "start_process",
             Effect::Runs,
             "Start a process",
-            "Starts a command that goes on in the background, such as a server, and comes back at once with its exec_id. read_process gives its output.",
+            "Starts a command in the background, such as a server, and comes back at once with its exec_id. read_process gives its output.",
             start,
         )
         .without(&ECHOES),

@@ -44,7 +44,7 @@ struct Launch {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Container {
-    /// The sandbox's id, from `launch_container` or `list_containers`.
+    /// The sandbox's id, from `launch_container`.
     pub(super) container_id: String,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Container {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Containers {
-    /// `own`: launched by this agent. `used` (default): those and the ones it is attached to. `session`: also those it could
+    /// `own`: launched by this agent. `used` (default): also those it is attached to. `session`: also those it could
     /// attach to.
     #[serde(default)]
     scope: Scope,
@@ -88,10 +88,9 @@ impl<'de> Deserialize<'de> for CommandText {
 /// How something runs, be it a command or a script.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RunArguments {
-    /// It is ended after so many seconds; default 120 (a script's own limit) and at most 600, unless the operator says otherwise;
-    /// in the background default and most are the sandbox's own.
+    /// Seconds until it is ended; default 120 (a script's own), at most 600; in the background the sandbox's.
     timeout_seconds: Option<f64>,
-    /// Its nice value, 0 to 19: the higher, the more all else that wants the processor goes before; default 0.
+    /// Nice value, 0 (default) to 19: all else goes first.
     #[serde(default)]
     priority: u8,
 }
@@ -107,7 +106,7 @@ impl RunArguments {
 pub(super) struct CommandArguments {
     /// The sandbox's id.
     container_id: String,
-    /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments is taken too and run without a shell.
+    /// A line for the shell (`bash -lc`), with pipes and redirections. A list of arguments runs without a shell.
     #[schemars(with = "String")]
     command: CommandText,
     /// Environment variables added for it.
@@ -331,7 +330,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "launch_container",
         Effect::Adds,
         "Launch a sandbox",
-        "Launches an isolated sandbox for commands and gives its container_id. The session's files are in /workspace there, in every sandbox. Stop it when it is not needed any more.",
+        "Launches an isolated sandbox for commands and gives its container_id. The session's files are in /workspace there. Stop it when it is not needed any more.",
         launch,
     ));
     all.push(builtin::<Container, StopSandbox>(
@@ -347,7 +346,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "restart_container",
         Effect::Sets,
         "Restart a sandbox",
-        "Starts a sandbox that this agent launched afresh: what ran in it ends, its id and the files in /workspace stay.",
+        "Starts this agent's sandbox afresh: what ran in it ends, its id and the files in /workspace stay.",
         |asked: Container| Ok(RestartSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Container, PauseSandbox>(
@@ -355,7 +354,7 @@ fn lives(all: &mut Vec<Builtin>) {
         "pause_container",
         Effect::Sets,
         "Pause a sandbox",
-        "Freezes all that runs in a sandbox that this agent launched, until resume_container. Commands keep what is left of their time limits; the sandbox's own time goes on.",
+        "Freezes all commands in this agent's sandbox until resume_container. Their time limits stand still.",
         |asked: Container| Ok(PauseSandbox { container_id: asked.container_id }.into()),
     ));
     all.push(builtin::<Container, ResumeSandbox>(
@@ -407,7 +406,7 @@ fn runs(all: &mut Vec<Builtin>) {
             "execute_command",
             Effect::Runs,
             "Run a command",
-            "Runs a command in a sandbox, waits for its end, and gives its exit code and output. Each command is on its own: use shell_execute to keep a working directory or variables, start_process for servers and other long work.",
+            "Runs a command in a sandbox to its end, and gives exit code and output. Each is on its own: use shell_execute to keep directory and variables, start_process for servers and other long work.",
             execute,
         )
         .without(&ECHOES),
@@ -418,7 +417,7 @@ fn runs(all: &mut Vec<Builtin>) {
             "execute_script",
             Effect::Runs,
             "Run a registered script",
-            "Runs a script that the operator registered for the sandbox's role (see list_scripts), with checked arguments.",
+            "Runs a script of the sandbox's role (see list_scripts), with checked arguments.",
             script,
         )
         .without(&ECHOES),
@@ -440,7 +439,7 @@ fn runs(all: &mut Vec<Builtin>) {
             "shell_execute",
             Effect::Runs,
             "Run a line in a shell",
-            "Runs a line in a persistent shell of a sandbox: working directory, variables, functions and jobs are still there for the next line.",
+            "Runs a line in a persistent shell of a sandbox: directory, variables, functions and jobs stay for the next line.",
             line,
         )
         .without(&ECHOES),

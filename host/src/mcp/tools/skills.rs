@@ -64,7 +64,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "list_skills",
         Effect::Reads,
         "List skills",
-        "Lists the skills with what each is for and the names of its actions. Skills are small programs for one task each.",
+        "Lists the skills, small programs for one task each: what each is for, and its actions.",
         |_| Ok(ListSkills.into()),
     ));
     all.push(builtin::<One, InspectSkill>(
@@ -72,7 +72,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "get_skill",
         Effect::Reads,
         "Describe a skill",
-        "Describes one skill: its instructions, its actions with the schemas of what they take and give, what it may do, and its limits.",
+        "Describes one skill: its instructions, its actions with their schemas, what it may do, and its limits.",
         |one: One| Ok(InspectSkill { skill: one.skill }.into()),
     ));
     all.push(builtin::<Search, SearchSkills>(
@@ -88,7 +88,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "reload_skills",
         Effect::Sets,
         "Reload skills",
-        "Reads all skills anew and lists them, with what is wrong with one that does not appear. Changes are noticed without it, too.",
+        "Reads all skills anew and lists them, with what is wrong with those that do not appear.",
         |_| Ok(ReloadSkills.into()),
     ));
 }
