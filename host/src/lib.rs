@@ -58,6 +58,7 @@
 // They panic where nobody reads any more, or the disk is full.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod async_fd;
 mod blackboard;
 mod broker;
 mod capabilities;
@@ -85,7 +86,6 @@ mod scripts;
 pub mod skills;
 pub mod stamp;
 pub mod subprocess;
-mod watched;
 #[cfg(feature = "http")]
 mod web;
 

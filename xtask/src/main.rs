@@ -53,6 +53,10 @@ enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Do all the set-up, then run twenty thousand commands in a row on each backend, and see that none has left anything.
+    ///
+    /// `cargo xtask test` runs four thousand.
+    Soak,
     /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
     ///
     /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind.
@@ -103,6 +107,7 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Images => host::provide_images(Profile::Debug, &[]),
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
+        Verb::Soak => test::soak(),
         Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Clients { names } => clients::clients(&names),

@@ -145,7 +145,10 @@ fn compile(arguments: &[OsString]) {
 /// With containers all that no other lane has; then the end-to-end tests again with local sandboxes, and, for root, as an
 /// ordinary user.
 fn first() -> Result<Vec<Step>> {
-    let mut steps = vec![Step::new(END_TO_END.tests())];
+    let mut containers = END_TO_END.tests();
+    // Those wait for the engine most of their time.
+    containers.env("RUST_TEST_THREADS", threads(3, 2)?);
+    let mut steps = vec![Step::new(containers)];
     let mut users = vec![None];
     // Whom this process belongs to.
     if fs::metadata("/proc/self")?.uid() == 0 {
@@ -160,6 +163,11 @@ fn first() -> Result<Vec<Step>> {
         steps.push(Step::new(local));
     }
     Ok(steps)
+}
+
+/// So many threads of tests for so many processors.
+fn threads(tests: usize, processors: usize) -> Result<String> {
+    Ok((thread::available_parallelism()?.get() * tests).div_ceil(processors).to_string())
 }
 
 /// What runs beside the first lane.
@@ -251,6 +259,15 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// Runs the tests that count what is left behind for as long as a small leak takes to show.
+pub(crate) fn soak() -> Result<()> {
+    setup::wasm_target()?;
+    guests::build(Profile::Debug)?;
+    host::provide_images(Profile::Debug, &[])?;
+    let mut soak = HOST.only(&ALONE)?;
+    run(soak.args(["--test-threads", "1"]).env("SKILLHOST_SOAK", "1"))
 }
 
 /// Runs a command against an engine of our own.

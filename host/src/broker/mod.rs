@@ -7,13 +7,13 @@
 //!
 //! Reading has no effect on the world. A status is not recorded; the content of a file or a key is, and listings of both.
 
-mod acts;
 mod approvals;
 mod audit;
+mod audit_detail;
 mod board;
 mod chunk;
+mod command_control;
 mod exec;
-mod facts;
 mod files;
 mod processes;
 mod record;
@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 use skillhost_api::error::{Error, Result};
 
-pub(crate) use acts::{CommandTarget, StdinWrite};
 pub(crate) use audit::Audit;
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
+pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use exec::{OutputCapture, Running, with_background};
 pub(crate) use sandboxes::StopOnDrop;
 pub(crate) use shells::OwnedShell;

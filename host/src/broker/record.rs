@@ -10,7 +10,7 @@ use serde_json::Value;
 use skillhost_api::error::{Error, ErrorKind, Result};
 
 use super::audit::{Audit, UnrecordedEffect};
-use super::facts::Facts;
+use super::audit_detail::Facts;
 use crate::policy::Actor;
 
 /// An effect that has begun and is not allowed yet. Every one ends in one audit record: with its outcome, or as `cancelled`

@@ -18,10 +18,10 @@ use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
 use super::component::MAX_COMPONENT;
 use super::docs::{Docs, Owners, clean, split_params};
-use super::features;
 use super::manifest::Actions;
 use super::schema;
 use super::ty::{ActionParam, MAX_NODES, Ty};
+use super::wasm_features;
 use super::wit::TypeReader;
 use crate::digest::sha256;
 
@@ -89,7 +89,7 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     let decoded = std::panic::catch_unwind(|| decode(bytes))
         .map_err(|_| malformed(&"its types are put together in a way that cannot be read"))?
         .map_err(|error| malformed(&format_args!("{error:#}")))?;
-    features::check(bytes)?;
+    wasm_features::check(bytes)?;
     let DecodedWasm::Component(resolve, world) = decoded else {
         return Err(Error::invalid_argument(
             "this is a WIT package in binary form, with no code in it: build the component that implements it",

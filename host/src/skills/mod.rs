@@ -6,7 +6,7 @@
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`describe_process`]: the same, in a process of its own.
-//! - `features`: what of WebAssembly a component may use.
+//! - `wasm_features`: what of WebAssembly a component may use.
 //! - [`imports`]: what a component imports, compared with what its manifest asks for.
 //! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
 //! - [`ty`]: the one table of types. [`schema`], [`lower`], [`lift`] and [`text_args`] all walk it, so that a schema
@@ -19,7 +19,6 @@ pub mod component;
 pub mod describe_process;
 pub mod descriptor;
 pub mod docs;
-mod features;
 pub mod frontmatter;
 pub mod imports;
 pub mod lift;
@@ -31,14 +30,15 @@ pub mod schema;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
+mod wasm_features;
 mod wit;
 
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, describe};
-pub use features::FEATURES;
 pub use frontmatter::Frontmatter;
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use limits::Limits;
 pub use manifest::Manifest;
 pub use name::{CallTarget, SkillName};
+pub use wasm_features::FEATURES;

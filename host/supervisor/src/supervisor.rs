@@ -25,8 +25,8 @@ use skillhost_protocol::{
 use crate::buffers::{ReadOutcome, ReceiveBuffer, SendBuffer};
 use crate::exec::{Part, SupervisedExec, span};
 use crate::host_socket::{Confinement, HostSocket};
+use crate::prefork::Reserve;
 use crate::procs::OomCounter;
-use crate::reserve::Reserve;
 use crate::{keeper, leader, procs, sys};
 use pause::Pause;
 

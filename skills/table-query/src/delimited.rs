@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::rc::Rc;
 
 use crate::cell::{Cell, Kind, Row};
-use crate::source::{Each, ROW_AT_MOST, Seen};
+use crate::rows::{Each, ROW_AT_MOST, Seen};
 
 /// How much is read at once.
 const BUFFER: usize = 256 * 1024;

@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 
 use crate::cell::{Cell, Row};
 use crate::condition::Condition;
-use crate::source::{Seen, Table};
+use crate::rows::Seen;
+use crate::source::Table;
 
 /// Bytes of the second table that are held at once.
 const HELD_AT_MOST: usize = 16 * 1024 * 1024;

@@ -10,7 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use serde_json::Value;
 
 use crate::cell::{Cell, Kind, Row};
-use crate::source::{COLUMNS_AT_MOST, Each, ROW_AT_MOST, Seen};
+use crate::rows::{COLUMNS_AT_MOST, Each, ROW_AT_MOST, Seen};
 
 /// How much is read at once.
 const BUFFER: usize = 256 * 1024;

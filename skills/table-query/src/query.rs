@@ -9,8 +9,9 @@ use crate::group::Groups;
 use crate::join::{Side, join};
 use crate::output::Output;
 use crate::plan::{self, Conditions, Input, Query};
+use crate::rows::Seen;
 use crate::sorter::Sorter;
-use crate::source::{Seen, Table};
+use crate::source::Table;
 
 const LIMIT: u64 = 100;
 const LIMIT_AT_MOST: u64 = 1000;

@@ -4,16 +4,10 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
-use crate::cell::Row;
 use crate::component::exports::skillhost::table_query::tables::Format;
+use crate::rows::{COLUMNS_AT_MOST, Each, Seen};
 use crate::{delimited, json_lines};
 
-/// A longer row is most likely a quote that is never closed.
-pub(crate) const ROW_AT_MOST: usize = 1024 * 1024;
-/// How many columns a table can have.
-pub(crate) const COLUMNS_AT_MOST: usize = 4096;
-/// How many bad rows are described.
-const SAMPLES: usize = 5;
 /// How many columns are named to who asked for one that is not there.
 const NAMED: usize = 30;
 
@@ -31,37 +25,6 @@ struct Part {
     path: PathBuf,
     format: Format,
 }
-
-/// What was found besides good rows.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// All rows.
-    pub(crate) rows: u64,
-    /// Those that could not be understood.
-    pub(crate) bad: u64,
-    /// The first few of them.
-    pub(crate) samples: Vec<String>,
-}
-
-impl Seen {
-    pub(crate) fn bad(&mut self, file: &str, line: u64, what: &str) {
-        self.bad += 1;
-        if self.samples.len() < SAMPLES {
-            self.samples.push(format!("{file}:{line}: {what}"));
-        }
-    }
-
-    /// Adds what was found in another table.
-    pub(crate) fn and(&mut self, other: Self) {
-        self.rows += other.rows;
-        self.bad += other.bad;
-        self.samples.extend(other.samples);
-        self.samples.truncate(SAMPLES);
-    }
-}
-
-/// Takes a row, and may change its cells, which are filled anew for the next one.
-pub(crate) type Each<'a> = dyn FnMut(&mut Row) -> Result<(), String> + 'a;
 
 impl Table {
     /// Opens files beneath `root` and finds out their columns.

@@ -1,6 +1,7 @@
 //! Tables for tests.
 
-use crate::source::{Seen, Table};
+use crate::rows::Seen;
+use crate::source::Table;
 
 /// A table in a directory of its own.
 pub(crate) struct Written {

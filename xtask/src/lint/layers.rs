@@ -17,7 +17,7 @@ use crate::run::root;
 /// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
     // How values are shortened; how descriptors are waited for.
-    &["json", "watched", "digest"],
+    &["json", "async_fd", "digest"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db"],

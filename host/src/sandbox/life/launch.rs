@@ -16,6 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use crate::async_fd::watched;
 use crate::roles::Role;
 use crate::sandbox::ReservationGuard;
 use crate::sandbox::backend::{
@@ -28,7 +29,6 @@ use crate::sandbox::members::SandboxUser;
 use crate::sandbox::sandbox_dir::SandboxDir;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo, SandboxSpec, WORKSPACE, Workspace};
 use crate::sandbox::workspace::MODE;
-use crate::watched::watched;
 
 /// For a supervisor to connect once its container was started.
 const CONNECT: Duration = Duration::from_secs(15);
