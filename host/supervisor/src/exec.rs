@@ -360,17 +360,19 @@ impl SupervisedExec {
         }
     }
 
-    /// Does what is due here.
-    pub fn on_time(&mut self, now: Instant, grace: u32) {
+    /// Does what is due here; whether anything was.
+    pub fn on_time(&mut self, now: Instant, grace: u32) -> bool {
         if self.deadline().is_none_or(|due| now < due) {
-            return;
+            return false;
         }
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return self.end(Outcome::TimedOut, grace);
+            self.end(Outcome::TimedOut, grace);
+            return true;
         }
         let tree = self.tree();
         let done = self.session.as_mut().map_or(Ok(()), |session| session.on_time(now, tree, grace));
         self.end_session(done, grace);
+        true
     }
 
     /// Ends the tree; `why` is the outcome unless the leader has ended by itself.

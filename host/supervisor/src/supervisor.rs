@@ -198,8 +198,10 @@ impl Supervisor {
         }
         let grace = self.grace();
         if self.pause.is_none() {
-            for exec in self.execs.values_mut() {
-                exec.on_time(now, grace);
+            let due = self.execs.values_mut().filter_map(|exec| exec.on_time(now, grace).then_some(())).count();
+            if due > 0 {
+                // A line that has ended by it is to be told of: nothing else may happen for long.
+                self.settle();
             }
         }
         for exec in self.execs.values_mut().chain(&mut self.dying) {
