@@ -1,4 +1,5 @@
-//! Builds the supervisor, which the host carries inside itself, so that `skillhost` is one file to install.
+//! Builds the supervisor, which the host carries inside itself, so that `skillhost` is one file to install; and lists the files of
+//! the library for skills, which it carries as well.
 //!
 //! It is a program for another place: static, for a container of any distribution, so it is built by a cargo of its own
 //! with flags of its own. What the outer cargo says about flags, wrappers (clippy) and directories must not reach it.
@@ -19,6 +20,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let host = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    if env::var_os("CARGO_FEATURE_AUTHOR").is_some() {
+        guest_library(&host, &out)?;
+    }
     let target = variable("TARGET")?.into_string().map_err(|_| "TARGET is not text")?;
     // Beside the outer build's directories and not in OUT_DIR, whose name changes with every change of ours: there the
     // dependencies would be built over and over.
@@ -42,6 +46,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     check_static(&built)?;
     fs::copy(&built, out.join("supervisor"))
         .map_err(|error| format!("cannot take the supervisor from {}: {error}", built.display()))?;
+    Ok(())
+}
+
+/// Writes a list of the library's files for skills in Rust, which the host carries as well: in no registry, it is written
+/// beside a new skill.
+fn guest_library(host: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+    let library = host.join("../guest").canonicalize()?;
+    println!("cargo::rerun-if-changed={}", library.display());
+    let mut files = Vec::new();
+    let mut dirs = vec![PathBuf::from("src")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(library.join(&dir))? {
+            let path = dir.join(entry?.file_name());
+            match library.join(&path).is_dir() {
+                true => dirs.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    files.extend(["Cargo.toml", "README.md"].map(PathBuf::from).into_iter().filter(|file| library.join(file).exists()));
+    files.sort();
+    let rows: String =
+        files.iter().map(|file| format!("    ({:?}, include_str!({:?})),\n", file, library.join(file))).collect();
+    fs::write(out.join("guest_library.rs"), format!("&[\n{rows}]\n"))?;
     Ok(())
 }
 

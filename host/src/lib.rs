@@ -48,6 +48,7 @@
 //! # Features
 //!
 //! - `cli` (default): the `skillhost` program, with everything below;
+//! - `author`: beginning, building and checking skills, which needs no host;
 //! - `mcp` and `http`: the parts of it that speak the Model Context Protocol; by themselves they offer an embedder nothing;
 //! - `remote-engines`: container engines behind TLS or ssh.
 //!
@@ -59,6 +60,8 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod async_fd;
+#[cfg(feature = "author")]
+pub mod author;
 mod blackboard;
 mod broker;
 mod capabilities;
@@ -86,6 +89,8 @@ mod scripts;
 pub mod skills;
 pub mod stamp;
 pub mod subprocess;
+#[cfg(feature = "cli")]
+mod testing;
 #[cfg(feature = "http")]
 mod web;
 

@@ -102,7 +102,7 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
     match kind {
         Kind::Podman => engine.podman(&path, &kept, &local)?,
         Kind::Ssh => {
-            engine.dockerd(&path, &kept, &local, &[])?;
+            engine.dockerd(kind, &path, &kept, &local, &[])?;
             engine.env = ssh::serve(&path, &local, &mut engine.children)?;
         }
         Kind::Tls => {
@@ -112,7 +112,7 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
             for (option, file) in [("tlscacert", "ca.pem"), ("tlscert", "server.pem"), ("tlskey", "server-key.pem")] {
                 arguments.push(format!("--{option}={}", certificates.join(file).display()));
             }
-            engine.dockerd(&path, &kept, &local, &arguments)?;
+            engine.dockerd(kind, &path, &kept, &local, &arguments)?;
             engine.env = [
                 ("DOCKER_HOST", format!("tcp://127.0.0.1:{port}")),
                 ("DOCKER_TLS_VERIFY", "1".to_owned()),
@@ -133,7 +133,7 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
             });
             let file = path.join("daemon.json");
             std::fs::write(&file, config.to_string())?;
-            engine.dockerd(&path, &kept, &local, &[])?;
+            engine.dockerd(kind, &path, &kept, &local, &[])?;
         }
     }
     engine.wait().with_context(|| format!("the engine of our own ({})", kind.name()))?;
@@ -150,12 +150,14 @@ impl Engine {
         command.envs(self.env.iter().map(|(name, value)| (name, value)))
     }
 
-    fn dockerd(&mut self, dir: &Path, kept: &Path, local: &str, more: &[String]) -> Result<()> {
+    fn dockerd(&mut self, kind: Kind, dir: &Path, kept: &Path, local: &str, more: &[String]) -> Result<()> {
         // Without one of its own, it would take the machine's usual one away from the engine that has it.
-        let bridge = format!("sk{}", std::process::id());
+        // The other lane may have one of another kind.
+        let number = kind as u8;
+        let bridge = format!("sk{}-{number}", std::process::id());
         quietly(program("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
         self.bridge = Some(bridge.clone());
-        quietly(program("ip").args(["addr", "add", "10.213.213.1/24", "dev", &bridge]))?;
+        quietly(program("ip").args(["addr", "add", &format!("10.213.{}.1/24", 213 + number), "dev", &bridge]))?;
         let mut command = program(which("dockerd").context("dockerd")?);
         command.arg("--data-root").arg(kept).arg("--exec-root").arg(dir.join("exec"));
         // The machine's own configuration is another engine's.

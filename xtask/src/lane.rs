@@ -1,9 +1,11 @@
 //! Test commands that run one after the other, and what libtest counted in them.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -55,10 +57,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Runs these; those whose engine cannot be had here are written into `skips`.
-    pub(crate) fn of(steps: Vec<Step>, show: Show, skips: &Path) -> Result<Self> {
+    /// Runs steps of the queue until none is left; those whose engine cannot be had here are written into `skips`.
+    pub(crate) fn of(steps: &Mutex<VecDeque<Step>>, show: Show, skips: &Path) -> Result<Self> {
         let mut tally = Self::default();
-        for Step { mut command, engine: kind } in steps {
+        let next = || steps.lock().ok()?.pop_front();
+        while let Some(Step { mut command, engine: kind }) = next() {
             command.env(SKIPS, skips);
             let mut engine = None;
             if let Some(kind) = kind {

@@ -77,12 +77,15 @@ pub struct Error {
     /// guest is told the message alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Box<Approval>>,
+    /// Of a call of a skill: the invocation, whose log is kept. For whoever may see that; a guest is told the message alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invocation_id: Option<String>,
 }
 
 impl Error {
     /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), version: None, approval: None }
+        Self { kind, message: message.into(), version: None, approval: None, invocation_id: None }
     }
 
     /// An error of kind [`ErrorKind::Conflict`] with the version that is there.

@@ -135,43 +135,43 @@ impl Audit {
         outcome: std::result::Result<(), ErrorKind>,
         detail: Value,
     ) -> Result<()> {
-        let outcome = match outcome {
-            Ok(()) => "ok",
-            Err(kind) => kind.name(),
-        };
-        let mut record = AuditRecord {
-            seq: 0,
-            at_ms: now_ms(),
-            tenant: actor.caller.tenant.clone(),
-            session: actor.caller.session.clone(),
-            agent: actor.caller.agent.clone(),
-            skill: actor.skill.clone(),
-            invocation_id: actor.invocation_id.clone(),
-            effect: effect.into(),
-            outcome: outcome.into(),
-            detail,
-        };
-        record.seq = match self.write(&record).await {
+        self.record_all(vec![record_of(actor, effect, outcome, detail)]).await
+    }
+
+    /// Writes records, all of them or none; returns when they last.
+    pub(super) async fn record_all(&self, records: Vec<AuditRecord>) -> Result<()> {
+        let records: Arc<[AuditRecord]> = records.into();
+        let numbers = match self.write(&records).await {
             // The disk has just filled up, and the database has a reserve from now on.
-            Err(full) if full.kind == ErrorKind::Unavailable => self.write(&record).await?,
+            Err(full) if full.kind == ErrorKind::Unavailable => self.write(&records).await?,
             written => written?,
         };
-        // Nobody follows: that is no failure.
-        let _ = self.live.send(record);
+        for (record, seq) in records.iter().zip(numbers) {
+            // Nobody follows: that is no failure.
+            let _ = self.live.send(AuditRecord { seq, ..record.clone() });
+        }
         Ok(())
     }
 
-    /// Writes a record; the answer is its number.
-    async fn write(&self, record: &AuditRecord) -> Result<u64> {
-        let (row, size, disk) = (record.clone(), self.size.clone(), self.db.disk().clone());
+    /// Writes records; the answer is their numbers.
+    async fn write(&self, records: &Arc<[AuditRecord]>) -> Result<Vec<u64>> {
+        let (rows, size, disk) = (records.clone(), self.size.clone(), self.db.disk().clone());
         let work = move |transaction: &Transaction<'_>| {
             // Nothing goes for a record that does not come.
-            let (seq, by) = atomically(transaction, |transaction| size.put(transaction, &row, disk.is_full()))?;
-            Ok((seq, SizeChange::of(size, by)))
+            atomically(transaction, |transaction| {
+                let put = |row| {
+                    let (seq, by) = size.put(transaction, row, disk.is_full())?;
+                    Ok((seq, SizeChange::of(size.clone(), by)))
+                };
+                rows.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()
+            })
         };
-        let then = |(seq, change): (u64, SizeChange)| {
-            change.committed();
-            seq
+        let then = |written: Vec<(u64, SizeChange)>| {
+            let number = |(seq, change): (u64, SizeChange)| {
+                change.committed();
+                seq
+            };
+            written.into_iter().map(number).collect()
         };
         self.db.run_then(work, then).await
     }
@@ -260,6 +260,27 @@ fn tell_dropped(transaction: &Transaction<'_>, through: u64, max: u64) -> rusqli
     let detail = told.detail.to_string();
     insert(transaction, &told, &detail)?;
     Ok(length(&told, &detail))
+}
+
+/// A record that has no number yet.
+pub(super) fn record_of(
+    actor: &Actor,
+    effect: &'static str,
+    outcome: std::result::Result<(), ErrorKind>,
+    detail: Value,
+) -> AuditRecord {
+    AuditRecord {
+        seq: 0,
+        at_ms: now_ms(),
+        tenant: actor.caller.tenant.clone(),
+        session: actor.caller.session.clone(),
+        agent: actor.caller.agent.clone(),
+        skill: actor.skill.clone(),
+        invocation_id: actor.invocation_id.clone(),
+        effect: effect.into(),
+        outcome: outcome.map_or_else(ErrorKind::name, |()| "ok").into(),
+        detail,
+    }
 }
 
 /// What a record counts.

@@ -15,6 +15,9 @@ mod chunk;
 mod command_control;
 mod exec;
 mod files;
+mod invocation_log;
+mod invocation_record;
+mod network;
 mod processes;
 mod record;
 mod ring_buffer;
@@ -29,12 +32,16 @@ mod utf8_chunker;
 use std::sync::Arc;
 
 use skillhost_api::error::{Error, Result};
+use tokio::runtime::Handle;
 
 pub(crate) use audit::Audit;
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use exec::{OutputCapture, Running, with_background};
+pub(crate) use invocation_log::{InvocationLogs, KeptLines};
+pub(crate) use invocation_record::{InvocationRecorder, Returned};
+pub(crate) use network::NetworkUse;
 pub(crate) use sandboxes::StopOnDrop;
 pub(crate) use shells::OwnedShell;
 pub(crate) use skill_runs::{SKILL_RUN, note_revoked, note_trust};
@@ -65,6 +72,8 @@ pub(crate) struct Broker {
     blackboard: Arc<dyn BlackboardStore>,
     streams: Streams,
     audit: Arc<Audit>,
+    logs: InvocationLogs,
+    invocations: InvocationRecorder,
     quota: Quota,
     approvals: Approvals,
     skills: Skills,
@@ -72,24 +81,33 @@ pub(crate) struct Broker {
     shells: Shells,
     terminals: Terminals,
     /// The runtime of the host's own work; guests run on another.
-    runtime: tokio::runtime::Handle,
+    runtime: Handle,
 }
 
 impl Broker {
-    pub(crate) fn new(config: Arc<Config>, sandboxes: Sandboxes, skills: Skills, audit: Audit, db: &Db) -> Arc<Self> {
-        let quota = Quota::new(config.quota.clone());
+    pub(crate) fn new(
+        config: Arc<Config>,
+        sandboxes: Sandboxes,
+        skills: Skills,
+        audit: Audit,
+        logs: InvocationLogs,
+        db: &Db,
+    ) -> Arc<Self> {
+        let (quota, runtime, audit) = (Quota::new(config.quota.clone()), Handle::current(), Arc::new(audit));
         let broker = Self {
             sandboxes,
             blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits())),
             streams: Streams::default(),
-            audit: Arc::new(audit),
+            invocations: InvocationRecorder::start(&runtime, audit.clone(), logs.clone()),
+            audit,
+            logs,
             quota,
             approvals: Approvals::default(),
             skills,
             processes: Processes::default(),
             shells: Shells::default(),
             terminals: Terminals::default(),
-            runtime: tokio::runtime::Handle::current(),
+            runtime,
             config,
         };
         Arc::new(broker)
@@ -105,6 +123,16 @@ impl Broker {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
+    }
+
+    /// What skills said.
+    pub(crate) fn logs(&self) -> &InvocationLogs {
+        &self.logs
+    }
+
+    /// Writes the records of calls of skills.
+    pub(crate) fn invocations(&self) -> &InvocationRecorder {
+        &self.invocations
     }
 
     /// Records an effect that was refused before it came to a check here, and gives the refusal back.

@@ -12,7 +12,7 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use crate::broker::{Broker, EffectRecord};
-use crate::policy::Actor;
+use crate::policy::{Actor, too_many_containers};
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
 
@@ -66,12 +66,7 @@ impl Broker {
         };
         let reserve = async {
             let permit = actor.containers.as_ref().map(|containers| containers.clone().try_acquire_owned());
-            let permit = permit.transpose().map_err(|_| {
-                Error::quota_exceeded(
-                    "the skill has as many sandboxes as it may: drop one, or raise `sandbox = { containers = … }` under \
-                     [capabilities] in its skill.toml",
-                )
-            })?;
+            let permit = permit.transpose().map_err(|_| too_many_containers())?;
             Ok((self.quota.reserve_soon(&actor.caller, spec.cpus, spec.memory_mib).await?, permit))
         };
         let (effect, share) = effect.step(reserve).await?;

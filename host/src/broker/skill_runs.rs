@@ -9,16 +9,20 @@ use skillhost_api::types::Revoked;
 use skillhost_api::units::quoted;
 
 use crate::broker::{Broker, EffectRecord};
-use crate::catalog::Loaded;
+use crate::catalog::{CatalogEntry, Loaded};
 use crate::paths::real;
 use crate::policy::Actor;
 use crate::policy::approvals::HOW;
 use crate::policy::grant::Grant;
 use crate::policy::granted;
-use crate::policy::skill_gate::{Candidate, SkillQuestion};
+use crate::policy::skill_gate::{Candidate, LookedAt, PendingAcceptance};
+use crate::policy::trust::TrustKind;
 
-/// The effect that a skill's run is, where it is refused or asked about.
+/// The effect that a call of a skill is.
 pub(crate) const SKILL_RUN: &str = "skill.run";
+
+/// The effect that a skill which its owner develops has more from now on.
+const WIDENED: &str = "skill.widened";
 
 impl Broker {
     /// Lets a skill run, or refuses it with what its owner would have to approve. `loaded` is what its
@@ -28,9 +32,10 @@ impl Broker {
             return Ok(());
         }
         let asked = match self.skills.look_at(candidate, loaded, || self.reach(candidate, loaded)).await {
-            Ok(None) => return Ok(()),
-            Ok(Some((why, lasting))) => {
-                self.approvals.ask(actor, SKILL_RUN, self.with_missing(lasting)).map(|asked| (why, asked))
+            Ok(LookedAt::Runs) => return Ok(()),
+            Ok(LookedAt::Widens { keeps, new }) => return self.widen(actor, keeps, new).await,
+            Ok(LookedAt::Asks { why, question }) => {
+                self.approvals.ask(actor, SKILL_RUN, question).map(|asked| (why, asked))
             }
             Err(error) => Err(error),
         };
@@ -53,15 +58,22 @@ impl Broker {
         self.refuse(actor, SKILL_RUN, refusal).await
     }
 
-    /// Adds which roles there are none of: what is approved is the name, whatever it comes to stand for.
-    fn with_missing(&self, mut lasting: SkillQuestion) -> SkillQuestion {
-        let roles = self.sandboxes.roles();
-        for role in
-            lasting.keeps.kept.reach.roles.named().into_iter().flatten().filter(|role| roles.get(role).is_none())
-        {
-            lasting.what = lasting.what.text("does not exist here", format!("role {role}"));
-        }
-        lasting
+    /// Keeps that a skill which its owner develops has come to have more. It is on record before it counts.
+    async fn widen(&self, actor: &Actor, keeps: PendingAcceptance, new: Vec<String>) -> Result<()> {
+        let mut record = self.begin(actor, WIDENED).await?;
+        record.note("directory", keeps.dir.display().to_string());
+        record.note("component", keeps.kept.component.clone());
+        record.note("manifest", keeps.kept.manifest.clone());
+        record.note("new", new);
+        let (effect, ()) = record.authorise(|_| Ok(())).await?;
+        effect.before(self.skills.keep(keeps)).await
+    }
+
+    /// Why a skill cannot run on this machine, whatever its owner says.
+    pub(crate) fn missing_roles(&self, entry: &CatalogEntry) -> Option<Error> {
+        let asked = &entry.loaded.as_ref().ok()?.manifest.capabilities;
+        asked.sandbox.as_ref()?;
+        granted::missing_roles(&self.config, &entry.name, asked, &self.sandboxes.roles())
     }
 
     /// Why the owner would be asked about a skill whose files may run; none when it would run.
@@ -103,18 +115,19 @@ impl Broker {
         Ok(Revoked { message, forgotten })
     }
 
-    /// Records that a project is trusted from now on, or no longer, which `change` does; or why it is not even begun.
+    /// Records that a project is trusted (or developed) from now on, or no longer, which `change` does; or why it is not even begun.
     pub(crate) async fn trust<T>(
         &self,
         actor: &Actor,
         project: &Path,
-        trusted: bool,
+        kind: TrustKind,
+        given: bool,
         change: Result<impl Future<Output = Result<T>>>,
     ) -> Result<T> {
-        let mut record = self.begin(actor, "trust.set").await?;
-        note_trust(&mut record, project, trusted);
+        let mut record = self.begin(actor, kind.effect()).await?;
+        note_trust(&mut record, project, kind, given);
         let (effect, change) = record.authorise(|_| change).await?;
-        match trusted {
+        match given {
             true => effect.before(change).await,
             // At once, whatever becomes of the record.
             false => effect.act(change).await,
@@ -138,9 +151,9 @@ pub(crate) fn note_revoked(record: &mut EffectRecord, skill: &str, directories: 
     record.note("directories", directories);
 }
 
-/// Notes which project was to be trusted, or no longer.
-pub(crate) fn note_trust(record: &mut EffectRecord, project: &Path, trusted: bool) {
-    record.note("trusted", trusted);
+/// Notes which project was to be trusted, or developed, or no longer.
+pub(crate) fn note_trust(record: &mut EffectRecord, project: &Path, kind: TrustKind, given: bool) {
+    record.note(kind.name(), given);
     // As it leads now; where it leads nowhere, as it was named.
     record.note("project", real(project).unwrap_or_else(|_| project.to_owned()).display().to_string());
 }

@@ -26,15 +26,13 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NO
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource, ResourceType};
+use wasmtime::component::{Linker, Resource, ResourceTable, ResourceType};
 use wasmtime_wasi::OpenMode;
 use wasmtime_wasi::filesystem::{Descriptor, Dir, File};
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, DescriptorType, DirectoryEntry, ErrorCode, NewTimestamp, OpenFlags, PathFlags,
 };
 use wasmtime_wasi::p2::{FsError, FsResult};
-
-use super::{CapabilitiesView, View};
 
 /// The interface, as wasmtime-wasi has put it into the linker.
 const INTERFACE: &str = "wasi:filesystem/types@0.2.12";
@@ -76,6 +74,18 @@ impl OpenFiles {
     }
 }
 
+/// The part of a store that these functions see.
+pub struct FilesystemView<'a> {
+    pub(crate) table: &'a mut ResourceTable,
+    pub(crate) files: &'a mut OpenFiles,
+}
+
+/// Gives these functions their part of a store.
+pub trait FilesystemAccess: Send {
+    /// That part.
+    fn filesystem(&mut self) -> FilesystemView<'_>;
+}
+
 /// Names of a directory, read as they are asked for.
 struct DirectoryNames {
     dir: Arc<Mutex<rustix::fs::Dir>>,
@@ -91,7 +101,7 @@ const ENTRIES: &str = "directory-entry-stream";
 const NEXT_ENTRY: &str = "[method]directory-entry-stream.read-directory-entry";
 
 /// Puts these functions in the place of wasmtime-wasi's, which must be in the linker already.
-pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+pub(crate) fn add_to_linker<T: FilesystemAccess + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     for name in [OPEN_AT, CREATE_DIRECTORY_AT, SET_TIMES_AT, READ_DIRECTORY, ENTRIES, NEXT_ENTRY] {
         is_there(linker, INTERFACE, name)?;
     }
@@ -101,13 +111,13 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         OPEN_AT,
         |mut store: StoreContextMut<'_, T>,
          (dir, at, path, open, flags): (Resource<Descriptor>, PathFlags, String, OpenFlags, DescriptorFlags)| {
-            Box::new(async move { told(open_at(store.data_mut().capabilities(), &dir, at, path, open, flags).await) })
+            Box::new(async move { told(open_at(store.data_mut().filesystem(), &dir, at, path, open, flags).await) })
         },
     )?;
     types.func_wrap_async(
         CREATE_DIRECTORY_AT,
         |mut store: StoreContextMut<'_, T>, (dir, path): (Resource<Descriptor>, String)| {
-            Box::new(async move { told(create_directory_at(store.data_mut().capabilities(), &dir, path).await) })
+            Box::new(async move { told(create_directory_at(store.data_mut().filesystem(), &dir, path).await) })
         },
     )?;
     types.func_wrap_async(
@@ -121,21 +131,21 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
             NewTimestamp,
         )| {
             Box::new(async move {
-                told(set_times_at(store.data_mut().capabilities(), &dir, at, path, accessed, modified).await)
+                told(set_times_at(store.data_mut().filesystem(), &dir, at, path, accessed, modified).await)
             })
         },
     )?;
     types.resource(ENTRIES, ResourceType::host::<DirectoryNames>(), |mut store, rep| {
-        store.data_mut().capabilities().table.delete(Resource::<DirectoryNames>::new_own(rep))?;
+        store.data_mut().filesystem().table.delete(Resource::<DirectoryNames>::new_own(rep))?;
         Ok(())
     })?;
     types.func_wrap_async(READ_DIRECTORY, |mut store: StoreContextMut<'_, T>, (dir,): (Resource<Descriptor>,)| {
-        Box::new(async move { told(read_directory(store.data_mut().capabilities(), &dir).await) })
+        Box::new(async move { told(read_directory(store.data_mut().filesystem(), &dir).await) })
     })?;
     types.func_wrap_async(
         NEXT_ENTRY,
         |mut store: StoreContextMut<'_, T>, (entries,): (Resource<DirectoryNames>,)| {
-            Box::new(async move { told(next_entry(store.data_mut().capabilities(), &entries).await) })
+            Box::new(async move { told(next_entry(store.data_mut().filesystem(), &entries).await) })
         },
     )?;
     linker.allow_shadowing(false);
@@ -144,14 +154,14 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
 
 /// An error unless wasmtime-wasi has defined it. Where it has another version of the interface, or another name, ours would
 /// lie beside its own and be called by nobody.
-fn is_there<T: 'static>(linker: &mut Linker<T>, interface: &str, name: &str) -> wasmtime::Result<()> {
+pub(super) fn is_there<T: 'static>(linker: &mut Linker<T>, interface: &str, name: &str) -> wasmtime::Result<()> {
     linker.allow_shadowing(false);
     // What is there cannot be defined again.
     match linker.instance(interface)?.func_wrap(name, |_, (): ()| Ok(())) {
         Err(_) => Ok(()),
         Ok(()) => Err(wasmtime::Error::msg(format!(
             "wasmtime-wasi has no `{name}` in `{interface}`, which skillhost puts a safer one in place of: \
-             adapt its capabilities/filesystem.rs to this wasmtime-wasi"
+             adapt what is in its capabilities/ to this wasmtime-wasi"
         ))),
     }
 }
@@ -165,7 +175,7 @@ fn told<T>(result: FsResult<T>) -> wasmtime::Result<(Result<T, ErrorCode>,)> {
 }
 
 /// The directory behind a handle.
-fn directory(view: &View<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
+fn directory(view: &FilesystemView<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
     match view.table.get(handle)? {
         Descriptor::Dir(dir) => Ok(dir.clone()),
         Descriptor::File(_) => Err(ErrorCode::NotDirectory.into()),
@@ -173,7 +183,7 @@ fn directory(view: &View<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
 }
 
 /// The same, of one that may be changed.
-fn writable_directory(view: &View<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
+fn writable_directory(view: &FilesystemView<'_>, handle: &Resource<Descriptor>) -> FsResult<Dir> {
     let dir = directory(view, handle)?;
     if dir.perms.write_not_permitted() { Err(ErrorCode::NotPermitted.into()) } else { Ok(dir) }
 }
@@ -206,7 +216,7 @@ fn hand_over(dir: &fs::File, made: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-async fn create_directory_at(view: View<'_>, dir: &Resource<Descriptor>, path: String) -> FsResult<()> {
+async fn create_directory_at(view: FilesystemView<'_>, dir: &Resource<Descriptor>, path: String) -> FsResult<()> {
     let dir = writable_directory(&view, dir)?;
     blocking(move || {
         let path = Path::new(&path);
@@ -291,7 +301,7 @@ impl OpenRequest {
 }
 
 async fn open_at(
-    view: View<'_>,
+    view: FilesystemView<'_>,
     dir: &Resource<Descriptor>,
     at: PathFlags,
     path: String,
@@ -319,7 +329,7 @@ async fn open_at(
 }
 
 async fn set_times_at(
-    view: View<'_>,
+    view: FilesystemView<'_>,
     dir: &Resource<Descriptor>,
     at: PathFlags,
     path: String,
@@ -351,7 +361,7 @@ fn timespec(time: &NewTimestamp) -> Result<Timespec, ErrorCode> {
     })
 }
 
-async fn read_directory(view: View<'_>, dir: &Resource<Descriptor>) -> FsResult<Resource<DirectoryNames>> {
+async fn read_directory(view: FilesystemView<'_>, dir: &Resource<Descriptor>) -> FsResult<Resource<DirectoryNames>> {
     let dir = directory(&view, dir)?;
     view.files.room()?;
     let opened = blocking(move || {
@@ -366,7 +376,7 @@ async fn read_directory(view: View<'_>, dir: &Resource<Descriptor>) -> FsResult<
     Ok(view.table.push(DirectoryNames { dir, ready: VecDeque::new(), ended: false })?)
 }
 
-async fn next_entry(view: View<'_>, entries: &Resource<DirectoryNames>) -> FsResult<Option<DirectoryEntry>> {
+async fn next_entry(view: FilesystemView<'_>, entries: &Resource<DirectoryNames>) -> FsResult<Option<DirectoryEntry>> {
     let entries = view.table.get_mut(entries)?;
     if entries.ready.is_empty() && !entries.ended {
         let dir = entries.dir.clone();

@@ -2,22 +2,26 @@
 //!
 //! What a guest says through `log` and `progress` and what it writes to standard output and standard error goes to
 //! one sink with one budget. Within it, nothing is lost; what is over it is dropped, counted, and said once at the
-//! end. Sending never blocks the guest: what is in flight is bounded by the same budget.
+//! end. Sending never blocks the guest: what is in flight is bounded by the same budget. The lines are kept as well, for who
+//! asks after the call.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{self, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use skillhost_api::types::Event;
+use skillhost_api::types::{Event, LogLine};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use super::View;
 use super::bindings::skillhost::skill::log::{Host, Level};
+use super::last_words::{LastWords, LastWordsBuffer};
+use crate::broker::KeptLines;
 
 /// Takes events as they come; must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -26,8 +30,8 @@ pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 const OVERHEAD: usize = 64;
 /// A line of output that does not end is cut into lines of this many bytes.
 const MAX_LINE: usize = 8 * 1024;
-/// How much of the last output is kept for the message of a trap.
-const LAST_WORDS: usize = 2 * 1024;
+/// The name of standard error, which is the level of its lines.
+const STDERR: &str = "stderr";
 
 /// The bounded log of one invocation.
 #[derive(Clone)]
@@ -37,41 +41,90 @@ pub struct Log {
 
 struct LogShared {
     sink: EventSink,
+    began: Instant,
     budget: AtomicUsize,
     dropped: AtomicU64,
-    last_words: Mutex<Vec<u8>>,
+    lines: Arc<Mutex<KeptLines>>,
+    last_words: Mutex<LastWordsBuffer>,
 }
 
 impl Log {
-    /// A log that takes `budget` bytes.
-    pub fn new(sink: EventSink, budget: usize) -> Self {
-        let (budget, dropped) = (AtomicUsize::new(budget), AtomicU64::new(0));
-        Self { shared: Arc::new(LogShared { sink, budget, dropped, last_words: Mutex::default() }) }
+    /// A log that takes `budget` bytes, and keeps its lines.
+    pub(crate) fn new(sink: EventSink, budget: usize, lines: Arc<Mutex<KeptLines>>) -> Self {
+        let shared = LogShared {
+            sink,
+            began: Instant::now(),
+            budget: AtomicUsize::new(budget),
+            dropped: AtomicU64::new(0),
+            lines,
+            last_words: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
-    fn send(&self, text: &str, event: impl FnOnce(String) -> Event) {
+    /// Takes what so much text costs; false, and it is counted as dropped, where that is not left.
+    fn pay(&self, text: &str) -> bool {
         let cost = text.len() + OVERHEAD;
         let paid = self.shared.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost));
-        if paid.is_ok() {
-            (self.shared.sink)(event(text.to_owned()));
-        } else {
+        if paid.is_err() {
             self.shared.dropped.fetch_add(text.len() as u64, Ordering::Relaxed);
+        }
+        paid.is_ok()
+    }
+
+    fn keep(&self, level: &str, message: &str) {
+        let after_ms = u64::try_from(self.shared.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.shared.lines.lock().push(LogLine { after_ms, level: level.into(), message: message.into() });
+    }
+
+    fn tell(&self, level: &str, message: String) {
+        (self.shared.sink)(Event::Log { level: level.into(), message });
+    }
+
+    /// Tells what was held back.
+    fn release(&self) {
+        let held = self.shared.last_words.lock().release();
+        held.into_iter().for_each(|line| self.tell(STDERR, line));
+    }
+
+    /// A line of the guest's, or of the host's about it.
+    pub fn line(&self, level: &str, message: String) {
+        if !self.pay(&message) {
+            return;
+        }
+        self.keep(level, &message);
+        if level == STDERR {
+            let told = self.shared.last_words.lock().line(&message);
+            told.into_iter().for_each(|line| self.tell(STDERR, line));
+        } else {
+            self.release();
+            self.tell(level, message);
         }
     }
 
-    /// Says how much was dropped, if anything was. Once, at the end.
+    /// How far a guest has come.
+    pub(crate) fn progress(&self, done: u64, total: Option<u64>, message: String) {
+        if self.pay(&message) {
+            self.release();
+            (self.shared.sink)(Event::Progress { done, total, message });
+        }
+    }
+
+    /// Tells what is still held back, and how much was dropped, if anything was. Once, at the end.
     pub fn finish(&self) {
+        self.release();
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             let message = format!("{dropped} more bytes of log were dropped: limits.log-bytes is used up");
-            (self.shared.sink)(Event::Log { level: "warn".into(), message });
+            self.keep("warn", &message);
+            self.tell("warn", message);
         }
     }
 
-    /// The end of what the guest wrote to its standard error: what a panic said.
-    pub fn last_words(&self) -> String {
-        let kept = self.shared.last_words.lock();
-        String::from_utf8_lossy(&kept).trim().to_owned()
+    /// What the guest wrote to its standard error last, for the error that it ends with. A panic or traceback is told there and
+    /// not as lines.
+    pub fn take_last_words(&self) -> LastWords {
+        self.shared.last_words.lock().take()
     }
 
     /// A standard stream that writes here.
@@ -90,11 +143,8 @@ pub struct GuestOutput {
 
 impl GuestOutput {
     fn take(&self, bytes: &[u8]) {
-        if self.name == "stderr" {
-            let mut kept = self.log.shared.last_words.lock();
-            kept.extend_from_slice(bytes);
-            let surplus = kept.len().saturating_sub(LAST_WORDS);
-            kept.drain(..surplus);
+        if self.name == STDERR {
+            self.log.shared.last_words.lock().hear(bytes);
         }
         let mut line = self.line.lock();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -107,8 +157,7 @@ impl GuestOutput {
 
     fn emit(&self, line: &mut Vec<u8>) {
         let text = String::from_utf8_lossy(line);
-        let text = text.trim_end_matches(['\n', '\r']);
-        self.log.send(text, |message| Event::Log { level: self.name.into(), message });
+        self.log.line(self.name, text.trim_end_matches(['\n', '\r']).to_owned());
         line.clear();
     }
 }
@@ -182,12 +231,12 @@ impl Host for View<'_> {
             Level::Warn => "warn",
             Level::Error => "error",
         };
-        self.context.log.send(&message, |message| Event::Log { level: level.into(), message });
+        self.context.log.line(level, message);
         Ok(())
     }
 
     async fn progress(&mut self, done: u64, total: Option<u64>, message: String) -> wasmtime::Result<()> {
-        self.context.log.send(&message, |message| Event::Progress { done, total, message });
+        self.context.log.progress(done, total, message);
         Ok(())
     }
 }
@@ -200,7 +249,7 @@ mod tests {
     fn what_is_over_the_budget_is_dropped_and_counted() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
-        let log = Log::new(Arc::new(move |event| sink.lock().push(event)), 2 * (OVERHEAD + 4));
+        let log = Log::new(Arc::new(move |event| sink.lock().push(event)), 2 * (OVERHEAD + 4), Arc::default());
         log.stream("stdout").take(b"four\nfour\nlost");
         log.finish();
         let lines: Vec<String> = seen

@@ -1,13 +1,17 @@
 //! What guests may import. Each interface of the WIT package has one file here; each call goes to the broker.
-//! [`filesystem`] is the part of WASI that is ours.
+//! [`filesystem`] and [`network`] are the parts of WASI that are ours.
 //!
 //! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
 //! sandbox's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
 
 mod blackboard;
+#[cfg(feature = "cli")]
+pub(crate) mod by_name;
 mod files;
-mod filesystem;
+pub(crate) mod filesystem;
+mod last_words;
 mod log;
+mod network;
 mod sandbox;
 mod scripts;
 mod shell;
@@ -23,8 +27,10 @@ use crate::policy::Actor;
 use crate::skills::imports::{INTERFACES, ImportKind};
 use bindings::skillhost::skill::types::{self, Conflict, Error as WitError};
 pub use blackboard::Subscription;
-pub use filesystem::OpenFiles;
+pub use filesystem::{FilesystemAccess, FilesystemView, OpenFiles};
+pub use last_words::LastWords;
 pub use log::Log;
+pub use network::NetworkRefusals;
 pub use sandbox::{GuestProcess, GuestSandbox};
 pub use shell::GuestShell;
 
@@ -34,6 +40,7 @@ mod bindings {
         world: "everything",
         imports: { default: async | trappable },
         trappable_error_type: { "skillhost:skill/types.error" => super::GuestError },
+        additional_derives: [serde::Serialize, serde::Deserialize],
         with: {
             "skillhost:skill/sandbox.container": super::GuestSandbox,
             "skillhost:skill/sandbox.process": super::GuestProcess,
@@ -57,11 +64,11 @@ pub struct Context {
 pub struct View<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) table: &'a mut ResourceTable,
-    pub(crate) files: &'a mut OpenFiles,
+    pub(crate) network: &'a mut NetworkRefusals,
 }
 
 /// Gives the imports their part of a store.
-pub trait CapabilitiesView: Send {
+pub trait CapabilitiesView: FilesystemAccess {
     /// That part.
     fn capabilities(&mut self) -> View<'_>;
 }
@@ -83,12 +90,9 @@ pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> w
         ImportKind::Scripts => skill::scripts::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
         ImportKind::Blackboard => skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
         ImportKind::WasiFilesystem => filesystem::add_to_linker(linker),
+        ImportKind::WasiSockets => network::add_to_linker(linker),
         // As wasmtime-wasi has them.
-        ImportKind::WasiCli
-        | ImportKind::WasiClocks
-        | ImportKind::WasiIo
-        | ImportKind::WasiRandom
-        | ImportKind::WasiSockets => Ok(()),
+        ImportKind::WasiCli | ImportKind::WasiClocks | ImportKind::WasiIo | ImportKind::WasiRandom => Ok(()),
     })
 }
 

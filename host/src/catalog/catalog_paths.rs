@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::catalog::discovery::{Catalog, MAX_DIRS, Roots};
+use crate::skills::manifest;
 
 /// Directories by their real path, and which of their entries matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,6 +40,10 @@ impl CatalogPaths {
     pub fn of(roots: &Roots, catalog: &Catalog) -> Self {
         let mut places = Self::default();
         for root in &roots.0 {
+            if let Some(only) = &root.only {
+                places.project(&root.dir.join(only));
+                continue;
+            }
             let mut left = MAX_DIRS;
             places.skills(&root.dir, &mut left);
             let plugins = root.dir.with_file_name("plugins");
@@ -55,6 +60,17 @@ impl CatalogPaths {
             }
         }
         places
+    }
+
+    /// A project, which may be a skill. While it is none, just what would make it one matters: it is whoever works there that
+    /// is never at rest.
+    fn project(&mut self, dir: &Path) {
+        let Some(real) = self.reach(dir).filter(|real| real.is_dir()) else { return };
+        if real.join(manifest::FILE).symlink_metadata().is_ok() {
+            self.0.insert(real, RelevantEntries::All);
+        } else {
+            self.only(real, OsStr::new(manifest::FILE));
+        }
     }
 
     /// A directory of skills: itself, each directory in it, and the way to it.
@@ -165,10 +181,10 @@ mod tests {
     use super::*;
     use crate::catalog::discovery::{SkillRoot, SkillSource};
     use crate::catalog::loaded::SkillCache;
-    use crate::skills::{frontmatter, manifest};
+    use crate::skills::frontmatter;
 
     fn places(root: &Path) -> CatalogPaths {
-        let roots = Roots(vec![SkillRoot { dir: root.to_owned(), source: SkillSource::User }]);
+        let roots = Roots(vec![SkillRoot::new(root, SkillSource::User)]);
         CatalogPaths::of(&roots, &Catalog::discover(&roots, &SkillCache::default()))
     }
 
@@ -220,6 +236,27 @@ mod tests {
         fs::rename(root.join("plain/SKILL.md"), root.join("plain/assets/text.md")).unwrap();
         symlink("assets/text.md", root.join("plain/SKILL.md")).unwrap();
         assert!(places(&root).has(&root.join("plain/assets/text.md")));
+    }
+
+    #[test]
+    fn of_a_project_what_makes_it_a_skill_matters_and_then_all_that_is_in_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().canonicalize().unwrap();
+        let project = home.join("greeter");
+        fs::create_dir(&project).unwrap();
+        symlink("greeter", home.join("link")).unwrap();
+        let now = || {
+            let roots = Roots::standard(Some(&home.join("link")), None, None);
+            CatalogPaths::of(&roots, &Catalog::discover(&roots, &SkillCache::default()))
+        };
+        assert!(now().has(&project.join("skill.toml")) && now().has(&project) && now().has(&project.join("skills")));
+        assert!(!now().has(&project.join("notes")) && !now().has(&home.join("other")));
+        skill(&project, "target/a.wasm");
+        fs::create_dir(project.join("target")).unwrap();
+        for path in ["skill.toml", "SKILL.md", "target", "target/a.wasm"] {
+            assert!(now().has(&project.join(path)), "{path}");
+        }
+        assert!(!now().has(&project.join("target/b.wasm")) && !now().has(&home.join("other")));
     }
 
     #[test]

@@ -243,8 +243,7 @@ mod tests {
             fs::write(skill.join("target/one.wasm"), "").unwrap();
             fs::write(skill.join(manifest::FILE), manifest).unwrap();
             fs::write(skill.join(frontmatter::FILE), "---\ndescription: d\n---\n").unwrap();
-            let roots = ["way/link/skills", "none/skills"]
-                .map(|dir| SkillRoot { dir: home.at(dir), source: SkillSource::User });
+            let roots = ["way/link/skills", "none/skills"].map(|dir| SkillRoot::new(home.at(dir), SkillSource::User));
             Self { roots: Roots(roots.into()), ..home }
         }
 
@@ -348,7 +347,7 @@ mod tests {
         let guard = home.guard().unwrap();
         fs::remove_file(&component).unwrap();
         assert!(!guard.holds());
-        let proc = Roots(vec![SkillRoot { dir: "/proc/self/skills".into(), source: SkillSource::User }]);
+        let proc = Roots(vec![SkillRoot::new("/proc/self/skills", SkillSource::User)]);
         let mut set = WatchSet::default();
         set.places(&CatalogPaths::of(&proc, &Catalog::default()));
         let guard = ChangeQueue::open().unwrap().guard(set);

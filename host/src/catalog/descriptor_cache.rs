@@ -22,8 +22,9 @@ use crate::skills::descriptor::{Descriptor, describe};
 use crate::skills::manifest::Manifest;
 use crate::stamp::FileStamp;
 
-/// Changes with the layout of [`Descriptor`] and with what its schemas are made to say, so that none of another layout is read.
-const LAYOUT: &str = "2";
+/// Changes with the layout of [`Descriptor`], with what its schemas are made to say and with what is linked, so that none of
+/// another layout is read.
+const LAYOUT: &str = "3";
 /// How the name begins of what is known of a file.
 const FILE_ENTRY: &str = "file-";
 /// The most names in the directory, two for each component; the oldest half goes when there are more.
@@ -75,6 +76,8 @@ pub struct DirCache {
     dir: Arc<PrivateDir>,
     /// The program that describes components in a process of its own.
     program: Option<PathBuf>,
+    /// Describes a component in this one.
+    describe: fn(&[u8]) -> Result<Descriptor>,
 }
 
 impl DirCache {
@@ -84,13 +87,14 @@ impl DirCache {
     }
 
     pub(crate) fn new(dir: PrivateDir) -> Self {
-        Self { dir: Arc::new(dir), program: None }
+        Self { dir: Arc::new(dir), program: None, describe }
     }
 
-    /// Has components described by `program`, a `skillhost`, in a process of its own. Without it that is done in this one.
+    /// Has components described by `program`, a `skillhost`, in a process of its own, which does it with the same `describe`.
+    /// Without it that is done in this one.
     #[must_use]
-    pub fn describing_with(self, program: Option<PathBuf>) -> Self {
-        Self { program, ..self }
+    pub fn describing_with(self, program: Option<PathBuf>, describe: fn(&[u8]) -> Result<Descriptor>) -> Self {
+        Self { program, describe, ..self }
     }
 
     /// Forgets what is known of files: each component is read anew when it is next asked for. What is known of a digest
@@ -184,7 +188,7 @@ impl DescriptorCache for DirCache {
     fn describe(&self, component: &[u8]) -> Result<Descriptor> {
         match &self.program {
             Some(program) => describe_process::describe(program, component),
-            None => describe(component),
+            None => (self.describe)(component),
         }
     }
 }
@@ -202,6 +206,8 @@ mod tests {
             imports: Vec::new(),
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
+            mismatches: Vec::new(),
+            is_program: false,
         };
         let stamp = FileStamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
         (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)

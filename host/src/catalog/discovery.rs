@@ -25,8 +25,8 @@ use crate::catalog::descriptor_cache::DescriptorCache;
 use crate::catalog::loaded::{CachedSkill, Loaded, SkillCache};
 use crate::rooted::open_dir;
 use crate::skills::descriptor::Descriptor;
-use crate::skills::manifest;
 use crate::skills::name::{SkillName, check_part};
+use crate::skills::{did_you_mean, frontmatter, manifest};
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
 /// cannot use up what the user's own skills need.
@@ -61,6 +61,27 @@ pub struct SkillRoot {
     pub dir: PathBuf,
     /// Whether it is the project's, the user's or the system's.
     pub source: SkillSource,
+    /// The one entry of the directory that is looked at, and nothing beside it: a project that is a skill itself.
+    pub only: Option<OsString>,
+}
+
+impl SkillRoot {
+    /// A directory whose entries are all looked at.
+    pub fn new(dir: impl Into<PathBuf>, source: SkillSource) -> Self {
+        Self { dir: dir.into(), source, only: None }
+    }
+
+    /// The project itself, by its own path through no link: its name is that of its directory.
+    fn of_project(project: &Path) -> Option<Self> {
+        let real = project.canonicalize().ok()?;
+        let (dir, name) = (real.parent()?.to_owned(), real.file_name()?.to_owned());
+        Some(Self { dir, source: SkillSource::Project, only: Some(name) })
+    }
+
+    /// Where a skill of this name would be.
+    pub(crate) fn skill_dir(&self, name: &str) -> Option<PathBuf> {
+        self.only.as_ref().is_none_or(|only| only == name).then(|| self.dir.join(name))
+    }
 }
 
 /// The directories of skills, highest first.
@@ -68,11 +89,11 @@ pub struct SkillRoot {
 pub struct Roots(pub Vec<SkillRoot>);
 
 impl Roots {
-    /// The project's roots, the user's, and the system's. `home` and `data_home` are `$HOME` and `$XDG_DATA_HOME` of the
-    /// user.
+    /// The project itself, the project's roots, the user's, and the system's. `home` and `data_home` are `$HOME` and
+    /// `$XDG_DATA_HOME` of the user.
     pub fn standard(project: Option<&Path>, home: Option<&Path>, data_home: Option<&Path>) -> Self {
         let mut roots = Vec::new();
-        let mut push = |dir: PathBuf, source| roots.push(SkillRoot { dir, source });
+        let mut push = |dir: PathBuf, source| roots.push(SkillRoot::new(dir, source));
         if let Some(project) = project {
             for dir in ["skills", ".skillhost/skills", ".agents/skills"] {
                 push(project.join(dir), SkillSource::Project);
@@ -88,6 +109,13 @@ impl Roots {
         for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills"] {
             push(dir.into(), SkillSource::System);
         }
+        // Whoever works in the directory of a skill that is the user's own, or the system's, means that one.
+        let is_root = |dir: &Path| roots.iter().any(|root| root.dir.canonicalize().is_ok_and(|root| root == dir));
+        if let Some(itself) = project.and_then(SkillRoot::of_project)
+            && (!is_skill(&itself) || !is_root(&itself.dir))
+        {
+            roots.insert(0, itself);
+        }
         Self(roots)
     }
 
@@ -96,6 +124,10 @@ impl Roots {
         let path = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
         Self::standard(project, path("HOME").as_deref(), path("XDG_DATA_HOME").as_deref())
     }
+}
+
+fn is_skill(itself: &SkillRoot) -> bool {
+    itself.only.as_ref().is_some_and(|name| itself.dir.join(name).join(manifest::FILE).symlink_metadata().is_ok())
 }
 
 /// The skills that were found.
@@ -174,7 +206,7 @@ impl Catalog {
             return None;
         }
         for root in &roots.0 {
-            let dir = root.dir.join(&name.skill);
+            let Some(dir) = root.skill_dir(&name.skill) else { continue };
             let Some(CachedSkill { loaded, described }) = skill_cache.get(&dir, CWD, &dir) else {
                 let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
                 match is_there.err()?.kind() {
@@ -188,20 +220,25 @@ impl Catalog {
         None
     }
 
-    /// The skill called `name`.
-    pub fn get(&self, name: &SkillName) -> Result<&CatalogEntry> {
-        let name = name.to_string();
-        if let Some(entry) = self.skills.get(&name) {
+    /// The skill called `name`, of those that were found in `roots`.
+    pub fn get(&self, name: &SkillName, roots: &Roots) -> Result<&CatalogEntry> {
+        let shown = name.to_string();
+        if let Some(entry) = self.skills.get(&shown) {
             return Ok(entry);
         }
+        let mut dirs = roots.0.iter().filter(|_| name.plugin.is_none()).filter_map(|root| root.skill_dir(&name.skill));
+        if let Some(dir) = dirs.find(|dir| dir.join(frontmatter::FILE).symlink_metadata().is_ok()) {
+            return Err(Error::not_found(manifest::absent(&dir)));
+        }
         let same: Vec<_> =
-            self.skills.keys().filter(|known| known.rsplit('/').next() == Some(&name)).map(String::as_str).collect();
+            self.skills.keys().filter(|known| known.rsplit('/').next() == Some(&shown)).map(String::as_str).collect();
         let hint = if same.is_empty() {
-            "`skillhost list` shows those there are".to_owned()
+            let meant = did_you_mean(&shown, self.skills.keys().map(String::as_str));
+            format!("{meant}; `skillhost list` shows those there are")
         } else {
-            format!("there is {}", same.join(", "))
+            format!("; there is {}", same.join(", "))
         };
-        Err(Error::not_found(format!("there is no skill called {name}; {hint}")))
+        Err(Error::not_found(format!("there is no skill called {shown}{hint}")))
     }
 
     /// The skills in whose name or description all words of `query` occur, those first whose name has one.
@@ -238,6 +275,13 @@ struct Scan<'a> {
 impl Scan<'_> {
     fn root(&mut self, root: &SkillRoot) {
         self.looked_at = 0;
+        if let Some(only) = &root.only {
+            // That it is not there is nothing to speak of.
+            if let Ok(dir) = open_dir(&root.dir) {
+                self.skills(&dir, &root.dir, vec![only.clone()], root.source, None);
+            }
+            return;
+        }
         self.skills_dir(&root.dir, root.source, None);
         let plugins = root.dir.with_file_name("plugins");
         let Some(dir) = self.open_root(&plugins) else { return };
@@ -275,11 +319,16 @@ impl Scan<'_> {
     fn skills_dir(&mut self, path: &Path, source: SkillSource, plugin: Option<&str>) {
         let Some(dir) = self.open_root(path) else { return };
         let names = self.entries(&dir, path);
+        self.skills(&dir, path, names, source, plugin);
+    }
+
+    /// The skills among these entries of `dir`, which is at `path`.
+    fn skills(&mut self, dir: &Dir, path: &Path, names: Vec<OsString>, source: SkillSource, plugin: Option<&str>) {
         let look = |name: &OsString| {
             let at = path.join(name);
-            let CachedSkill { loaded, described: known } = match self.skill_cache.get(&at, &dir, Path::new(name)) {
+            let CachedSkill { loaded, described: known } = match self.skill_cache.get(&at, dir, Path::new(name)) {
                 Some(known) => known,
-                None => CachedSkill { loaded: self.skill_cache.read(&dir, name, &at)?, described: None },
+                None => CachedSkill { loaded: self.skill_cache.read(dir, name, &at)?, described: None },
             };
             let skill = name.to_string_lossy();
             let name = plugin.map_or_else(|| skill.to_string(), |plugin| format!("{plugin}/{skill}"));

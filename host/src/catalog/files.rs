@@ -3,7 +3,8 @@
 //! A listing is of regular files alone, each opened beneath the skill's directory through no symbolic link, so nothing
 //! that a skill lays there can show another file of this machine. The component is left out: it is what runs, not what is
 //! read, and alone it can be more than all the rest may. So is what has a name that begins with a dot (`.git`, `.env`),
-//! which is its author's own. Both bounds are those that every reader of such listings can be counted on to take.
+//! which is its author's own, and what a build leaves: a directory that is tagged as a cache (<https://bford.info/cachedir/>, as
+//! cargo's `target` is), and those that Python and npm make. Both bounds are those that every reader of such listings can be counted on to take.
 //!
 //! A read is of a path that the listing has, letter by letter: nobody's path is ever resolved. Its bytes have the digest
 //! that the listing gives for it, or are not given.
@@ -30,6 +31,10 @@ pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_ENTRIES: usize = 8 * MAX_FILES;
 /// How deep its directories are looked into.
 const MAX_DEPTH: usize = 16;
+/// What toolchains make and nobody reads.
+const MADE_BY_TOOLS: [&str; 2] = ["__pycache__", "node_modules"];
+/// The file that makes a directory a cache, and what it begins with.
+const CACHE_TAG: (&str, &[u8]) = ("CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55");
 /// How many of those that are left out are named.
 const MAX_NAMED: usize = 8;
 /// The most digests that are kept; the one used longest ago goes first.
@@ -104,6 +109,14 @@ fn open_skill(dir: &Path) -> Result<Dir> {
     }
 }
 
+fn is_cache(dir: &Dir) -> bool {
+    let (name, signature) = CACHE_TAG;
+    let mut begins = Vec::with_capacity(signature.len());
+    let read = open_itself(dir, Path::new(name))
+        .and_then(|file| Ok(file.take(signature.len() as u64).read_to_end(&mut begins)?));
+    read.is_ok() && begins == signature
+}
+
 struct Walk<'a> {
     component: &'a Path,
     digests: &'a FileDigests,
@@ -139,10 +152,17 @@ impl Walk<'_> {
             // What went away meanwhile was not there.
             let Ok(meta) = dir.symlink_metadata(name) else { continue };
             if meta.is_dir() {
+                if MADE_BY_TOOLS.contains(&text) {
+                    self.left_out.push(format!("{path} (what tools make)"));
+                    continue;
+                }
                 if depth >= MAX_DEPTH {
                     return Err(Error::too_large(format!("{path} lies deeper than {MAX_DEPTH} directories")));
                 }
                 match open_dir_itself(dir, Path::new(name)) {
+                    Ok(below) if is_cache(&below) => {
+                        self.left_out.push(format!("{path} (a cache, says its {})", CACHE_TAG.0));
+                    }
                     Ok(below) => self.dir(&below, &format!("{path}/"), depth + 1)?,
                     Err(error) => self.left_out.push(format!("{path} ({error})")),
                 }
@@ -283,6 +303,31 @@ mod tests {
         assert_eq!(listing.files.len(), 1);
         let left_out = listing.left_out.unwrap();
         assert!(["dir (", "fifo (", "link (", "within ("].iter().all(|name| left_out.contains(name)), "{left_out}");
+    }
+
+    #[test]
+    fn what_a_build_leaves_hides_nothing() {
+        let tag = "Signature: 8a477f597d28d172789f06886806bc55\n# made by cargo\n";
+        let skill = Skill::new(&[
+            ("SKILL.md", "s"),
+            ("target/CACHEDIR.TAG", tag),
+            ("notes/CACHEDIR.TAG", "Signature: none"),
+            ("notes/a.md", "a"),
+            ("linked/b.md", "b"),
+            ("src/__pycache__/a.pyc", "p"),
+            ("node_modules/m/index.js", "m"),
+        ]);
+        for number in 0..=MAX_ENTRIES {
+            fs::write(skill.dir().join("target").join(number.to_string()), "").unwrap();
+        }
+        symlink("../target/CACHEDIR.TAG", skill.dir().join("linked/CACHEDIR.TAG")).unwrap();
+        let listing = skill.list().unwrap();
+        let listed: Vec<_> = listing.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(listed, ["SKILL.md", "linked/b.md", "notes/CACHEDIR.TAG", "notes/a.md"]);
+        let left_out = listing.left_out.unwrap();
+        for name in ["target (", "src/__pycache__ (", "node_modules (", "linked/CACHEDIR.TAG ("] {
+            assert!(left_out.contains(name), "{left_out}");
+        }
     }
 
     #[test]

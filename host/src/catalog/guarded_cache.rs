@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::catalog::{ChangeGuard, Unguarded};
 
 /// How long what cannot be kept is made each time before that is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// How much longer than the last time to wait, when a change has come in between once more. The first time one does not wait.
 const LOST_AGAIN: Duration = Duration::from_millis(50);
 

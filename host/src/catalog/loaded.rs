@@ -58,9 +58,11 @@ impl Loaded {
         [Path::new(manifest::FILE), Path::new(frontmatter::FILE), &self.manifest.skill.component]
     }
 
-    /// Holds a component's descriptor to the manifest: its imports are asked for, and its actions are the exposed ones.
+    /// Holds a component's descriptor to the manifest: its imports are asked for and link, and it has actions, which are the
+    /// exposed ones.
     pub fn check(&self, descriptor: Descriptor) -> Result<Descriptor> {
-        check_imports(&descriptor, &self.manifest)?;
+        check_imports(&descriptor.imports, &descriptor.mismatches, &self.manifest)?;
+        descriptor.check_callable()?;
         descriptor.expose(&self.manifest.actions)
     }
 
@@ -201,9 +203,18 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     let mut texts = Sha256::new();
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
-    let manifest = Manifest::parse(&text, Path::new(manifest::FILE))?;
-    manifest.check_directory(directory)?;
-    let text = frontmatter.map_err(|error| match error.kind {
+    let manifest = Manifest::parse_in(directory, &text, Path::new(manifest::FILE));
+    let frontmatter = parse_frontmatter(directory, frontmatter, &mut texts);
+    // Whoever mends one of the two is not sent back for the other.
+    let (manifest, frontmatter) = match (manifest, frontmatter) {
+        (Err(one), Err(other)) => return Err(Error { message: format!("{}\n{}", one.message, other.message), ..one }),
+        (manifest, frontmatter) => (manifest?, frontmatter?),
+    };
+    Ok(Loaded { manifest, manifest_digest, frontmatter, texts: texts.finalize().into(), described: Mutex::default() })
+}
+
+fn parse_frontmatter(directory: &str, text: Result<SkillText>, texts: &mut Sha256) -> Result<Frontmatter> {
+    let text = text.map_err(|error| match error.kind {
         ErrorKind::NotFound => Error::not_found(format!(
             "there is no {}: write one with the fields `name` and `description`",
             frontmatter::FILE
@@ -212,13 +223,9 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     })?;
     let text = text.text?;
     texts.update(&text);
-    Ok(Loaded {
-        manifest,
-        manifest_digest,
-        frontmatter: Frontmatter::parse(&text)?,
-        texts: texts.finalize().into(),
-        described: Mutex::default(),
-    })
+    let frontmatter = Frontmatter::parse(&text)?;
+    frontmatter.check_directory(directory)?;
+    Ok(frontmatter)
 }
 
 /// The text of a skill's file.

@@ -164,7 +164,7 @@ mod tests {
 
     impl Watched {
         fn new(root: &Path) -> Self {
-            let roots = Roots(vec![SkillRoot { dir: root.to_owned(), source: SkillSource::User }]);
+            let roots = Roots(vec![SkillRoot::new(root, SkillSource::User)]);
             let mut watched = Self { roots, watcher: CatalogWatcher::new(Arc::default()) };
             watched.arm();
             watched

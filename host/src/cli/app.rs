@@ -1,6 +1,7 @@
 //! One run of the program: the connection to the host process, and what is printed.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -48,6 +49,15 @@ impl App {
     /// A call whose output is shown as it comes.
     pub(super) async fn call<O: Operation>(&self, request: O) -> Result<Answer<O::Answer>, Failure> {
         self.call_with(request, None, &mut shown).await
+    }
+
+    /// The same of another project than the one that was named, or is worked in.
+    pub(super) async fn call_in<O: Operation>(
+        &self,
+        project: PathBuf,
+        request: O,
+    ) -> Result<Answer<O::Answer>, Failure> {
+        self.make(Call { project: Some(project), ..self.global.call(request)? }, None, &mut shown).await
     }
 
     /// A call with input; `show` says what is to be printed of each piece of its output.
@@ -221,9 +231,15 @@ fn event_line(event: &Event) -> Option<String> {
             Some(total) => format!("{done}/{total} {message}"),
             None => format!("{done} {message}"),
         }),
+        // Once where nobody watches.
+        Event::Compiling { message, seconds: 0 } => Some(message.clone()),
+        Event::Compiling { message, seconds } if print::stderr_is_terminal() => {
+            Some(format!("{message} ({seconds} s)"))
+        }
         Event::Log { level, message } => Some(format!("[{level}] {message}")),
         Event::Watching => Some("watching; Ctrl-C ends it".into()),
         Event::Progress { .. }
+        | Event::Compiling { .. }
         | Event::ExecStarted { .. }
         | Event::Audit(_)
         | Event::File(_)

@@ -1,74 +1,169 @@
-//! `build`: what a component loses on its way through a toolchain is put back.
+//! `build`: from a skill's sources to its component.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use notify::{RecursiveMode, Watcher as _};
 use skillhost_api::error::{Error, Result};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::app::App;
-use super::failure::Ended;
-use crate::skills::docs::Docs;
-use crate::skills::{MAX_COMPONENT, describe};
+use super::failure::{Ended, Failure};
+use crate::author::build::{self, Built};
+use crate::author::project::{SkillProject, WIT};
+use crate::engine::Engine;
+use crate::private_dir::PrivateDir;
+use crate::process::StateDir;
 
-/// Puts the documentation of a skill's WIT into its component, which toolchains strip
+/// How long nothing must happen before what has changed is built: editors write in several steps.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How long something may take before it is told why.
+const NOTICED: Duration = Duration::from_secs(1);
+
+/// Builds a skill's component from its sources
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+The language's own tool is run: cargo for a Cargo.toml, componentize-py for an app.py, zig or clang for .c files. What it makes is
+made a component where it is a core module, compared with the skill's WIT, given the WIT's comments, which compilers drop, and
+put where skill.toml says, and compiled for the first call. A host that runs takes the new one for the next call.
+
+Examples:
+  skillhost build
+  skillhost build skills/greeter --watch
   skillhost build --component target/wasm32-wasip2/release/hello.wasm --wit wit -o hello.wasm")]
 pub(super) struct Build {
-    /// The component, as the toolchain made it
-    #[arg(long, value_name = "FILE")]
-    component: PathBuf,
-    /// The WIT that it was made from: a directory with its deps/, or a file
-    #[arg(long, value_name = "DIR")]
-    wit: PathBuf,
-    /// The world that it was made for [default: the only one]
+    /// The skill's directory [default: the working directory]
+    #[arg(value_name = "DIR", default_value = ".", hide_default_value = true)]
+    dir: PathBuf,
+    /// Build again whenever something changes
+    #[arg(long)]
+    watch: bool,
+    /// Take the component or core module that another tool has made, instead of running one
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    component: Option<PathBuf>,
+    /// The WIT that it was made from: a directory with its deps/, or a file [default: the skill's wit/]
+    #[arg(long, value_name = "DIR", requires = "component")]
+    wit: Option<PathBuf>,
+    /// The world that it is made for [default: the only one]
     #[arg(long)]
     world: Option<String>,
-    /// Where the skill's component goes; it may be the component itself
-    #[arg(short, long, value_name = "FILE")]
-    out: PathBuf,
+    /// Where the component goes; it may be what was named with --component [default: as skill.toml says]
+    #[arg(short, long, value_name = "FILE", requires = "component")]
+    out: Option<PathBuf>,
 }
 
 impl Build {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let component = read(&self.component)?;
-        // What is no component is named as such before its documentation is looked for.
-        describe(&component).map_err(|error| error.context(self.component.display()))?;
-        let docs = Docs::from_wit(&self.wit, self.world.as_deref())?;
-        let documented = docs.append(&component).map_err(|error| error.context(self.component.display()))?;
-        replace(&self.out, &documented).map_err(|error| error.context(self.out.display()))?;
-        app.note(&format!("made {} with {} comments of {}", self.out.display(), docs.len(), self.wit.display()))
-            .await?;
-        Ok(0)
+        if let Some(component) = &self.component {
+            let (wit, out) = match (&self.wit, &self.out) {
+                // Then there need not be a skill.
+                (Some(wit), Some(out)) => (wit.clone(), out.clone()),
+                _ => {
+                    let project = SkillProject::open(&self.dir)?;
+                    let wit = self.wit.clone().unwrap_or_else(|| project.path(WIT));
+                    (wit, self.out.clone().unwrap_or_else(|| project.component()))
+                }
+            };
+            let built = build::take(component, &wit, self.world.as_deref(), &out)?;
+            app.note(&said(&built, None)).await?;
+            // Without `--out` it is a skill's.
+            if self.out.is_none() {
+                compile_ahead(app, &built.file).await?;
+            }
+            return Ok(0);
+        }
+        if !self.watch {
+            self.once(app).await?;
+            return Ok(0);
+        }
+        let mut changes = watched(&self.dir)?;
+        loop {
+            // What cannot be built now may be mended by the next change.
+            match self.once(app).await {
+                Err(Failure::Error(error)) => app.note(&format!("error: {}", error.message)).await?,
+                ended => ended?,
+            }
+            app.note("waiting for a change; Ctrl-C ends it").await?;
+            if changes.recv().await.is_none() {
+                return Err(Error::other("the skill's directory can no longer be watched").into());
+            }
+            while let Ok(Some(())) = timeout(QUIET, changes.recv()).await {}
+        }
+    }
+
+    async fn once(&self, app: &App) -> Result<(), Failure> {
+        let started = Instant::now();
+        let (dir, world) = (self.dir.clone(), self.world.clone());
+        // The tool takes its time, and Ctrl-C is to be heard meanwhile.
+        let building = tokio::task::spawn_blocking(move || build::build(&SkillProject::open(&dir)?, world.as_deref()));
+        let built = building.await.map_err(|error| Error::other(format!("the build failed: {error}")))??;
+        app.note(&said(&built, Some(started.elapsed()))).await?;
+        compile_ahead(app, &built.file).await
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    let read = || {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_COMPONENT + 1).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(bytes)
+/// Compiles a component as the host would at its first call, and keeps the code where that host looks for it.
+async fn compile_ahead(app: &App, component: &Path) -> Result<(), Failure> {
+    let started = Instant::now();
+    let compile = async || {
+        let state = StateDir::create(&app.global.state_dir()?)?;
+        let engine = Engine::open_in(&PrivateDir::open(state.path())?, PathBuf::from("/proc/self/exe"))?;
+        engine.compile_ahead(std::fs::read(component)?).await
     };
-    let bytes = read().map_err(|error| Error::of_file(error).context(path.display()))?;
-    if bytes.len() as u64 > MAX_COMPONENT {
-        return Err(Error::too_large(format!("{} has more than {MAX_COMPONENT} bytes", path.display())));
+    match compile().await {
+        // The build is as good without.
+        Err(error) => app.note(&format!("not compiled ahead, so its first call will be slow: {}", error.message)).await,
+        Ok(()) if started.elapsed() > NOTICED => {
+            app.note(&format!("compiled ahead for its first call in {:.1} s", started.elapsed().as_secs_f64())).await
+        }
+        Ok(()) => Ok(()),
     }
-    Ok(bytes)
 }
 
-/// Whoever loads it meanwhile finds the old one or the new one, never a part.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    // Like any file that a toolchain makes, it is the umask that says who reads it.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    let mut file = tempfile::Builder::new().prefix(".skillhost-").permissions(mode).tempfile_in(parent)?;
-    file.write_all(bytes)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+fn said(built: &Built, took: Option<Duration>) -> String {
+    let Built { file, comments, changed } = built;
+    let what = if *changed { "made" } else { "unchanged:" };
+    let took = took.map(|took| format!(" in {:.1} s", took.as_secs_f64())).unwrap_or_default();
+    let comments = if *comments == 1 { "1 comment".to_owned() } else { format!("{comments} comments") };
+    format!("{what} {} with {comments} of its WIT{took}", file.display())
+}
+
+/// Tells of changes of what a skill is built from.
+fn watched(dir: &Path) -> Result<mpsc::Receiver<()>> {
+    let failed = |error: notify::Error| Error::other(format!("{} cannot be watched: {error}", dir.display()));
+    let real = dir.canonicalize().map_err(|error| Error::of_file(error).context(dir.display()))?;
+    let (tell, changes) = mpsc::channel(1);
+    let component = SkillProject::open(dir).ok().and_then(|project| project.component().canonicalize().ok());
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let Ok(event) = event else { return };
+        // What the build itself writes and reads is no change.
+        let is_made = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with('.') || Some(path) == component.as_ref() || name.ends_with(".wasm") || name == "Cargo.lock"
+        };
+        if !event.kind.is_access() && !event.paths.iter().all(is_made) {
+            // One that waits is enough.
+            let _ = tell.try_send(());
+        }
+    })
+    .map_err(failed)?;
+    watcher.watch(&real, RecursiveMode::NonRecursive).map_err(failed)?;
+    for entry in std::fs::read_dir(&real)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() && !is_made_by_tools(&path) {
+            watcher.watch(&path, RecursiveMode::Recursive).map_err(failed)?;
+        }
+    }
+    // For as long as the program runs.
+    std::mem::forget(watcher);
+    Ok(changes)
+}
+
+/// Directories that tools fill: hidden ones, and those that say so themselves.
+fn is_made_by_tools(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || name.starts_with("__") || dir.join("CACHEDIR.TAG").exists()
 }

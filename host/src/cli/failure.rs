@@ -75,6 +75,9 @@ pub(super) fn report(failure: &Failure, json: bool) -> i32 {
         let _ = writeln!(std::io::stdout(), "{}", visible::json(&error.to_string()));
     } else {
         let _ = writeln!(std::io::stderr(), "error: {}", visible::message(&error.message));
+        if let Some(invocation_id) = &error.invocation_id {
+            let _ = writeln!(std::io::stderr(), "{}", visible::line(&log_of(invocation_id)));
+        }
         if let Some(approval) = &error.approval {
             let _ = writeln!(std::io::stderr(), "\n{}\nskillhost approve {}", approval.question(), approval.id);
         }
@@ -82,26 +85,47 @@ pub(super) fn report(failure: &Failure, json: bool) -> i32 {
     exit_code(error.kind)
 }
 
+/// How to see what an invocation said.
+pub(super) fn log_of(invocation_id: &str) -> String {
+    format!("its log: skillhost logs {invocation_id}")
+}
+
 /// Tells of arguments that cannot be read, or prints the help or version that was asked for.
-pub(super) fn usage(error: &clap::Error) -> i32 {
+pub(super) fn usage(mut error: clap::Error) -> i32 {
     // The arguments could not be read, so whether they ask for JSON is looked up by hand.
     let args: Vec<_> = std::env::args_os().collect();
     let asked = args.iter().any(|arg| arg == "--output=json")
         || args.windows(2).any(|pair| matches!(pair, [flag, value] if flag == "--output" && value == "json"))
         || std::env::var("SKILLHOST_OUTPUT").is_ok_and(|value| value == "json");
-    let from = variable(error, &args);
-    let from =
-        from.map(|name| format!("\n\nThat is what the variable {name} of the environment says.")).unwrap_or_default();
+    let from = variable(&error, &args);
+    let from = from.map(|name| format!("That is what the variable {name} of the environment says."));
+    let more = from.or_else(|| argument_of_action(&mut error, &args)).map(|more| format!("\n\n{more}"));
+    let more = more.unwrap_or_default();
     if asked && error.use_stderr() {
         let message = error.render().to_string();
-        let message = message.trim_start_matches("error: ").trim_end().to_owned() + &from;
+        let message = message.trim_start_matches("error: ").trim_end().to_owned() + &more;
         return report(&Error::invalid_argument(message).into(), true);
     }
     let _ = error.print();
-    if !from.is_empty() {
-        let _ = writeln!(std::io::stderr(), "{}", from.trim_start_matches('\n'));
+    if !more.is_empty() {
+        let _ = writeln!(std::io::stderr(), "{}", more.trim_start_matches('\n'));
     }
     error.exit_code()
+}
+
+/// How `--path x` is written where `path` is an argument of the action that is run.
+fn argument_of_action(error: &mut clap::Error, args: &[OsString]) -> Option<String> {
+    let runs = args.iter().skip(1).any(|arg| arg == "run");
+    if !runs || error.kind() != clap::error::ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let name = argument.trim_start_matches('-').to_owned();
+    // It would be a value of this program's, which is not what is meant.
+    error.remove(ContextKind::Suggested);
+    Some(format!(
+        "An argument of the action is written `--arg {name}=VALUE`; `skillhost inspect SKILL` shows them all."
+    ))
 }
 
 /// The variable of the environment that what cannot be read was taken from; clap names the argument alone, also where

@@ -18,6 +18,8 @@ mod args;
 mod audit;
 mod blackboard;
 mod build;
+mod check;
+mod dev;
 mod doctor;
 mod exec;
 mod failure;
@@ -25,7 +27,9 @@ mod files;
 mod global;
 mod host;
 mod images;
+mod logs;
 mod mcp;
+mod new;
 mod outcome;
 mod person;
 mod print;
@@ -33,9 +37,12 @@ mod processes;
 mod sandbox;
 mod scripts;
 mod shells;
+mod skill_path;
 mod skills;
 mod stdin_reader;
 mod terminal;
+mod test;
+mod wit;
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -48,7 +55,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use self::app::App;
 use self::failure::Ended;
 use self::global::Global;
-use crate::engine::compile;
+use crate::engine::{self, compile, locate};
 use crate::process;
 use crate::skills::describe_process;
 
@@ -69,12 +76,18 @@ enum Verb {
     Search(skills::Search),
     Inspect(skills::Inspect),
     Trust(skills::Trust),
+    Dev(dev::Dev),
     Approve(approve::Approve),
+    New(new::New),
     Build(build::Build),
+    Check(check::Check),
+    Test(test::Test),
+    Wit(wit::Wit),
     Images(images::Images),
     Sandbox(sandbox::Sandbox),
     Blackboard(blackboard::Blackboard),
     Audit(audit::Audit),
+    Logs(logs::Logs),
     Doctor(doctor::Doctor),
     Mcp(mcp::Mcp),
     Serve(host::Serve),
@@ -85,13 +98,14 @@ enum Verb {
 pub fn main() -> i32 {
     // No verbs for people: the host process asks these of its own program.
     match std::env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
-        Some(describe_process::VERB) => return describe_process::answer(),
+        Some(describe_process::VERB) => return describe_process::answer(engine::describe),
         Some(compile::VERB) => return compile::answer(),
+        Some(locate::VERB) => return locate::answer(),
         _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(error),
     };
     // Clients do one thing at a time; a runtime of several threads costs them more than their call.
     let json = cli.global.json();
@@ -153,12 +167,18 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Search(verb) => verb.run(app).await,
         Verb::Inspect(verb) => verb.run(app).await,
         Verb::Trust(verb) => verb.run(app).await,
+        Verb::Dev(verb) => verb.run(app).await,
         Verb::Approve(verb) => verb.run(app).await,
+        Verb::New(verb) => verb.run(app).await,
         Verb::Build(verb) => verb.run(app).await,
+        Verb::Check(verb) => verb.run(app).await,
+        Verb::Test(verb) => verb.run(app).await,
+        Verb::Wit(verb) => verb.run(app).await,
         Verb::Images(verb) => verb.run(app).await,
         Verb::Sandbox(verb) => verb.run(app).await,
         Verb::Blackboard(verb) => verb.run(app).await,
         Verb::Audit(verb) => verb.run(app).await,
+        Verb::Logs(verb) => verb.run(app).await,
         Verb::Doctor(verb) => verb.run(app).await,
         Verb::Mcp(verb) => verb.run(app).await,
         Verb::Serve(verb) => verb.run(app).await,

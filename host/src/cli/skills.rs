@@ -14,11 +14,11 @@ use skillhost_api::visible;
 
 use super::app::App;
 use super::args::{millis, pair};
-use super::failure::{Ended, FAILED};
+use super::failure::{Ended, FAILED, log_of};
 use super::global::absolute;
 use super::outcome::{plain, print_outcome};
 use super::print::table;
-use super::stdin_reader;
+use super::{skill_path, stdin_reader};
 use crate::paths;
 
 /// Calls an action of a skill and prints its result
@@ -30,9 +30,11 @@ standard error and makes the exit code 1.
 Examples:
   skillhost run hello --arg name=Ada
   skillhost run code-stats.count --arg path=src --output json
+  skillhost run ./greeter --arg name=Ada
   echo '{\"name\": \"Ada\"}' | skillhost run hello --json -")]
 pub(super) struct Run {
-    /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it; the action may be left out where there is just one
+    /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it; the action may be left out where there is just one. A path
+    /// (`.`, `./DIR`, `../DIR`, `/DIR`) is the skill in that directory
     #[arg(value_name = "SKILL[.ACTION]")]
     skill: String,
     /// An argument, read by the type that the action gives it
@@ -48,8 +50,9 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) async fn run(self, app: &App) -> Ended {
+        let (project, skill) = skill_path::found(&app.global, &self.skill)?;
         let request = RunRequest {
-            skill: self.skill,
+            skill,
             args: match self.json {
                 Some(json) => object(&stdin_reader::text(json).await?)?,
                 None => Map::new(),
@@ -57,12 +60,13 @@ impl Run {
             text_args: self.args,
             deadline_ms: self.deadline.map(millis),
         };
-        let answer = app.call(request).await?;
+        let answer = app.call_in(project, request).await?;
         let failure = answer.typed.failed.then(|| answer.typed.failure.clone().unwrap_or_default());
         match failure {
             Some(failure) if !app.json() => {
                 app.note(&format!("{}.{} failed: {}", answer.typed.skill, answer.typed.action, plain(&failure)))
                     .await?;
+                app.note(&log_of(&answer.typed.invocation_id)).await?;
             }
             _ => {
                 app.answer(&answer, |answer| match &answer.result {
@@ -134,6 +138,9 @@ async fn listing(app: &App, request: impl Operation<Answer = SkillList>, none: &
                 // It names the skill itself.
                 app.note(problem).await?;
             }
+            for note in &skill.notes {
+                app.note(&format!("{}: {note}", skill.name)).await?;
+            }
         }
         if list.skills.is_empty() {
             app.note(none).await?;
@@ -165,13 +172,14 @@ fn first_sentence(text: &str) -> String {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  skillhost inspect code-stats")]
 pub(super) struct Inspect {
-    /// The skill
+    /// The skill, or the path of its directory
     skill: String,
 }
 
 impl Inspect {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call(InspectSkill { skill: self.skill }).await?;
+        let (project, skill) = skill_path::found(&app.global, &self.skill)?;
+        let answer = app.call_in(project, InspectSkill { skill }).await?;
         app.answer(&answer, describe).await?;
         Ok(0)
     }
@@ -188,6 +196,9 @@ fn describe(skill: &SkillDetail) -> String {
     line(format!("{} {} ({})", summary.name, summary.version, <&str>::from(summary.state)));
     if let Some(problem) = &summary.problem {
         line(format!("  problem    {}", visible::message(problem)));
+    }
+    for note in &summary.notes {
+        line(format!("  note       {}", visible::message(note)));
     }
     line(format!("  from       {} ({})", visible::line(&summary.directory.to_string_lossy()), summary.source));
     line(format!("  component  {}", skill.digest));

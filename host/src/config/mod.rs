@@ -7,6 +7,7 @@ mod agents;
 mod audit;
 mod authority;
 pub(crate) mod http;
+mod logs;
 mod mcp;
 mod quota;
 mod script_env;
@@ -29,6 +30,7 @@ use crate::sandbox::backend::docker::EngineConfig;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
+pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
 pub use quota::QuotaLimits;
 pub use script_env::EnvProvider;
@@ -56,6 +58,8 @@ pub struct Config {
     pub blackboard: BlackboardConfig,
     /// `[audit]`: the audit log.
     pub audit: AuditConfig,
+    /// `[logs]`: what is kept of what skills say.
+    pub logs: LogsConfig,
     /// The container engine that `DOCKER_HOST` names.
     pub engine: EngineConfig,
     /// `[http]`: the server for clients that come over HTTP.
@@ -374,6 +378,9 @@ impl Config {
         if let Some(range) = config.audit.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [audit] {range}", path.display())));
         }
+        if let Some(range) = config.logs.out_of_range() {
+            return Err(Error::invalid_argument(format!("{}: [logs] {range}", path.display())));
+        }
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
@@ -457,6 +464,7 @@ mod tests {
             assert!(error.message.contains(said), "{line}: {error}");
         }
         assert!(load("[audit]\nmax-bytes = \"1MiB\"\n").unwrap_err().message.contains("max-bytes: 2MiB"));
+        assert!(load("[logs]\nmax-bytes = \"1KiB\"\n").unwrap_err().message.contains("[logs] max-bytes: 1MiB"));
         let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
         assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
     }

@@ -15,7 +15,7 @@ use skillhost_api::units::{now_ms, show_time};
 use super::Durability;
 use super::disk::Disk;
 use super::disk_reserve::{DiskReserve, is_full};
-use super::schema::{SCHEMA, VERSION};
+use super::schema::{OLDEST, SCHEMA, VERSION};
 
 /// How long the check at the start may take: some 1 GiB of what the kernel has in memory.
 const CHECK: Duration = Duration::from_secs(2);
@@ -132,12 +132,12 @@ fn connect(path: &Path, durability: Durability, alone: bool) -> std::result::Res
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match version {
         // A new file has none.
-        0 | VERSION => {}
+        0 | OLDEST..=VERSION => {}
         later if later > VERSION => return Err(Problem::Later),
         earlier => return Err(Problem::Earlier(earlier)),
     }
     check(&connection)?;
-    if version == 0 {
+    if version != VERSION {
         // All of it or nothing: what is interrupted here is done again.
         let transaction = connection.transaction()?;
         transaction.execute_batch(&format!("{SCHEMA} PRAGMA user_version = {VERSION};"))?;

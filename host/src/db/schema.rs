@@ -52,6 +52,26 @@ CREATE TABLE IF NOT EXISTS board_streams (
     stdout_bytes INTEGER NOT NULL,
     stderr_bytes INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS developed (
+    project TEXT PRIMARY KEY,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS invocations (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    invocation_id TEXT NOT NULL UNIQUE,
+    at_ms INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    skill TEXT NOT NULL,
+    action TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    wall_time_ms INTEGER NOT NULL,
+    lines INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    error TEXT,
+    log TEXT NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS kept_skills (
     directory BLOB PRIMARY KEY,
     project BLOB,
@@ -73,4 +93,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
+
+/// The oldest version that is brought up to this one: what came since are new tables, which the schema makes.
+pub(super) const OLDEST: i64 = 4;

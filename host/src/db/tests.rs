@@ -84,6 +84,23 @@ fn an_earlier_version_is_refused_and_left_as_it_is() {
     assert_eq!((tables.as_str(), version), ("kept", 1));
 }
 
+#[tokio::test]
+async fn a_database_of_the_version_before_keeps_what_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let db = Db::open(&path, Durability::Process).unwrap();
+    db.run(|t| t.execute("INSERT INTO trust VALUES ('/p', 7)", [])).await.unwrap();
+    drop(db);
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE developed; PRAGMA user_version = 4;").unwrap();
+    let db = Db::open(&path, Durability::Process).unwrap();
+    let at: u64 = db.run(|t| t.query_row("SELECT at_ms FROM trust", [], |row| row.get(0))).await.unwrap();
+    assert_eq!(at, 7);
+    db.run(|t| t.execute("INSERT INTO developed VALUES ('/p', 8)", [])).await.unwrap();
+    let version: i64 =
+        Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, super::schema::VERSION);
+}
+
 /// A file system of some megabytes, which the calling thread alone sees, and those that it starts from then on.
 struct SmallDisk {
     dir: tempfile::TempDir,

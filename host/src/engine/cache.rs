@@ -36,19 +36,24 @@ impl Cache {
         Self { dir, compiler }
     }
 
-    /// The component of these bytes, from the cache or compiled now. Blocks; `digest` is theirs.
-    pub(crate) fn component(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
+    /// The component with this digest, if it was compiled before. Blocks.
+    pub(crate) fn compiled(&self, engine: &Engine, digest: &str) -> Option<Component> {
         let name = name(engine, digest);
-        let path = self.dir.path_of(&name);
         match self.load(engine, &name) {
-            Ok(Some(component)) => return Ok(component),
-            Ok(None) => {}
+            Ok(found) => found,
             Err(error) => {
                 tracing::warn!("compiling anew, {} cannot be used: {error:#}", self.dir.path().join(&name).display());
                 // Whatever it is; what cannot be removed is in the way of what is compiled, which says so.
-                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(self.dir.path_of(&name));
+                None
             }
         }
+    }
+
+    /// Compiles the component of these bytes, and keeps what comes of it. Blocks; `digest` is theirs.
+    pub(crate) fn compile(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
+        let name = name(engine, digest);
+        let path = self.dir.path_of(&name);
         let component = match &self.compiler {
             Some(compiler) => {
                 let file = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;

@@ -1,12 +1,18 @@
 //! The one Wasmtime configuration. Everything that compiles or runs a component uses this.
 
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig};
+use std::num::NonZeroUsize;
+
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use crate::skills::FEATURES;
 use crate::skills::Limits;
 
 /// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
 pub(crate) const MAX_LIVE: u32 = 256;
+
+/// How many functions of a guest's stack are looked at when it traps: the author's own may lie beneath some twenty of a panic's, and a
+/// recursion shows in what repeats.
+pub(crate) const MAX_FRAMES: usize = 64;
 
 /// How instances get their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +53,11 @@ pub fn config(allocation: Allocation) -> Config {
     config.wasm_features(FEATURES, true).wasm_features(FEATURES.complement(), false);
     // Skills call and return; concurrency within one component is not offered, and costs each store its bookkeeping.
     config.concurrency_support(false);
-    // What a trap says to an author: the functions of the component, never addresses of the host.
-    config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(16));
+    // What a trap says to an author: the functions of the component, never addresses of the host. Their places are looked up
+    // elsewhere (`locate`).
+    config
+        .wasm_backtrace_max_frames(NonZeroUsize::new(MAX_FRAMES))
+        .wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config.cranelift_opt_level(OptLevel::Speed);
     // Fresh instances start from copy-on-write images of their initial memory.
     config.memory_init_cow(true);

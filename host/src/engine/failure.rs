@@ -1,18 +1,20 @@
 //! What is said when a guest does not come to its end.
 
 use skillhost_api::error::Error;
-use wasmtime::{Trap, WasmBacktrace};
+use wasmtime::Trap;
 use wasmtime_wasi::{I32Exit, ResourceTableError};
 
 use super::config::MAX_LIVE;
 use super::limiter::LimitHit;
-use crate::capabilities::Log;
+use super::trace::Trace;
+use crate::capabilities::{LastWords, Log};
 use crate::skills::Limits;
 
 /// How much of a guest's own text goes into a message.
 const MAX_TEXT: usize = 2_000;
-/// How many functions of the guest's stack are named.
-const MAX_FRAMES: usize = 8;
+/// How to have a larger stack in a memory.
+const LARGER_STACK: &str =
+    ", or link it with a larger stack (Rust: `-Clink-arg=-zstack-size=4194304`, C: `-Wl,-z,stack-size=4194304`)";
 
 /// The deadline passed.
 pub(super) fn deadline(limits: &Limits) -> Error {
@@ -32,21 +34,37 @@ pub(super) fn no_place(limits: &Limits) -> Error {
     ))
 }
 
+/// Whether it matters where the guest was.
+pub(super) fn has_place(error: &wasmtime::Error) -> bool {
+    !matches!(error.downcast_ref(), Some(Trap::Interrupt)) && error.downcast_ref::<I32Exit>().is_none()
+}
+
 /// Why a call failed, in the terms of its limits where one of them is the cause.
-pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<LimitHit>, log: &Log) -> Error {
+pub(super) fn explain(
+    error: &wasmtime::Error,
+    limits: &Limits,
+    hit: Option<LimitHit>,
+    trace: &Trace,
+    log: &Log,
+) -> Error {
     let raise = |what: &str| format!("have it need less, or raise `{what}` under [limits] in its skill.toml");
     let trap = error.downcast_ref::<Trap>();
     match trap {
         Some(Trap::Interrupt) => return deadline(limits),
         Some(Trap::OutOfFuel) => {
             return Error::quota_exceeded(format!(
-                "the action used up its {} units of fuel: {}",
+                "the action used up its {} units of fuel: {}{}",
                 limits.fuel,
-                raise("fuel")
+                raise("fuel"),
+                trace.shown()
             ));
         }
-        Some(Trap::StackOverflow) => {
-            return Error::quota_exceeded("the action used up its stack: it recurses too deeply, perhaps without end");
+        Some(Trap::StackOverflow) => return stack_overflow(trace.recursion(), ""),
+        // Toolchains put the stack beneath what else is in a memory: what grows out of it leaves the memory.
+        Some(Trap::MemoryOutOfBounds) => {
+            if let Some(recursion) = trace.recursion() {
+                return stack_overflow(Some(recursion), LARGER_STACK);
+            }
         }
         _ => {}
     }
@@ -73,17 +91,30 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Limi
         ));
     }
     if let Some(I32Exit(code)) = error.downcast_ref() {
+        // WASI says no more than this of an exit code.
+        let how = if *code == 0 { "well" } else { "as failed" };
+        let said = match log.take_last_words() {
+            LastWords::Panic(said) | LastWords::Traceback(said) | LastWords::Other(said) => said_last(&said),
+        };
         return Error::other(format!(
-            "the action ended its program with exit({code}) instead of returning{}",
-            last_words(log)
+            "the action ended its program ({how}) instead of returning: have it return its result, or an error as its result{said}"
         ));
     }
-    let cause = match trap {
-        // A trap's own words are enough; the chain around it speaks of the host.
-        Some(trap) => trap.to_string(),
-        None => clip(&text),
+    let message = match log.take_last_words() {
+        LastWords::Panic(said) => format!("the action panicked at {}{}", clip(&said), trace.shown()),
+        // The functions are the interpreter's.
+        LastWords::Traceback(said) => {
+            format!("the action ended with an exception that nothing caught:\n{}", clip(&said))
+        }
+        LastWords::Other(said) => {
+            let cause = match trap {
+                // A trap's own words are enough; the chain around it speaks of the host.
+                Some(trap) => trap.to_string(),
+                None => clip(&text),
+            };
+            format!("the action trapped: {cause}{}{}", said_last(&said), trace.shown())
+        }
     };
-    let message = format!("the action trapped: {cause}{}{}", frames(error), last_words(log));
     match hit {
         // A refused growth reaches a guest as a failed allocation, and it rarely survives that.
         Some(LimitHit::Memory) => Error::quota_exceeded(format!(
@@ -105,15 +136,17 @@ pub(super) fn explain(error: &wasmtime::Error, limits: &Limits, hit: Option<Limi
     }
 }
 
-fn frames(error: &wasmtime::Error) -> String {
-    let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return String::new() };
-    let names: Vec<&str> = backtrace.frames().iter().filter_map(|frame| frame.func_name()).take(MAX_FRAMES).collect();
-    if names.is_empty() { String::new() } else { clip(&format!("; in {}", names.join(" < "))) }
+/// The stack was used up, by the recursion that it looks like; `larger` is how to have a larger one.
+fn stack_overflow(recursion: Option<String>, larger: &str) -> Error {
+    let who = recursion.map_or_else(|| "it".to_owned(), |function| format!("in {function} it"));
+    Error::quota_exceeded(format!(
+        "the action used up its stack: {who} recurses too deeply, perhaps without end. Have the recursion end, or keep what is \
+         left to do in a list instead{larger}"
+    ))
 }
 
-fn last_words(log: &Log) -> String {
-    let words = log.last_words();
-    if words.is_empty() { String::new() } else { format!("; it said: {}", clip(&words)) }
+fn said_last(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!("; it said: {}", clip(words)) }
 }
 
 fn clip(text: &str) -> String {

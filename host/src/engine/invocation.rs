@@ -11,38 +11,80 @@ use std::time::Instant;
 use skillhost_api::error::{Error, Result};
 use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
-use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limiter::{LimitHit, Limiter, size};
+use super::trace::Trace;
 use super::{Engine, LinkedComponent, ended, failure};
-use crate::capabilities::{CapabilitiesView, Context, OpenFiles, View};
+use crate::capabilities::{
+    CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, View,
+};
 use crate::skills::Limits;
 
+/// What an invocation's imports work with: [`Context`] where they act, or another where they are not the host's own.
+pub trait ImportContext: Send + 'static {
+    /// Where the guest's words go.
+    fn log(&self) -> &Log;
+    /// When the call is over.
+    fn deadline(&self) -> Instant;
+    /// What is special of its WASI. Nothing, usually.
+    fn with_wasi(&self, _: &mut WasiCtxBuilder) {}
+}
+
+impl ImportContext for Context {
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
 /// The data of an invocation's Wasmtime store.
-pub(super) struct StoreData {
+pub struct StoreData<C> {
     wasi: WasiCtx,
     table: ResourceTable,
-    context: Context,
+    context: C,
     files: OpenFiles,
+    network: NetworkRefusals,
     limiter: Limiter,
 }
 
-impl StoreData {
+impl<C> StoreData<C> {
+    /// What the imports work with.
+    pub(crate) fn context(&self) -> &C {
+        &self.context
+    }
+
+    /// The part of it that the package's functions see, where the context has what they work with.
+    pub(crate) fn view_of(&mut self, of: impl FnOnce(&mut C) -> Option<&mut Context>) -> Option<View<'_>> {
+        let Self { context, table, network, .. } = self;
+        Some(View { context: of(context)?, table, network })
+    }
+
     /// The limit that was met, where the guest itself had to do with less.
     fn hit(&self) -> Option<LimitHit> {
         self.limiter.hit.or_else(|| self.files.refused().then_some(LimitHit::OpenFiles))
     }
 }
 
-impl WasiView for StoreData {
+impl<C: ImportContext> WasiView for StoreData<C> {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-impl CapabilitiesView for StoreData {
+impl<C: ImportContext> FilesystemAccess for StoreData<C> {
+    fn filesystem(&mut self) -> FilesystemView<'_> {
+        FilesystemView { table: &mut self.table, files: &mut self.files }
+    }
+}
+
+impl CapabilitiesView for StoreData<Context> {
     fn capabilities(&mut self) -> View<'_> {
-        View { context: &mut self.context, table: &mut self.table, files: &mut self.files }
+        let Self { context, table, network, .. } = self;
+        View { context, table, network }
     }
 }
 
@@ -56,9 +98,9 @@ pub struct Preopen {
 }
 
 /// One call of one action.
-pub struct Invocation {
+pub struct Invocation<C: 'static = Context> {
     /// The component that is called.
-    pub prepared: LinkedComponent,
+    pub prepared: LinkedComponent<C>,
     /// The exported interface that holds the function; `None` for a function of the world itself.
     pub interface: Option<String>,
     /// The exported function that is called.
@@ -72,8 +114,13 @@ pub struct Invocation {
     /// The workspace, when granted.
     pub workspace: Option<Preopen>,
     /// What its imports work with.
-    pub context: Context,
+    pub context: C,
+    /// Reads the component's bytes, for where in its source it trapped.
+    pub component: ComponentReader,
 }
+
+/// Reads a component's bytes again; blocks.
+pub type ComponentReader = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 
 /// The result of an invocation.
 #[derive(Debug)]
@@ -100,7 +147,7 @@ impl Engine {
     /// begins where it is called, for one tick of the clock at most; if it has not returned by then, or waits for
     /// something, it goes on where guests run. How many begin here at once is bounded, so that a thread is always left
     /// for timers and sockets.
-    pub async fn call(self: &Arc<Self>, invocation: Invocation) -> Result<InvocationResult> {
+    pub async fn call<C: ImportContext>(self: &Arc<Self>, invocation: Invocation<C>) -> Result<InvocationResult> {
         let guests = self.guests.as_ref().ok_or_else(ended)?;
         let engine = self.clone();
         let mut work = Box::pin(async move { engine.run(invocation).await });
@@ -118,25 +165,26 @@ impl Engine {
         }
     }
 
-    async fn run(&self, invocation: Invocation) -> Result<InvocationResult> {
-        let Invocation { prepared, interface, function, args, returns, limits, workspace, context } = invocation;
-        let (deadline, log) = (context.deadline, context.log.clone());
+    async fn run<C: ImportContext>(&self, invocation: Invocation<C>) -> Result<InvocationResult> {
+        let Invocation { prepared, interface, function, args, returns, limits, workspace, context, component } =
+            invocation;
+        let (deadline, log) = (context.deadline(), context.log().clone());
         let overrun = || failure::deadline(&limits);
-        let _slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
+        let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
             .await
             .map_err(|_| failure::no_place(&limits))?
             .map_err(|_| ended())?;
         let mut store = self.store(&limits, workspace, context)?;
         // Epochs pass only while something runs.
-        let _running = self.ticker.run();
+        let running = self.ticker.run();
         let work = async {
             let instance = prepared.pre.instantiate_async(&mut store).await?;
-            let component = prepared.pre.component();
+            let compiled = prepared.pre.component();
             let parent = match &interface {
                 None => None,
-                Some(name) => Some(component.get_export_index(None, name).ok_or_else(|| missing(name))?),
+                Some(name) => Some(compiled.get_export_index(None, name).ok_or_else(|| missing(name))?),
             };
-            let index = component.get_export_index(parent.as_ref(), &function).ok_or_else(|| missing(&function))?;
+            let index = compiled.get_export_index(parent.as_ref(), &function).ok_or_else(|| missing(&function))?;
             let export = instance.get_func(&mut store, index).ok_or_else(|| missing(&function))?;
             let mut results = vec![Val::Bool(false); usize::from(returns)];
             export.call_async(&mut store, &args, &mut results).await?;
@@ -151,21 +199,31 @@ impl Engine {
                 let left = store.get_fuel().map_err(|error| Error::other(format!("{error:#}")))?;
                 Ok(InvocationResult { results, fuel_used: limits.fuel.saturating_sub(left) })
             }
-            Ok(Err(error)) => Err(failure::explain(&error, &limits, store.data().hit(), &log)),
+            Ok(Err(error)) => {
+                let hit = store.data().hit();
+                // What it held is given back before anything is looked up; what it had begun to write is told.
+                drop((store, running, slot));
+                let mut trace = Trace::of(&error);
+                if prepared.has_lines && failure::has_place(&error) {
+                    self.locate(&mut trace, component).await;
+                }
+                Err(failure::explain(&error, &limits, hit, &trace, &log))
+            }
             Err(_) => Err(overrun()),
         }
     }
 
-    fn store(
+    fn store<C: ImportContext>(
         &self,
         limits: &Limits,
         workspace: Option<Preopen>,
-        context: Context,
-    ) -> Result<wasmtime::Store<StoreData>> {
-        let deadline: Instant = context.deadline;
+        context: C,
+    ) -> Result<wasmtime::Store<StoreData<C>>> {
+        let deadline = context.deadline();
         let mut wasi = WasiCtx::builder();
         wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
-        wasi.stdout(context.log.stream("stdout")).stderr(context.log.stream("stderr"));
+        wasi.stdout(context.log().stream("stdout")).stderr(context.log().stream("stderr"));
+        context.with_wasi(&mut wasi);
         if let Some(Preopen { path, write }) = workspace {
             let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
             wasi.preopened_dir(&path, "/workspace", perms)
@@ -174,7 +232,8 @@ impl Engine {
         let mut table = ResourceTable::new();
         table.set_max_capacity(size(limits.resources));
         let files = OpenFiles::new(size(limits.open_files));
-        let data = StoreData { wasi: wasi.build(), table, context, files, limiter: Limiter::new(limits) };
+        let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
+        let data = StoreData { wasi: wasi.build(), table, context, files, network, limiter };
         let mut store = wasmtime::Store::new(&self.engine, data);
         store.limiter(|data| &mut data.limiter);
         store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;

@@ -12,7 +12,10 @@ mod config;
 mod failure;
 mod invocation;
 mod limiter;
+mod linking;
+pub mod locate;
 mod ticker;
+mod trace;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -22,19 +25,22 @@ use anyhow::Context as _;
 use lru::LruCache;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, Semaphore, watch};
 use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
-use crate::capabilities;
+use crate::capabilities::{self, Context};
+use crate::digest::sha256;
 use crate::private_dir::PrivateDir;
 pub use crate::skills::Limits;
 use crate::subprocess::ProcessBounds;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
-pub use invocation::{Invocation, InvocationResult, Preopen};
+pub use invocation::{ComponentReader, ImportContext, Invocation, InvocationResult, Preopen, StoreData};
+pub use linking::describe;
 use ticker::Ticker;
+use trace::Trace;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
 const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
@@ -43,13 +49,17 @@ const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 pub struct Engine {
     engine: wasmtime::Engine,
     allocation: Allocation,
-    linker: Linker<invocation::StoreData>,
+    linker: Linker<StoreData<Context>>,
     ticker: Ticker,
     cache: Arc<Cache>,
-    ready: Mutex<LruCache<String, Arc<OnceCell<LinkedComponent>>>>,
+    ready: Mutex<LruCache<String, Arc<ComponentSlot>>>,
     live: Arc<Semaphore>,
     /// One compile at a time: each uses every core.
     compiling: Semaphore,
+    /// The program that finds where in its source a component trapped.
+    program: Option<PathBuf>,
+    /// One such lookup at a time.
+    locating: Semaphore,
     guests: Option<tokio::runtime::Runtime>,
     /// Guests that may begin on the caller's runtime at once: one less than it has threads, where it has several.
     beginning: Semaphore,
@@ -70,10 +80,26 @@ pub struct EngineUsage {
     pub stacks: usize,
 }
 
+/// The place of a component that is ready, or will be.
+#[derive(Default)]
+struct ComponentSlot {
+    linked: OnceCell<LinkedComponent>,
+    /// Whether it has to be compiled, which takes a while.
+    compiling: watch::Sender<bool>,
+}
+
 /// A component that is compiled and linked: all but its instance.
-#[derive(Clone)]
-pub struct LinkedComponent {
-    pre: InstancePre<invocation::StoreData>,
+pub struct LinkedComponent<C: 'static = Context> {
+    pre: InstancePre<StoreData<C>>,
+    /// Whether it says which line of its source an instruction comes from.
+    has_lines: bool,
+}
+
+// Not derived: what its imports work with need not be one that can be cloned.
+impl<C: 'static> Clone for LinkedComponent<C> {
+    fn clone(&self) -> Self {
+        Self { pre: self.pre.clone(), has_lines: self.has_lines }
+    }
 }
 
 impl Engine {
@@ -81,9 +107,7 @@ impl Engine {
     /// held to `bounds`; without one, this process does, and nothing bounds it.
     pub(crate) fn open(cache: PrivateDir, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
         let (engine, allocation) = config::engine()?;
-        let mut linker = Linker::new(&engine);
-        wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
-        capabilities::add_to_linker(&mut linker)?;
+        let linker = linking::linker(&engine)?;
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
         let guests = tokio::runtime::Builder::new_multi_thread()
             .thread_name("guest")
@@ -93,10 +117,12 @@ impl Engine {
             .context("cannot start the threads that run skills")?;
         Ok(Self {
             ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
-            cache: Arc::new(Cache::new(cache, program.map(|program| Compiler { program, bounds }))),
+            cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
             compiling: Semaphore::new(1),
+            program,
+            locating: Semaphore::new(1),
             guests: Some(guests),
             beginning: Semaphore::new(
                 tokio::runtime::Handle::current().metrics().num_workers().saturating_sub(1).max(1),
@@ -107,9 +133,20 @@ impl Engine {
         })
     }
 
+    /// One for a program that is no host: where the host of this state directory keeps compiled code.
+    pub(crate) fn open_in(state: &PrivateDir, program: PathBuf) -> Result<Self> {
+        Self::open(state.cache("compiled")?, Some(program), compile::BOUNDS)
+            .map_err(|error| Error::other(format!("the engine cannot be had: {error:#}")))
+    }
+
     /// How instances get their memory.
     pub fn allocation(&self) -> Allocation {
         self.allocation
+    }
+
+    /// The component with this digest, if it is ready.
+    pub fn ready(&self, digest: &str) -> Option<LinkedComponent> {
+        self.ready.lock().get(digest)?.linked.get().cloned()
     }
 
     /// The component with this digest, compiled and linked. `bytes` is asked only when it is not ready; what it gives must
@@ -118,17 +155,67 @@ impl Engine {
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
-        let cell = self.ready.lock().get_or_insert_ref(digest, Arc::default).clone();
-        let prepared = cell.get_or_try_init(async || {
-            let bytes = bytes().await?;
-            let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
-            let (engine, cache, digest) = (self.engine.clone(), self.cache.clone(), digest.to_owned());
-            let component = tokio::task::spawn_blocking(move || cache.component(&engine, &digest, &bytes))
-                .await
-                .map_err(|error| Error::other(format!("compiling failed: {error}")))??;
-            self.link(&component)
+        let slot = self.slot(digest);
+        let prepared = slot.linked.get_or_try_init(async || {
+            let compiles = || {
+                slot.compiling.send_replace(true);
+            };
+            let (component, has_lines) = self.compiled(digest, bytes().await?, compiles).await?;
+            link(&self.linker, &component, has_lines)
         });
         Ok(prepared.await?.clone())
+    }
+
+    /// The same with other imports than the host's own: `define` puts them into a linker that has WASI. It is linked anew each
+    /// time.
+    pub(crate) async fn prepare_with<C: ImportContext>(
+        &self,
+        digest: &str,
+        bytes: Vec<u8>,
+        define: impl FnOnce(&mut Linker<StoreData<C>>) -> wasmtime::Result<()>,
+    ) -> Result<LinkedComponent<C>> {
+        let (component, has_lines) = self.compiled(digest, bytes, || {}).await?;
+        let mut linker = Linker::new(&self.engine);
+        let defined = wasmtime_wasi::p2::add_to_linker_async(&mut linker)
+            .and_then(|()| capabilities::filesystem::add_to_linker(&mut linker))
+            .and_then(|()| define(&mut linker));
+        defined.map_err(|error| Error::other(format!("the imports cannot be defined: {error:#}")))?;
+        link(&linker, &component, has_lines)
+    }
+
+    /// The component of these bytes, from the cache or compiled now, which is told before; and whether it has lines of its source.
+    async fn compiled(&self, digest: &str, bytes: Vec<u8>, compiles: impl FnOnce()) -> Result<(Component, bool)> {
+        let bytes: Arc<[u8]> = bytes.into();
+        let (engine, cache, of, digest) = (self.engine.clone(), self.cache.clone(), bytes.clone(), digest.to_owned());
+        let known = aside(move || Ok((cache.compiled(&engine, &digest), locate::has_lines(&of), digest)));
+        let (compiled, has_lines, digest) = known.await?;
+        let component = match compiled {
+            Some(component) => component,
+            None => {
+                compiles();
+                let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
+                let (engine, cache) = (self.engine.clone(), self.cache.clone());
+                aside(move || cache.compile(&engine, &digest, &bytes)).await?
+            }
+        };
+        Ok((component, has_lines))
+    }
+
+    /// Compiles the component of these bytes, so that its first call need not.
+    pub(crate) async fn compile_ahead(&self, bytes: Vec<u8>) -> Result<()> {
+        let digest = sha256(&bytes);
+        self.compiled(&digest, bytes, || {}).await.map(drop)
+    }
+
+    /// Waits until the component with this digest is being compiled, by whomever.
+    pub async fn compiling(&self, digest: &str) {
+        let mut compiling = self.slot(digest).compiling.subscribe();
+        // Its sender is in the slot, which is kept here.
+        let _ = compiling.wait_for(|compiling| *compiling).await;
+    }
+
+    fn slot(&self, digest: &str) -> Arc<ComponentSlot> {
+        self.ready.lock().get_or_insert_ref(digest, Arc::default).clone()
     }
 
     /// What invocations hold now.
@@ -144,12 +231,32 @@ impl Engine {
         }
     }
 
-    fn link(&self, component: &Component) -> Result<LinkedComponent> {
-        let pre = self.linker.instantiate_pre(component).map_err(|error| {
-            Error::invalid_argument(format!("the component imports what this host does not have: {error:#}"))
-        })?;
-        Ok(LinkedComponent { pre })
+    /// Adds places in the source to a trace, where they can be had.
+    async fn locate(&self, trace: &mut Trace, component: ComponentReader) {
+        let (Some(program), Ok(_turn)) = (self.program.clone(), self.locating.acquire().await) else { return };
+        let offsets = trace.offsets();
+        match aside(move || locate::locate(&program, &component()?, &offsets)).await {
+            Ok(places) => trace.set_places(places),
+            Err(error) => tracing::warn!("a trap is told without its place: {error}"),
+        }
     }
+}
+
+fn link<C: 'static>(
+    linker: &Linker<StoreData<C>>,
+    component: &Component,
+    has_lines: bool,
+) -> Result<LinkedComponent<C>> {
+    // What does not link was refused when it was described, as far as that could be told without its code.
+    let pre = linker.instantiate_pre(component).map_err(|error| {
+        Error::invalid_argument(format!("the component imports what this host does not have: {error:#}"))
+    })?;
+    Ok(LinkedComponent { pre, has_lines })
+}
+
+/// Does work that waits, or takes long.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::other(format!("the host failed: {error}")))?
 }
 
 fn ended() -> Error {

@@ -17,6 +17,7 @@ use crate::catalog::discovery::MIN_SHARE;
 use crate::catalog::{Catalog, CatalogEntry, CatalogPaths, Loaded, Roots};
 use crate::host::Host;
 use crate::policy::switched_off;
+use crate::roles::Roles;
 use crate::skills::Descriptor;
 
 /// The most bytes of JSON that the actions of one skill are listed with.
@@ -32,6 +33,8 @@ pub(super) struct CatalogSnapshot {
     pub(super) revision: String,
     /// Where on disk it would show that this is not so any more.
     pub(super) places: CatalogPaths,
+    /// The roles that there were.
+    roles: Arc<Roles>,
 }
 
 impl CatalogSnapshot {
@@ -58,19 +61,20 @@ impl Host {
         // A face offers them to agents.
         catalog.skills.retain(|_, entry| switched_off::check_shown(&self.config, entry, Authority::Agent).is_ok());
         let all = described(catalog.skills.into_values().collect(), &self.descriptors);
-        let trust = self.trusts(all.iter().map(|(entry, _)| entry), project)?;
+        let roles = self.broker.sandboxes().roles();
+        let trust = self.trusts(all.iter().map(|(entry, _)| entry), project, Authority::Agent)?;
         let mut found = Vec::with_capacity(all.len());
         for (entry, descriptor) in all {
             match descriptor {
-                Ok(descriptor) => {
-                    let state = trust.state(&entry, &descriptor).0;
-                    found.push(DescribedSkill { entry, descriptor, state });
-                }
+                Ok(descriptor) => match trust.state(&entry, &descriptor) {
+                    (SkillState::Broken, why) => problems.extend(why),
+                    (state, _) => found.push(DescribedSkill { entry, descriptor, state }),
+                },
                 Err(error) => problems.push(error.message),
             }
         }
         let revision = revision(&found, &problems);
-        Ok(CatalogSnapshot { found, problems, revision, places })
+        Ok(CatalogSnapshot { found, problems, revision, places, roles })
     }
 
     /// The catalogue, and where a change of it would show.
@@ -87,7 +91,9 @@ impl Host {
     ) -> Result<ActionList> {
         let host = self.clone();
         let (list, entries) = blocking(move || {
+            // The roles' file is none of the files that are guarded.
             let kept = host.kept.catalogue(project.as_deref());
+            let kept = kept.filter(|look| Arc::ptr_eq(&look.roles, &host.broker.sandboxes().roles()));
             let is_kept = kept.is_some();
             let look = match kept {
                 Some(look) => look,
@@ -224,7 +230,7 @@ mod tests {
             std::fs::write(dir.join("skill.toml"), manifest).unwrap();
             std::fs::write(dir.join("SKILL.md"), "---\ndescription: d\n---\n").unwrap();
         }
-        let roots = Roots(vec![SkillRoot { dir: temp.path().to_owned(), source: SkillSource::User }]);
+        let roots = Roots(vec![SkillRoot::new(temp.path(), SkillSource::User)]);
         let catalog = Catalog::discover(&roots, &SkillCache::default());
         let described = |entry: CatalogEntry| {
             let docs = skills.iter().find(|(name, _)| *name == entry.name).map_or(0, |(_, length)| *length);
@@ -243,6 +249,8 @@ mod tests {
                 imports: Vec::new(),
                 actions: vec![action],
                 unavailable: Default::default(),
+                mismatches: Vec::new(),
+                is_program: false,
             };
             DescribedSkill { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
         };
@@ -255,6 +263,7 @@ mod tests {
             problems: Vec::new(),
             revision: String::new(),
             places: CatalogPaths::default(),
+            roles: Arc::default(),
         };
         let (list, bytes) = list(&look);
         let entries: Vec<ActionEntry<'_>> = serde_json::from_slice(&bytes).unwrap();

@@ -103,9 +103,17 @@ impl Host {
         let first = look()?;
         let mut set = WatchSet::default();
         set.places(&first.places);
+        if let Some(project) = project {
+            set.way(project);
+        }
         for root in Roots::from_env(project).0 {
-            set.way(&root.dir);
-            set.way(&root.dir.with_file_name("plugins"));
+            match &root.only {
+                Some(only) => drop(set.way(&root.dir.join(only).join(manifest::FILE))),
+                None => {
+                    set.way(&root.dir);
+                    set.way(&root.dir.with_file_name("plugins"));
+                }
+            }
         }
         for (dir, loaded) in first.skills() {
             for file in loaded.files() {
@@ -158,7 +166,7 @@ impl Host {
             set.way(project);
         }
         for root in &roots.0 {
-            let dir = root.dir.join(&name.skill);
+            let Some(dir) = root.skill_dir(&name.skill) else { continue };
             if dir == first.dir {
                 break;
             }

@@ -14,6 +14,7 @@ use skillhost_api::types::*;
 use super::Host;
 use crate::broker::{Broker, EffectRecord, note_revoked, note_trust};
 use crate::policy::Actor;
+use crate::policy::trust::TrustKind;
 use crate::sandbox::link::ByteRange;
 
 /// The context of an operation: who asks for it, and from where.
@@ -146,10 +147,15 @@ handlers! {
     KeepText, KeepText { output_id } => host.texts.keep(&by.caller, output_id, io.input).await;
     ReadTextRequest, request => host.texts.read(&by.caller, &request);
 
-    Trust, Trust { project } => host.set_trust(&by.actor, &project, true).await,
-        refused |broker, record| note_trust(record, project, true);
-    Distrust, Distrust { project } => host.set_trust(&by.actor, &project, false).await,
-        refused |broker, record| note_trust(record, project, false);
+    Trust, Trust { project } => host.set_trust(&by.actor, &project, TrustKind::Trusted, true).await,
+        refused |broker, record| note_trust(record, project, TrustKind::Trusted, true);
+    Distrust, Distrust { project } => host.set_trust(&by.actor, &project, TrustKind::Trusted, false).await,
+        refused |broker, record| note_trust(record, project, TrustKind::Trusted, false);
+    Develop, Develop { project } => host.set_trust(&by.actor, &project, TrustKind::Developed, true).await,
+        refused |broker, record| note_trust(record, project, TrustKind::Developed, true);
+    StopDeveloping, StopDeveloping { project } => {
+        host.set_trust(&by.actor, &project, TrustKind::Developed, false).await
+    }, refused |broker, record| note_trust(record, project, TrustKind::Developed, false);
     ListApprovals, ListApprovals => Ok(host.broker.list_approvals());
     Approve, Approve { id } => {
         let _changing = host.changing();
@@ -160,6 +166,8 @@ handlers! {
         host.broker.revoke_approval(&by.actor, &skill, &directories).await
     }, refused |broker, record| note_revoked(record, skill, directories);
     TailAudit, TailAudit { lines, before, follow } => host.audit_tail(lines, before, follow, &io).await;
+    ListInvocations, ListInvocations { limit } => host.list_invocations(limit).await;
+    ReadInvocationLog, ReadInvocationLog { invocation_id } => host.read_invocation_log(invocation_id).await;
     Doctor, Doctor => Ok(host.doctor(by.project).await);
     GetHostStatus, GetHostStatus => Ok(host.status());
     StopHost, StopHost => {

@@ -26,15 +26,17 @@ use futures_util::future::BoxFuture;
 use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, CallOutput};
-use skillhost_api::types::{AuditList, BackendChoice, Call, Event, HostStatus, WatchRequest, Watched};
+use skillhost_api::types::{
+    AuditList, BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog, WatchRequest, Watched,
+};
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
 
-use crate::broker::{Audit, Broker};
+use crate::broker::{Audit, Broker, InvocationLogs};
 use crate::catalog::{DirCache, FileDigests, SkillCache};
 use crate::config::{Config, Isolation};
 use crate::db::{self, Db};
-use crate::engine::{Engine, compile};
+use crate::engine::{self, Engine, compile};
 use crate::paths;
 use crate::policy::trust::TrustStore;
 use crate::policy::{Actor, Skills};
@@ -118,8 +120,8 @@ impl Host {
             options.describer.clone(),
             options.compile_bounds.unwrap_or(compile::BOUNDS),
         )?);
-        let descriptors =
-            Arc::new(DirCache::new(private.cache("descriptors")?).describing_with(options.describer.clone()));
+        let descriptors = DirCache::new(private.cache("descriptors")?);
+        let descriptors = Arc::new(descriptors.describing_with(options.describer.clone(), engine::describe));
         let sandboxes = Sandboxes::open(sandbox::SandboxSettings {
             roles,
             backend,
@@ -138,7 +140,8 @@ impl Host {
         let config = Arc::new(config);
         let skills = Skills::open(db.clone()).await?;
         let audit = Audit::open(db.clone(), config.audit.max_bytes.0).await?;
-        let broker = Broker::new(config.clone(), sandboxes, skills, audit, &db);
+        let logs = InvocationLogs::open(db.clone(), config.logs.max_bytes.0).await?;
+        let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db);
         broker.adopt()?;
         if let Err(error) = broker.end_streams_of_the_dead().await {
             // The next host process tries again. What is full must not keep this one from saying so.
@@ -187,6 +190,7 @@ impl Host {
         use tokio::sync::broadcast::error::RecvError;
         // Subscribed before the listing: a record that falls between the two comes twice rather than never.
         let mut live = self.broker.audit().follow();
+        self.write_invocations().await;
         let listed = self.broker.audit().tail(lines.min(MAX_AUDIT_LINES), before).await?;
         if !follow {
             return Ok(listed);
@@ -208,6 +212,24 @@ impl Host {
                 Err(RecvError::Closed) => return Ok(AuditList::default()),
             }
         }
+    }
+
+    /// Has the records of calls that have ended be there for who reads them. Where that fails, what is there is all there is, and
+    /// no further skill runs.
+    async fn write_invocations(&self) {
+        if let Err(error) = self.broker.invocations().flush().await {
+            tracing::error!("the records of the last calls of skills are not written yet: {error}");
+        }
+    }
+
+    async fn list_invocations(&self, limit: u32) -> Result<InvocationList> {
+        self.write_invocations().await;
+        self.broker.logs().list(limit).await
+    }
+
+    async fn read_invocation_log(&self, invocation_id: String) -> Result<InvocationLog> {
+        self.write_invocations().await;
+        self.broker.logs().read(invocation_id).await
     }
 
     async fn watch(&self, actor: &Actor, request: &WatchRequest, io: &CallIo) -> Result<Watched> {
@@ -266,5 +288,6 @@ impl Host {
         self.broker.sandboxes().shutdown().await;
         self.broker.processes_ended().await;
         self.broker.settle_streams().await;
+        self.write_invocations().await;
     }
 }

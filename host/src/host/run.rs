@@ -1,25 +1,33 @@
 //! Calling an action: find the skill, check, grant, lower, run, lift.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::{CallIo, CallOutput};
-use skillhost_api::types::{Authority, RunAnswer, RunRequest};
+use skillhost_api::types::{Authority, Event, RunAnswer, RunRequest};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
 
-use crate::broker::{SKILL_RUN, SKILL_WATCHES, with_background};
+use super::blocking::blocking;
+use crate::broker::{Returned, SKILL_RUN, SKILL_WATCHES, with_background};
 use crate::capabilities::{Context, Log};
-use crate::catalog::SkillSource;
-use crate::engine::{Invocation, Preopen};
+use crate::catalog::{Loaded, SkillSource};
+use crate::engine::{ComponentReader, Invocation, Preopen};
 use crate::host::Host;
+use crate::host::trust::is_owners;
 use crate::ids;
 use crate::policy::{Actor, ActorGrant, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
-use crate::skills::{CallTarget, Component};
+use crate::skills::{CallTarget, Component, Descriptor, Manifest};
+
+/// How long compiling may take without a word: most components are compiled before anybody wonders.
+const COMPILES_LONG: Duration = Duration::from_secs(1);
+/// How often is told that a component is still being compiled: clients give up what says nothing for some seconds.
+const STILL_COMPILING: Duration = Duration::from_secs(2);
 
 impl Host {
     pub(super) async fn run(
@@ -39,10 +47,16 @@ impl Host {
         if let Some(why) = switched_off::for_those(&self.config, entry, asks) {
             return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
         }
-        let trusted = entry.source != SkillSource::Project
-            || found.project.as_deref().is_some_and(|project| self.trust.has_real(project));
+        let own_project = found.project.as_deref();
+        let trusted =
+            entry.source != SkillSource::Project || own_project.is_some_and(|project| self.trust.has_real(project));
+        let developed = is_owners(asks) && own_project.is_some_and(|project| self.trust.is_developed(project));
         let descriptor = self.describe(entry).await?;
         let loaded = entry.loaded.clone()?;
+        // Before anybody is asked about it.
+        if let Some(error) = self.broker.missing_roles(entry) {
+            return Err(error);
+        }
         let candidate = Candidate {
             name: &name,
             dir: &entry.dir,
@@ -50,99 +64,149 @@ impl Host {
             manifest: &loaded.manifest_digest,
             project: project.as_deref().filter(|_| entry.source == SkillSource::Project),
             trusted,
+            developed,
         };
         // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
         self.broker.accept(&actor, &candidate, &loaded).await?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
-        let args = action.with_text(request.args, &request.text_args)?;
-        let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
-        let prepared = self
-            .engine
-            .prepare(&descriptor.digest, async || {
-                let (dir, manifest) = (entry.dir.clone(), loaded.manifest.clone());
-                let component = tokio::task::spawn_blocking(move || Component::read(&dir, &manifest))
-                    .await
-                    .map_err(|error| Error::other(format!("reading the component failed: {error}")))??;
-                // What runs must be what was described.
-                if component.digest != descriptor.digest {
-                    return Err(Error::unavailable("the component changed while it was loaded: try again"));
-                }
-                Ok(component.bytes)
-            })
-            .await
-            .map_err(|error| error.context(&name))?;
-
-        let granted =
-            granted::to_skill(&self.config, &name, &loaded.manifest.capabilities).in_project(project.as_deref());
         let invocation_id = ids::invocation()?;
-        let (containers, workspace) = (granted.containers, granted.workspace);
-        let actor = Actor {
-            grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
-            invocation_id: Some(invocation_id.clone()),
-            effects: Some(Arc::new(Effects::new(loaded.manifest.limits.effects))),
-            watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
-            containers: Some(Arc::new(Semaphore::new(usize::try_from(containers).unwrap_or(usize::MAX)))),
-            ..actor
-        };
-        let mut limits = loaded.manifest.limits.clone();
-        if let Some(shorter) = request.deadline_ms {
-            limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
-        }
-        let workspace = match workspace {
-            WorkspaceAccess::None => None,
-            access => Some(Preopen {
-                path: self.broker.sandboxes().workspace(caller)?,
-                write: access == WorkspaceAccess::ReadWrite,
-            }),
-        };
-        // What is in flight is bounded by the log's own budget.
-        let (events, mut queue) = mpsc::unbounded_channel();
-        let sink = Arc::new(move |event| {
-            // The caller left: the call is being dropped.
-            let _ = events.send(event);
-        });
-        let log = Log::new(sink, usize::try_from(limits.log_bytes).unwrap_or(usize::MAX));
-        let context = Context {
-            broker: self.broker.clone(),
-            actor: Arc::new(actor),
-            log: log.clone(),
-            // From here: compiling a component for the first time is the host's work, not the skill's.
-            deadline: Instant::now() + limits.deadline,
-            runtime: tokio::runtime::Handle::current(),
-        };
-        let invocation = Invocation {
-            prepared,
-            interface: action.export.interface.clone(),
-            function: action.export.function.clone(),
-            args,
-            returns: action.result.is_some(),
-            limits,
-            workspace,
-            context,
-        };
-        let forward = async {
-            while let Some(event) = queue.recv().await {
-                if io.send(CallOutput::Event(event)).await.is_err() {
-                    break;
+        let actor = Actor { invocation_id: Some(invocation_id.clone()), ..actor };
+        let recorder = self.broker.invocations();
+        let record = recorder.begin(actor.clone(), &action.name, descriptor.clone(), started).await?;
+        let invoking = async {
+            let args = action.with_text(request.args, &request.text_args)?;
+            let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
+            let component = reader(entry.dir.clone(), loaded.clone(), descriptor.clone());
+            let prepared = match self.engine.ready(&descriptor.digest) {
+                Some(prepared) => prepared,
+                None => {
+                    let read = component.clone();
+                    let preparing = self.engine.prepare(&descriptor.digest, async || blocking(move || read()).await);
+                    with_background(preparing, self.tell_compiling(&descriptor.digest, &name, io))
+                        .await
+                        .map_err(|error| error.context(&name))?
                 }
+            };
+
+            let (actor, workspace) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
+            let mut limits = loaded.manifest.limits.clone();
+            if let Some(shorter) = request.deadline_ms {
+                limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
+            }
+            // What is in flight is bounded by the log's own budget.
+            let (events, mut queue) = mpsc::unbounded_channel();
+            let sink = Arc::new(move |event| {
+                // The caller left: the call is being dropped.
+                let _ = events.send(event);
+            });
+            let log = Log::new(sink, usize::try_from(limits.log_bytes).unwrap_or(usize::MAX), record.lines());
+            // From here: compiling a component for the first time is the host's work, not the skill's.
+            let context = self.context(actor, log.clone(), Instant::now() + limits.deadline);
+            let invocation = Invocation {
+                prepared,
+                interface: action.export.interface.clone(),
+                function: action.export.function.clone(),
+                args,
+                returns: action.result.is_some(),
+                limits,
+                workspace,
+                context,
+                component,
+            };
+            let forward = async {
+                while let Some(event) = queue.recv().await {
+                    if io.send(CallOutput::Event(event)).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            let finished = with_background(self.engine.call(invocation), forward).await;
+            log.finish();
+            while let Ok(event) = queue.try_recv() {
+                io.send(CallOutput::Event(event)).await?;
+            }
+            let finished = finished.map_err(|error| Error {
+                invocation_id: Some(invocation_id.clone()),
+                ..error.context(format!("{name}.{}", action.name))
+            })?;
+            let lifted = action.lift(&finished.results)?;
+            Ok(RunAnswer {
+                action: action.name.clone(),
+                skill: name.clone(),
+                invocation_id: invocation_id.clone(),
+                result: lifted.result,
+                failure: lifted.failure,
+                failed: lifted.failed,
+                wall_time_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                fuel_used: Some(finished.fuel_used),
+            })
+        };
+        let ended: Result<RunAnswer> = invoking.await;
+        let end = ended.as_ref().map(|answer| Returned { failed: answer.failed, fuel: answer.fuel_used });
+        record.end(end.map_err(Clone::clone)).await;
+        ended
+    }
+
+    /// The actor that a skill is, with what its manifest asks for and the operator allows; and its workspace, if that is granted.
+    pub(crate) fn grant(
+        &self,
+        actor: Actor,
+        name: &str,
+        manifest: &Manifest,
+        project: Option<&Path>,
+    ) -> Result<(Actor, Option<Preopen>)> {
+        let granted = granted::to_skill(&self.config, name, &manifest.capabilities).in_project(project);
+        let workspace = match granted.workspace {
+            WorkspaceAccess::None => None,
+            access => {
+                Some(Preopen { path: self.workspace(&actor.caller)?, write: access == WorkspaceAccess::ReadWrite })
             }
         };
-        let finished = with_background(self.engine.call(invocation), forward).await;
-        log.finish();
-        while let Ok(event) = queue.try_recv() {
-            io.send(CallOutput::Event(event)).await?;
-        }
-        let finished = finished.map_err(|error| error.context(format!("{name}.{}", action.name)))?;
-        let lifted = action.lift(&finished.results)?;
-        Ok(RunAnswer {
-            action: action.name.clone(),
-            skill: name,
-            invocation_id,
-            result: lifted.result,
-            failure: lifted.failure,
-            failed: lifted.failed,
-            wall_time_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            fuel_used: Some(finished.fuel_used),
-        })
+        let containers = usize::try_from(granted.containers).unwrap_or(usize::MAX);
+        let actor = Actor {
+            grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
+            effects: Some(Arc::new(Effects::new(manifest.limits.effects))),
+            watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
+            containers: Some(Arc::new(Semaphore::new(containers))),
+            ..actor
+        };
+        Ok((actor, workspace))
     }
+
+    /// The workspace of a caller's session.
+    pub(crate) fn workspace(&self, caller: &Caller) -> Result<PathBuf> {
+        self.broker.sandboxes().workspace(caller)
+    }
+
+    /// What the imports of an invocation work with.
+    pub(crate) fn context(&self, actor: Actor, log: Log, deadline: Instant) -> Context {
+        let runtime = tokio::runtime::Handle::current();
+        Context { broker: self.broker.clone(), actor: Arc::new(actor), log, deadline, runtime }
+    }
+
+    /// Tells that a component is being compiled, for as long as this is not dropped.
+    async fn tell_compiling(&self, digest: &str, name: &str, io: &CallIo) {
+        self.engine.compiling(digest).await;
+        sleep(COMPILES_LONG).await;
+        let began = Instant::now();
+        loop {
+            let message = format!("compiling {name}, the first time this component runs");
+            let event = Event::Compiling { message, seconds: began.elapsed().as_secs() };
+            if io.send(CallOutput::Event(event)).await.is_err() {
+                return;
+            }
+            sleep(STILL_COMPILING).await;
+        }
+    }
+}
+
+/// Reads the component that was described: what runs must be that.
+fn reader(dir: PathBuf, loaded: Arc<Loaded>, descriptor: Arc<Descriptor>) -> ComponentReader {
+    Arc::new(move || {
+        let component = Component::read(&dir, &loaded.manifest)?;
+        match component.digest == descriptor.digest {
+            true => Ok(component.bytes),
+            false => Err(Error::unavailable("the component changed while it was loaded: try again")),
+        }
+    })
 }

@@ -41,7 +41,7 @@ impl Host {
         };
         let host = self.clone();
         blocking(move || {
-            let trust = host.trusts(entries.iter(), project.as_deref())?;
+            let trust = host.trusts(entries.iter(), project.as_deref(), asks)?;
             let state = |entry: &CatalogEntry| match switched_off::for_all(&host.config, entry) {
                 Some(_) => SkillState::Disabled,
                 None if trust.lets(entry) => SkillState::Ready,
@@ -109,14 +109,12 @@ fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFi
     SkillFiles { name, state, frontmatter: Value::Object(frontmatter), files, problem }
 }
 
-/// Why clients are not shown a skill, when its name is not the one that it gives itself: they know it by both.
+/// Why clients are not shown a skill that gives itself no name: they know it by that, too.
 fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> {
     let directory = name.rsplit('/').next().unwrap_or(name);
     match frontmatter.name.as_deref() {
-        Some(own) if own == directory => None,
-        Some(own) => Some(format!(
-            "`skills/list` leaves it out: its SKILL.md says `name: {own}`, and its directory is {directory}; give both the same"
-        )),
+        // Another one is refused when it is read.
+        Some(_) => None,
         None => Some(format!("`skills/list` leaves it out: its SKILL.md has no name; write `name: {directory}`")),
     }
 }

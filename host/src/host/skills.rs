@@ -12,9 +12,10 @@ use crate::broker::Broker;
 use crate::catalog::discovery::MIN_SHARE;
 use crate::catalog::{Catalog, CatalogEntry, DirCache, Roots, SkillSource};
 use crate::config::Config;
+use crate::host::trust::is_owners;
 use crate::host::{Host, skill_files};
 use crate::policy::Candidate;
-use crate::policy::{granted, switched_off};
+use crate::policy::{granted, switched_off, trust};
 use crate::skills::{CallTarget, Descriptor, SkillName, imports};
 
 impl Host {
@@ -28,7 +29,7 @@ impl Host {
         let roots = Roots::from_env(project);
         match Catalog::recall(&roots, name, &self.skill_cache) {
             Some(entry) => Ok(entry),
-            None => Ok(self.catalog(roots).await?.get(name)?.clone()),
+            None => Ok(self.catalog(roots.clone()).await?.get(name, &roots)?.clone()),
         }
     }
 
@@ -49,13 +50,15 @@ impl Host {
         &'a self,
         mut entries: impl Iterator<Item = &'b CatalogEntry>,
         project: Option<&'a Path>,
+        asks: Authority,
     ) -> Result<TrustView<'a>> {
-        let matters = project.filter(|_| entries.any(|entry| entry.source == SkillSource::Project));
-        let untrusted = match matters {
-            Some(project) if !self.trust.has(project)? => Some(project),
-            _ => None,
-        };
-        Ok(TrustView { untrusted, broker: &self.broker, config: &self.config })
+        let mut view = TrustView { untrusted: None, developed: false, broker: &self.broker, config: &self.config };
+        if let Some(project) = project.filter(|_| entries.any(|entry| entry.source == SkillSource::Project)) {
+            let real = trust::real(project)?;
+            view.untrusted = (!self.trust.has_real(&real)).then_some(project);
+            view.developed = is_owners(asks) && self.trust.is_developed(&real);
+        }
+        Ok(view)
     }
 
     pub(super) async fn list_skills(
@@ -82,7 +85,7 @@ impl Host {
             problems: catalog.problems,
             skills: Vec::with_capacity(found.len()),
         };
-        let trust = self.trusts(found.iter().map(|(entry, _)| entry), project.as_deref())?;
+        let trust = self.trusts(found.iter().map(|(entry, _)| entry), project.as_deref(), asks)?;
         list.skills.extend(found.iter().map(|(entry, descriptor)| summary(entry, descriptor, trust)));
         Ok(list)
     }
@@ -97,7 +100,7 @@ impl Host {
         let entry = self.find(project.as_deref(), &target.skill).await?;
         switched_off::check_shown(&self.config, &entry, asks)?;
         let descriptor = self.describe(&entry).await;
-        let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref())?);
+        let summary = summary(&entry, &descriptor, self.trusts(std::iter::once(&entry), project.as_deref(), asks)?);
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
         let (of, digests) = (entry.clone(), self.digests.clone());
@@ -116,6 +119,7 @@ impl Host {
             permissions: permissions.collect(),
             summary,
             digest: descriptor.digest.clone(),
+            manifest_digest: loaded.manifest_digest.clone(),
             actions_detail: descriptor
                 .actions
                 .iter()
@@ -141,6 +145,8 @@ impl Host {
 pub(super) struct TrustView<'a> {
     /// The project, when its skills are listed and must not run.
     untrusted: Option<&'a Path>,
+    /// Whether it is who develops the project that asks.
+    developed: bool,
     /// Has what was approved of single skills.
     broker: &'a Broker,
     /// Has which skills are switched off.
@@ -162,6 +168,9 @@ impl TrustView<'_> {
     pub(super) fn state(self, entry: &CatalogEntry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
         if let Some(why) = switched_off::for_all(self.config, entry) {
             return (SkillState::Disabled, Some(why));
+        }
+        if let Some(error) = self.broker.missing_roles(entry) {
+            return (SkillState::Broken, Some(error.message));
         }
         match self.untrusted {
             Some(project) if !self.lets(entry) && !self.has_approved(entry, descriptor) => {
@@ -187,6 +196,7 @@ impl TrustView<'_> {
             manifest: &loaded.manifest_digest,
             project: self.untrusted,
             trusted: self.lets(entry),
+            developed: self.developed && entry.source == SkillSource::Project,
         };
         match self.broker.would_ask(&candidate, loaded) {
             Some(why) => {
@@ -229,5 +239,6 @@ fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: Tr
         actions: actions.map(|action| action.name.clone()).collect(),
         state,
         problem,
+        notes: loaded.map(|loaded| loaded.manifest.notes()).unwrap_or_default(),
     }
 }

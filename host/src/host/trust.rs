@@ -3,22 +3,31 @@
 use std::path::Path;
 
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::Done;
+use skillhost_api::types::{Authority, Done};
 
 use super::Host;
 use crate::policy::Actor;
-use crate::policy::trust::real;
+use crate::policy::trust::{TrustKind, real};
+
+/// Whether it is the owner who asks. Of a project that they develop, what they run is what they let run.
+pub(super) fn is_owners(asks: Authority) -> bool {
+    match asks {
+        Authority::Person | Authority::Owner => true,
+        Authority::Agent | Authority::Declined => false,
+    }
+}
 
 impl Host {
-    /// Gives trust or takes it. What is taken back is all of it: also what single skills of the project were let run with.
-    pub(super) async fn set_trust(&self, actor: &Actor, project: &Path, trusted: bool) -> Result<Done> {
+    /// Gives trust or takes it. When a project is no longer trusted, what is taken back is all of it: also what single skills of it
+    /// were let run with.
+    pub(super) async fn set_trust(&self, actor: &Actor, project: &Path, kind: TrustKind, given: bool) -> Result<Done> {
         let _changing = self.changing();
         // Once: a link may lead elsewhere the next time.
         let found = real(project);
         // What leads nowhere is recorded as it was named.
         let noted = found.as_deref().unwrap_or(project).to_owned();
         let change = found.and_then(|real| {
-            if trusted && real != project {
+            if given && real != project {
                 return Err(Error::denied(format!(
                     "{} leads to {}, and trust is given to what was asked about alone: trust that directory by its own path",
                     project.display(),
@@ -26,13 +35,13 @@ impl Host {
                 )));
             }
             Ok(async move {
-                let done = self.trust.set(&real, trusted).await?;
-                if !trusted {
+                let done = self.trust.set(&real, kind, given).await?;
+                if kind == TrustKind::Trusted && !given {
                     self.broker.forget_project(&real).await?;
                 }
                 Ok(done)
             })
         });
-        self.broker.trust(actor, &noted, trusted, change).await
+        self.broker.trust(actor, &noted, kind, given, change).await
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::bounded::{self, FullText};
+use super::logging::LogReporter;
 use super::progress::ProgressReporter;
 use super::remedies::as_tools;
 use super::tools::{Ask, Shape, Tell, fitted};
@@ -31,6 +32,12 @@ pub(super) enum ToolOutcome {
     Failure(String),
 }
 
+/// Who is told of a call while it goes on.
+pub(super) struct CallListener<'a> {
+    pub(super) progress: Option<&'a mut ProgressReporter>,
+    pub(super) log: Option<&'a LogReporter>,
+}
+
 /// Calls the host. Dropping the future cancels the call.
 pub(super) async fn call<S: Service>(
     service: &S,
@@ -38,7 +45,7 @@ pub(super) async fn call<S: Service>(
     input: Option<Bytes>,
     tell: Tell,
     gives: Option<&JsonObject>,
-    progress: Option<&mut ProgressReporter>,
+    listener: CallListener<'_>,
 ) -> Result<ToolOutcome> {
     let (output, mut pieces) = mpsc::channel(QUEUE);
     let (feed, input) = match input {
@@ -48,7 +55,8 @@ pub(super) async fn call<S: Service>(
         }
         None => (None, None),
     };
-    let mut heard = OutputCollector { tell, gives, progress, bytes: Vec::new(), events: Vec::new() };
+    let CallListener { progress, log } = listener;
+    let mut heard = OutputCollector { tell, gives, progress, log, bytes: Vec::new(), events: Vec::new() };
     let answer = {
         let mut calling = std::pin::pin!(async {
             let (answer, ()) = tokio::join!(service.answer(call, CallIo { output, input }), feeding(feed));
@@ -116,6 +124,7 @@ struct OutputCollector<'a> {
     tell: Tell,
     gives: Option<&'a JsonObject>,
     progress: Option<&'a mut ProgressReporter>,
+    log: Option<&'a LogReporter>,
     bytes: Vec<u8>,
     events: Vec<Value>,
 }
@@ -144,6 +153,11 @@ impl OutputCollector<'_> {
             (Tell::Events { max, .. }, CallOutput::Event(Event::Blackboard(event))) => {
                 self.events.push(json::value(event));
                 return self.events.len() >= max;
+            }
+            (_, CallOutput::Event(Event::Log { level, message })) => {
+                if let Some(log) = self.log {
+                    log.heard(&level, message).await;
+                }
             }
             (_, piece) => {
                 if let Some(progress) = &mut self.progress {

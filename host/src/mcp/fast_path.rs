@@ -2,7 +2,8 @@
 //!
 //! The SDK serves each HTTP request with tasks and channels of its own and each line of a pipe with two tasks, which costs more
 //! than a small skill's call. A call that says nothing to its client but its answer needs none of them: it goes to the SDK's
-//! dispatch directly. Whatever is not plainly such a call takes the SDK's way, which also says what is wrong with it.
+//! dispatch directly. Whatever is not plainly such a call takes the SDK's way, which also says what is wrong with it. (Over a
+//! pipe what a skill says is told all the same: by the SDK, before the answer.)
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientRequest, Implementation, InitializeRequestParams,
@@ -14,9 +15,9 @@ use rmcp::transport::Transport;
 use serde::Deserialize;
 use skillhost_api::service::Service;
 
-use super::{ClientIdentity, Server};
+use super::{ClientIdentity, Server, logging};
 
-/// A call of a tool that asks for no progress.
+/// A call of a tool that asks for no progress, and names no level of what it is told.
 pub(crate) struct ToolCall {
     pub(crate) id: RequestId,
     request: CallToolRequest,
@@ -37,7 +38,8 @@ impl ToolCall {
     pub(crate) fn read(json: &[u8]) -> Option<Self> {
         let Message { jsonrpc, id, method, mut params } = serde_json::from_slice(json).ok()?;
         let meta = params.meta.take().unwrap_or_default();
-        let plain = jsonrpc == "2.0" && method == "tools/call" && meta.get_progress_token().is_none();
+        let told = meta.get_progress_token().is_some() || logging::named(&meta).is_some();
+        let plain = jsonrpc == "2.0" && method == "tools/call" && !told;
         plain.then(|| Self { id, request: CallToolRequest::new(params), meta })
     }
 

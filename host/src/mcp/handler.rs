@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 
 use super::approvals::{self, UserAnswer};
 use super::incoming::misfit;
+use super::logging::{self, Level, LogReporter, SetLevel};
 use super::progress::ProgressReporter;
 use super::tools::Ask;
 use super::{ClientIdentity, IdentitySource, Server, ServerShared, call, resources};
@@ -34,6 +35,7 @@ with launch_container, run commands with execute_command or shell_execute, and s
 /workspace belong to the session and stay. What is refused says why and what can be done.";
 
 impl<S: Service> ServerHandler for Server<S> {
+    #[expect(deprecated, reason = "as in `logging`")]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
@@ -42,6 +44,7 @@ impl<S: Service> ServerHandler for Server<S> {
             .enable_resources_list_changed()
             .enable_tasks()
             .enable_skills_with_directory_read()
+            .enable_logging()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("skillhost", env!("CARGO_PKG_VERSION")))
@@ -70,6 +73,16 @@ impl<S: Service> ServerHandler for Server<S> {
         // A panic would end the task that this runs in, and the client would wait for ever; or its whole session would end.
         let calling = AssertUnwindSafe(self.called(&request, &context)).catch_unwind();
         calling.await.unwrap_or_else(|panic| Ok(call::failed(&bug(&*panic)).into()))
+    }
+
+    async fn set_level(&self, request: SetLevel, context: RequestContext<RoleServer>) -> Result<(), ErrorData> {
+        if is_stateless(&context) {
+            let message = "there is no method \"logging/setLevel\": name the level in the `_meta` of each request";
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None));
+        }
+        let identity = self.shared.identity(&context.extensions)?;
+        self.shared.log_levels.set(&identity.caller, &request);
+        Ok(())
     }
 
     async fn on_custom_request(
@@ -294,9 +307,11 @@ impl<S: Service> ToolInvocation<S> {
     ) -> Result<CallToolResponse, ErrorData> {
         let token = context.meta.get_progress_token();
         let mut progress = token.map(|token| ProgressReporter::new(context.peer.clone(), token));
+        let least = self.least_level(context, progress.is_some());
+        let mut log = least.and_then(|least| LogReporter::new(&context.peer, least, &self.ask.request));
         let mut asked = false;
         loop {
-            let error = match self.attempt(context, &mut progress).await {
+            let error = match self.attempt(context, &mut progress, &mut log).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
@@ -315,6 +330,20 @@ impl<S: Service> ToolInvocation<S> {
         }
     }
 
+    /// The least level of what the client is told that a skill says; none where it cannot be told, or wants nothing.
+    fn least_level(&self, context: &RequestContext<RoleServer>, progress: bool) -> Option<Level> {
+        let named = logging::named(&context.meta);
+        if is_stateless(context) {
+            return named;
+        }
+        let set = named.or_else(|| self.shared.log_levels.get(&self.identity.caller));
+        match self.shared.whose {
+            IdentitySource::Fixed(_) => set.or(Some(logging::DEFAULT)),
+            // Only who asked for something before the answer is sent a stream.
+            IdentitySource::OfRequest => set.or(progress.then_some(logging::DEFAULT)),
+        }
+    }
+
     /// Asks the client's user, in the way that the client knows, or takes the answer that came with the request.
     async fn put_to_user(
         &self,
@@ -328,8 +357,7 @@ impl<S: Service> ToolInvocation<S> {
         if !can {
             return ElicitationOutcome::Nobody;
         }
-        if context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
-        {
+        if is_stateless(context) {
             let (state, responses) = (request.request_state.as_deref(), request.input_responses.as_ref());
             return match approvals::answered(&approval.id, state, responses) {
                 Some(said) => ElicitationOutcome::Answered(said),
@@ -359,21 +387,23 @@ impl<S: Service> ToolInvocation<S> {
         &self,
         context: &RequestContext<RoleServer>,
         progress: &mut Option<ProgressReporter>,
+        log: &mut Option<LogReporter>,
     ) -> Result<CallToolResponse> {
         let tasks = context.client_capabilities().is_some_and(|client| client.supports_tasks());
         if !tasks {
-            return Ok(self.shared.perform(&self.identity, self.ask.clone(), progress.as_mut()).await?.into());
+            let doing = self.shared.perform(&self.identity, self.ask.clone(), progress.as_mut(), log.as_ref());
+            return Ok(doing.await?.into());
         }
         let (shared, identity, ask) = (self.shared.clone(), self.identity.clone(), self.ask.clone());
-        let mut own = progress.take();
+        let mut own = (progress.take(), log.take());
         let mut work = Box::pin(async move {
-            let result = shared.perform(&identity, ask, own.as_mut()).await;
+            let result = shared.perform(&identity, ask, own.0.as_mut(), own.1.as_ref()).await;
             (result, own)
         });
         let patience = Duration::from_millis(self.shared.config.task_after_ms);
         tokio::select! {
             (result, own) = &mut work => {
-                *progress = own;
+                (*progress, *log) = own;
                 Ok(result?.into())
             }
             () = tokio::time::sleep(patience), if self.shared.tasks.has_room(&self.identity.caller) => {
@@ -389,6 +419,11 @@ enum ElicitationOutcome {
     Answered(UserAnswer),
     Later(CallToolResponse),
     Nobody,
+}
+
+/// Whether a client speaks a revision in which each request says all of its client.
+fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
 /// Whether a client can show its user a form. One that declares elicitation and says no more means forms.

@@ -88,7 +88,7 @@ fn no_message(value: &Value, error: &serde_json::Error) -> Incoming {
 }
 
 /// The methods whose parameters the SDK reads, and which fields of these must be there.
-const METHODS: [(&str, &[&str]); 16] = [
+const METHODS: [(&str, &[&str]); 17] = [
     ("initialize", &["protocolVersion", "capabilities", "clientInfo"]),
     ("server/discover", &[]),
     ("ping", &[]),
@@ -104,12 +104,13 @@ const METHODS: [(&str, &[&str]); 16] = [
     ("tasks/update", &["taskId"]),
     ("tasks/cancel", &["taskId"]),
     ("prompts/list", &[]),
+    ("logging/setLevel", &["level"]),
     ("subscriptions/listen", &["notifications"]),
 ];
 
 /// Fields of parameters that are objects, and those that are strings, in whichever method they are.
 const OBJECTS: [&str; 5] = ["_meta", "arguments", "capabilities", "clientInfo", "notifications"];
-const STRINGS: [&str; 6] = ["cursor", "name", "protocolVersion", "requestState", "taskId", "uri"];
+const STRINGS: [&str; 7] = ["cursor", "level", "name", "protocolVersion", "requestState", "taskId", "uri"];
 
 /// Why a request with a known method is none: the SDK takes one whose parameters it cannot read for a method of somebody's
 /// own. None when we do not have that method either.

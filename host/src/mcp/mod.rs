@@ -19,6 +19,7 @@ mod handler;
 mod id;
 mod in_flight;
 mod incoming;
+mod logging;
 mod names;
 mod progress;
 mod remedies;
@@ -44,10 +45,12 @@ use tokio::sync::mpsc;
 
 use self::approvals::UserAnswer;
 use self::bounded::FullText;
+use self::call::CallListener;
 use self::catalog::{ToolList, ToolListCache};
 pub(crate) use self::fast_path::{Stateless, ToolCall};
 use self::in_flight::InFlightCalls;
 pub(crate) use self::incoming::{Incoming, mended, read};
+use self::logging::{LogLevels, LogReporter};
 use self::progress::ProgressReporter;
 pub(crate) use self::stdio::Stdio;
 use self::tasks::Tasks;
@@ -92,6 +95,7 @@ struct ServerShared<S> {
     offers: ToolListCache,
     tasks: Tasks,
     under_way: InFlightCalls,
+    log_levels: LogLevels,
     /// The client at the other end of a pipe is told of changes.
     initialized: AtomicBool,
 }
@@ -106,9 +110,15 @@ impl<S: Service> Server<S> {
             offers: ToolListCache::default(),
             tasks: Tasks::default(),
             under_way: InFlightCalls::default(),
+            log_levels: LogLevels::default(),
             initialized: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether a client has asked to be told what skills say, in a request before.
+    pub(crate) fn hears_logs(&self, identity: &ClientIdentity) -> bool {
+        self.shared.log_levels.get(&identity.caller).is_some()
     }
 
     /// Takes what a client says in a request of its own: that it gives up a call. Anything else is nothing.
@@ -184,10 +194,12 @@ impl<S: Service> ServerShared<S> {
         identity: &ClientIdentity,
         ask: Ask,
         progress: Option<&mut ProgressReporter>,
+        log: Option<&LogReporter>,
     ) -> Result<rmcp::model::CallToolResult> {
         let ask = if progress.is_some() { call::streamed(ask) } else { ask };
         let request = self.call(identity, ask.request);
-        let given = call::call(&*self.service, request, ask.input, ask.tell, ask.gives.as_deref(), progress).await?;
+        let told = CallListener { progress, log };
+        let given = call::call(&*self.service, request, ask.input, ask.tell, ask.gives.as_deref(), told).await?;
         let (result, wholes) = given.cut_aside(ask.room).await?;
         for whole in wholes {
             self.keep(identity, whole).await;

@@ -73,6 +73,10 @@ impl ProgressReporter {
                 self.waits =
                     Some(ProgressNotice { progress: done as f64, total: total.map(|total| total as f64), message });
             }
+            #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
+            CallOutput::Event(Event::Compiling { message, seconds }) => {
+                self.waits = Some(ProgressNotice { progress: seconds as f64, total: None, message });
+            }
             CallOutput::Stdout(bytes) | CallOutput::Stderr(bytes) => {
                 #[allow(clippy::cast_precision_loss, reason = "progress is a float there")]
                 let more = bytes.len() as f64;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use skillhost_api::caller::Caller;
+use skillhost_api::error::Error;
 
 use crate::policy::actor_grant::ActorGrant;
 use crate::policy::effects::Effects;
@@ -23,6 +24,14 @@ pub(crate) struct Actor {
     pub(crate) watches: Option<Arc<tokio::sync::Semaphore>>,
     /// How many effects it may begin. `None` is as many as it likes.
     pub(crate) effects: Option<Arc<Effects>>,
+}
+
+/// The refusal of one sandbox more than [`Actor::containers`].
+pub(crate) fn too_many_containers() -> Error {
+    Error::quota_exceeded(
+        "the skill has as many sandboxes as it may: drop one, or raise `sandbox = { containers = … }` under [capabilities] in \
+         its skill.toml",
+    )
 }
 
 impl Actor {

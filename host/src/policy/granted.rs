@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use skillhost_api::error::Error;
 use skillhost_api::types::Network;
 
 use crate::config::{AgentBlackboard, Config, SkillPolicy};
 use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
 use crate::roles::Roles;
+use crate::skills::did_you_mean;
 use crate::skills::imports::ImportKind;
 use crate::skills::manifest::{Blackboard, Capabilities, Files, Sandbox, WorkspaceAccess};
 
@@ -38,6 +40,11 @@ pub(crate) fn to_agents(config: &Config) -> Grant {
     }
 }
 
+/// What a manifest asks for, in words; of host roots those that there are.
+pub(crate) fn asked_in_words(config: &Config, asked: &Capabilities) -> Vec<String> {
+    asked_for(config, asked).beyond(&Grant::default())
+}
+
 /// What a manifest asks for.
 fn asked_for(config: &Config, asked: &Capabilities) -> Grant {
     let Capabilities { sandbox, files, blackboard, http: _ } = asked;
@@ -56,6 +63,28 @@ fn asked_for(config: &Config, asked: &Capabilities) -> Grant {
         grant.read = read.iter().cloned().collect();
     }
     grant
+}
+
+/// Why a skill cannot run whatever anybody approves: a role that it would be granted is none of this machine's. One that the
+/// operator's policy does not let it have is not asked after.
+pub(crate) fn missing_roles(config: &Config, name: &str, asked: &Capabilities, roles: &Roles) -> Option<Error> {
+    let sandbox = asked.sandbox.as_ref()?;
+    let allowed = allowed(config, name).roles;
+    let is_allowed = |role: &String| allowed.named().is_none_or(|named| named.contains(role));
+    let mut missing = sandbox
+        .roles
+        .iter()
+        .filter(|role| is_allowed(role))
+        .filter_map(|role| Some((role, roles.require(role).err()?)));
+    let (first, error) = missing.next()?;
+    let known: Vec<_> = roles.iter().map(|role| role.name.as_str()).collect();
+    let more: String = missing.map(|(role, _)| format!("; nor is there {role:?}")).collect();
+    Some(Error::not_found(format!(
+        "the skill {name} asks for what this machine does not have: {}{more}{}. Name roles that there are under `sandbox` in its \
+         skill.toml, or have the operator add it to the roles' file",
+        error.message,
+        did_you_mean(first, known)
+    )))
 }
 
 /// The most that the policy allows the skill `name`, whatever it asks for. What it says nothing of is without a bound.

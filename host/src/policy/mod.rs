@@ -15,7 +15,8 @@ pub(crate) mod skill_gate;
 pub(crate) mod switched_off;
 pub(crate) mod trust;
 
-pub(crate) use actor::Actor;
+pub(crate) use actor::{Actor, too_many_containers};
 pub(crate) use actor_grant::ActorGrant;
 pub(crate) use effects::Effects;
+pub(crate) use grant::PROJECT_ROOT;
 pub(crate) use skill_gate::{Candidate, Skills};

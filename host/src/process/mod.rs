@@ -36,4 +36,4 @@ pub use serve::{ServeMode, runtime, serve};
 pub(crate) use server::PATIENCE;
 pub use service::HostService;
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
-pub use state_dir::StateDir;
+pub use state_dir::{Lock, StateDir};

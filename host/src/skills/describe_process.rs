@@ -11,7 +11,7 @@ use std::time::Duration;
 use skillhost_api::error::{Error, Result};
 
 use super::component::MAX_COMPONENT;
-use super::descriptor::{self, Descriptor};
+use super::descriptor::Descriptor;
 use crate::digest::sha256;
 use crate::subprocess::{self, ProcessBounds};
 
@@ -41,12 +41,12 @@ pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
     }
 }
 
-/// Describes the component on standard input. Returns the exit code.
-pub fn answer() -> i32 {
+/// Describes the component on standard input, with `describe`. Returns the exit code.
+pub fn answer(describe: fn(&[u8]) -> Result<Descriptor>) -> i32 {
     subprocess::confine(&BOUNDS, 0);
     let mut component = Vec::new();
     let described = match std::io::stdin().lock().take(MAX_COMPONENT + 1).read_to_end(&mut component) {
-        Ok(_) => descriptor::describe(&component),
+        Ok(_) => describe(&component),
         Err(error) => Err(error.into()),
     };
     let written = serde_json::to_vec(&described).map_err(std::io::Error::other).and_then(|answer| {

@@ -18,8 +18,10 @@ use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
 use super::component::MAX_COMPONENT;
 use super::docs::{Docs, Owners, clean, split_params};
+use super::linking::{self, TryLink};
 use super::manifest::Actions;
 use super::schema;
+use super::similar::did_you_mean;
 use super::ty::{ActionParam, MAX_NODES, Ty};
 use super::wasm_features;
 use super::wit::TypeReader;
@@ -29,6 +31,9 @@ use crate::digest::sha256;
 const MAX_FUNCTIONS: usize = 1_000;
 /// The most of [`MAX_NODES`] that one action may take, so that one huge type leaves room for the others.
 const MAX_ACTION_NODES: usize = 10_000;
+
+/// What a program exports.
+const PROGRAM: &str = "wasi:cli/run@";
 
 /// What a component offers and what it wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +47,10 @@ pub struct Descriptor {
     pub actions: Vec<Action>,
     /// Exports that cannot be called, with the reason.
     pub unavailable: BTreeMap<String, String>,
+    /// How the types of its imports differ from the host's, in words; nothing where it can be linked.
+    pub mismatches: Vec<String>,
+    /// Whether it is a program, which exports `wasi:cli/run`.
+    pub is_program: bool,
 }
 
 /// A function that can be called.
@@ -75,8 +84,13 @@ pub struct ExportPath {
     pub function: String,
 }
 
-/// Describes the component in `bytes`.
+/// Describes the component in `bytes`. Whether the host has its imports' types is not looked at.
 pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
+    describe_linked(bytes, |_| Ok(()))
+}
+
+/// The same, with how the types of its imports differ from those that `link` takes.
+pub fn describe_linked(bytes: &[u8], link: TryLink) -> Result<Descriptor> {
     check_preamble(bytes)?;
     let malformed = |why: &dyn std::fmt::Display| {
         let size = bytes.len();
@@ -95,19 +109,27 @@ pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
             "this is a WIT package in binary form, with no code in it: build the component that implements it",
         ));
     };
-    let docs = Docs::read(bytes);
-    let owners = Owners::new(&resolve, world);
-    let exports = exports(&resolve, world, &owners)?;
+    let descriptor = of_world(&resolve, world, &Docs::read(bytes), sha256(bytes))?;
+    let mismatches = linking::mismatches(&resolve, world, &descriptor.imports, link);
+    Ok(Descriptor { mismatches, ..descriptor })
+}
+
+/// Describes what a component of this world offers; `docs` are its comments. Whether it links is not looked at.
+pub(super) fn of_world(resolve: &Resolve, world: WorldId, docs: &Docs, digest: String) -> Result<Descriptor> {
+    let owners = Owners::new(resolve, world);
+    let exports = exports(resolve, world, &owners)?;
     let mut descriptor = Descriptor {
-        digest: sha256(bytes),
-        imports: imports(&resolve, world, &owners),
+        digest,
+        mismatches: Vec::new(),
+        imports: imports(resolve, world, &owners),
         actions: Vec::new(),
         unavailable: BTreeMap::new(),
+        is_program: is_program(resolve, world, &owners),
     };
     let mut budget = MAX_NODES;
     for (export, name) in exports.iter().zip(names(&exports)) {
         let given = budget.min(MAX_ACTION_NODES);
-        let mut reader = TypeReader { resolve: &resolve, owners: &owners, docs: &docs, budget: given };
+        let mut reader = TypeReader { resolve, owners: &owners, docs, budget: given };
         match action(&mut reader, export, &name) {
             Ok(action) => {
                 budget -= given - reader.budget;
@@ -191,6 +213,14 @@ fn exports<'a>(resolve: &'a Resolve, world: WorldId, owners: &'a Owners) -> Resu
 /// componentize-py starts its interpreter.
 fn is_toolchain_interface(name: &str) -> bool {
     name.starts_with("wasi:") || name == "exports" || name.starts_with("componentize-py:")
+}
+
+/// Whether the world has what a program starts with.
+fn is_program(resolve: &Resolve, world: WorldId, owners: &Owners) -> bool {
+    let exports = resolve.worlds.get(world).into_iter().flat_map(|world| world.exports.values());
+    exports
+        .into_iter()
+        .any(|item| matches!(item, WorldItem::Interface { id, .. } if owners.of(*id).starts_with(PROGRAM)))
 }
 
 fn is_toolchain_function(name: &str) -> bool {
@@ -288,12 +318,9 @@ impl Descriptor {
         let Some(name) = name else {
             return match self.actions.as_slice() {
                 [only] => Ok(only),
-                [] => Err(Error::invalid_argument(format!(
-                    "the skill has no action that can be called{}",
-                    self.why_none()
-                ))),
+                [] => Err(self.no_action()),
                 _ => Err(Error::invalid_argument(format!(
-                    "the skill has several actions, so write which: {}",
+                    "the skill has several actions, so write which, after its name and a `.`: {}",
                     self.action_names()
                 ))),
             };
@@ -309,7 +336,26 @@ impl Descriptor {
             return Err(Error::invalid_argument(format!("the export {name} cannot be called: {reason}")));
         }
         let shown: String = name.chars().take(128).collect();
-        Err(Error::not_found(format!("the skill has no action {shown:?}; it has {}", self.action_names())))
+        let meant = did_you_mean(name, self.actions.iter().map(|action| action.name.as_str()));
+        Err(Error::not_found(format!("the skill has no action {shown:?}{meant}; it has {}", self.action_names())))
+    }
+
+    /// Refuses a component that has nothing to call, with what its author does about it.
+    pub fn check_callable(&self) -> Result<()> {
+        if self.actions.is_empty() { Err(self.no_action()) } else { Ok(()) }
+    }
+
+    fn no_action(&self) -> Error {
+        let why = match (self.unavailable.is_empty(), self.is_program) {
+            (false, _) => format!("none of its exports can be one{}", self.why_none()),
+            (true, true) => "it is a program, with a `main`, and exports `wasi:cli/run` alone: export the functions that are to be \
+                             called from its world instead, and build it as a library (Rust: `crate-type = [\"cdylib\"]`)"
+                .to_owned(),
+            (true, false) => "it exports no function: export one from its world, such as `export greet: func(name: string) -> \
+                              string;`"
+                .to_owned(),
+        };
+        Error::invalid_argument(format!("the skill has no action that can be called: {why}"))
     }
 
     /// The descriptor with only the actions that the manifest exposes.
@@ -318,6 +364,11 @@ impl Descriptor {
             self.action(Some(name)).map_err(|error| error.context("actions.read-only"))?;
         }
         let Some(expose) = &actions.expose else { return Ok(self) };
+        if expose.is_empty() {
+            return Err(Error::invalid_argument(
+                "actions.expose: it is empty, so nothing could be called: name actions, or leave it out for all of them",
+            ));
+        }
         let mut exposed = Vec::new();
         for name in expose {
             let action = self.action(Some(name)).map_err(|error| error.context("actions.expose"))?;

@@ -8,7 +8,6 @@
 //! name, type or permission comes from it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
@@ -33,19 +32,8 @@ pub struct Docs {
 }
 
 impl Docs {
-    /// The comments of what `world` exports, and of the types that its functions use, in the WIT package at `path`
-    /// (a directory with its `deps/`, or a file). The package's only world when `world` is absent.
-    pub fn from_wit(path: &Path, world: Option<&str>) -> Result<Self> {
-        let fail = |error: &dyn std::fmt::Display| {
-            Error::invalid_argument(format!("{}: the WIT cannot be read: {error}", path.display()))
-        };
-        let mut resolve = Resolve::default();
-        let (package, _) = resolve.push_path(path).map_err(|error| fail(&format_args!("{error:#}")))?;
-        let world = resolve.select_world(&[package], world).map_err(|error| fail(&format_args!("{error:#}")))?;
-        Ok(Self::of_world(&resolve, world))
-    }
-
-    fn of_world(resolve: &Resolve, world: WorldId) -> Self {
+    /// The comments on what `world` exports, and on the types that its functions use.
+    pub(super) fn of_world(resolve: &Resolve, world: WorldId) -> Self {
         let owners = Owners::new(resolve, world);
         let mut docs = Self { version: VERSION, items: BTreeMap::new() };
         let mut live = LiveTypes::default();
@@ -266,7 +254,8 @@ pub(super) fn split_params(text: &str, names: &[&str]) -> (String, HashMap<Strin
     (rest.join("\n").trim().to_owned(), params)
 }
 
-fn param_item(line: &str) -> Option<(&str, &str)> {
+/// The name and text of a list item `- name: text`.
+pub(super) fn param_item(line: &str) -> Option<(&str, &str)> {
     let item = line.trim_start().strip_prefix(['-', '*'])?.trim_start();
     let (name, text) = item.split_once(':')?;
     Some((name.trim().trim_matches('`').trim_start_matches('%'), text.trim()))

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use skillhost_api::error::{Error, Result};
 
+use super::name::MAX_PART;
+
 /// The file's name.
 pub const FILE: &str = "SKILL.md";
 /// The most bytes of the file.
@@ -14,7 +16,7 @@ pub const MAX_BYTES: u64 = 1024 * 1024;
 /// The most bytes of the frontmatter.
 const MAX_YAML: usize = 64 * 1024;
 /// The field, of clients' own, by which an author has the skill run by people alone.
-const FOR_PEOPLE: &str = "disable-model-invocation";
+pub const FOR_PEOPLE: &str = "disable-model-invocation";
 
 /// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -50,6 +52,19 @@ impl Frontmatter {
             }
         };
         Ok(Self { name: text("name"), description, body: body.trim().to_owned(), for_people, fields })
+    }
+
+    /// Refuses one that gives itself another name than its skill has: clients know the skill by both.
+    pub fn check_directory(&self, directory: &str) -> Result<()> {
+        match &self.name {
+            Some(name) if name != directory => {
+                let shown: String = name.chars().take(MAX_PART + 8).collect();
+                Err(refuse(&format!(
+                    "its `name` is {shown:?}, but the skill's directory is {directory:?}: they must be equal, so rename one"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether its author has it run by people alone.
@@ -144,6 +159,15 @@ mod tests {
         }
         assert!(Frontmatter::parse(&format!("---\n{}", "a: b\n".repeat(40_000))).is_err());
         assert!(Frontmatter::parse(&format!("---\na: {}\n---\n", "[".repeat(10_000))).is_err());
+    }
+
+    #[test]
+    fn another_name_than_the_directorys_is_refused_and_none_is_not() {
+        let read = Frontmatter::parse(GOOD).unwrap();
+        read.check_directory("hello").unwrap();
+        let message = read.check_directory("greeter").unwrap_err().message;
+        assert!(message.contains("\"hello\"") && message.contains("\"greeter\""), "{message}");
+        Frontmatter::parse("---\ndescription: d\n---\n").unwrap().check_directory("greeter").unwrap();
     }
 
     #[test]

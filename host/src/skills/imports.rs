@@ -5,7 +5,6 @@
 
 use skillhost_api::error::{Error, Result};
 
-use super::descriptor::Descriptor;
 use super::manifest::{Capabilities, FILE, Manifest};
 
 /// The package of our interfaces.
@@ -14,6 +13,8 @@ pub const PACKAGE: &str = "skillhost:skill";
 pub const VERSION: &str = "0.1.0";
 /// What the name of a package of WASI begins with.
 const WASI: &str = "wasi:";
+/// What its versions begin with that the host speaks.
+const WASI_VERSION: &str = "0.2.";
 
 /// An interface of the host: a row of [`INTERFACES`].
 #[derive(Debug)]
@@ -170,16 +171,45 @@ fn take_apart(import: &str) -> Option<ImportName<'_>> {
     Some(ImportName { package, interface, version })
 }
 
-/// Refuses a component that imports what its manifest does not ask for, or what this host does not have.
-pub fn check_imports(descriptor: &Descriptor, manifest: &Manifest) -> Result<()> {
-    for import in &descriptor.imports {
-        check(import, &manifest.capabilities)?;
+/// Refuses a component that imports what its manifest does not ask for, what this host does not have, or has with other types:
+/// with all of that at once. `mismatches` are the types that differ.
+pub fn check_imports(imports: &[String], mismatches: &[String], manifest: &Manifest) -> Result<()> {
+    let mut problems = mismatches.to_vec();
+    let (mut missing, mut lines) = (Vec::new(), Vec::new());
+    for import in imports {
+        match check(import, &manifest.capabilities) {
+            Ok(()) => {}
+            Err(RefusedImport::Other(why)) => problems.push(format!("the component imports {import}: {why}")),
+            Err(RefusedImport::NotAskedFor(line)) => {
+                missing.push(format!("the component imports {import}: {FILE} does not ask for it"));
+                if !lines.contains(&line) {
+                    lines.push(line);
+                }
+            }
+        }
     }
-    Ok(())
+    problems.append(&mut missing);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let join = if problems.len() + lines.len() > 2 { "\n" } else { " " };
+    let mut message = problems.join("\n");
+    if !lines.is_empty() {
+        message = format!("{message}. Add to its [capabilities]:{join}{}", lines.join("\n"));
+    }
+    Err(Error::invalid_argument(message))
 }
 
-fn check(import: &str, asked: &Capabilities) -> Result<()> {
-    let refuse = |why: String| Err(Error::invalid_argument(format!("the component imports {import}: {why}")));
+/// Why an import cannot be had.
+#[derive(Debug)]
+enum RefusedImport {
+    /// The manifest lacks this line.
+    NotAskedFor(&'static str),
+    Other(String),
+}
+
+fn check(import: &str, asked: &Capabilities) -> Result<(), RefusedImport> {
+    let refuse = |why: String| Err(RefusedImport::Other(why));
     let Some(name) = take_apart(import) else {
         return refuse("this host offers only interfaces of packages; import those of `skillhost:skill`".into());
     };
@@ -202,19 +232,38 @@ fn check(import: &str, asked: &Capabilities) -> Result<()> {
             "this host does not have it; a skill may import {PACKAGE}@{VERSION} and WASI 0.2, so drop it or compose the \
              component that provides it into this one"
         )),
-        Some(_) if is_wasi && !name.version.starts_with("0.2.") => {
+        Some(_) if is_wasi && !name.version.starts_with(WASI_VERSION) => {
             refuse("this host speaks WASI 0.2; build the component for `wasm32-wasip2` or another target of WASI 0.2".into())
         }
-        Some(_) if !is_wasi && name.version != VERSION => refuse(format!(
-            "this host speaks {PACKAGE}@{VERSION}; build the skill against that version of the WIT, or use a \
-             host that speaks @{}",
-            name.version
-        )),
+        Some(_) if !is_wasi && name.version != VERSION => {
+            let theirs = match name.version {
+                "" => String::new(),
+                version => format!(", or use a host that speaks @{version}"),
+            };
+            refuse(format!(
+                "this host speaks {PACKAGE}@{VERSION}; build the skill against that version of the WIT{theirs}"
+            ))
+        }
         Some(KnownInterface { needs: Some(RequiredCapability { is_asked, line }), .. }) if !is_asked(asked) => {
-            refuse(format!("{FILE} does not ask for it. Add to its [capabilities]: {line}"))
+            Err(RefusedImport::NotAskedFor(line))
         }
         Some(_) => Ok(()),
     }
+}
+
+/// Whether it is an interface of the host's, in its version.
+pub(super) fn is_offered(import: &str) -> bool {
+    take_apart(import).is_some_and(|name| match name.known() {
+        Some(row) if row.package == PACKAGE => name.version == VERSION,
+        Some(_) => name.version.starts_with(WASI_VERSION),
+        None => false,
+    })
+}
+
+/// The line of a manifest's [capabilities] that asks for this interface of ours; none where nothing need be asked for.
+pub fn asked_by(interface: &str) -> Option<&'static str> {
+    let row = INTERFACES.iter().find(|row| row.package == PACKAGE && row.interface == Some(interface))?;
+    row.needs.as_ref().map(|needs| needs.line)
 }
 
 /// The interface that an import is of.
@@ -258,7 +307,7 @@ mod tests {
         for own in INTERFACES.iter().filter(|row| row.package == PACKAGE) {
             let import = format!("{PACKAGE}/{}@{VERSION}", own.interface.unwrap());
             check(&import, &all).unwrap();
-            let bare = check(&import, &Capabilities::default());
+            let bare = check_imports(std::slice::from_ref(&import), &[], &manifest(""));
             let Some(RequiredCapability { line, .. }) = &own.needs else {
                 bare.unwrap();
                 continue;
@@ -266,10 +315,29 @@ mod tests {
             let message = bare.unwrap_err().message;
             assert!(message.contains(&import) && message.contains(line), "{message}");
             // The line that the error tells to add is one that the manifest takes, and it is enough.
-            let text = format!("[skill]\nname='a'\nversion='0.1.0'\ncomponent='a.wasm'\n[capabilities]\n{line}\n");
-            let manifest = Manifest::parse(&text, std::path::Path::new(FILE)).unwrap();
-            check(&import, &manifest.capabilities).unwrap();
+            check(&import, &manifest(line).capabilities).unwrap();
         }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once_and_what_to_add_can_be_pasted() {
+        let ours = |name: &str| format!("{PACKAGE}/{name}@{VERSION}");
+        let (sandbox, scripts, board) = (ours("sandbox"), ours("scripts"), ours("blackboard"));
+        let imports = ["acme:db/query@1.0.0", &sandbox, &scripts, &board, "wasi:http/types@0.2.0"];
+        let (all, mismatches) = (imports.map(str::to_owned), ["its log is another".to_owned()]);
+        let message = check_imports(&all, &mismatches, &manifest("")).unwrap_err().message;
+        assert!(imports.iter().all(|import| message.contains(import)), "{message}");
+        assert!(message.contains("its log is another"), "{message}");
+        let (_, lines) = message.split_once("Add to its [capabilities]:\n").unwrap();
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+        let asked = manifest(lines);
+        let left = check_imports(&all, &mismatches, &asked).unwrap_err().message;
+        assert!(!left.contains("[capabilities]") && left.contains("acme:db/query@1.0.0"), "{left}");
+    }
+
+    fn manifest(capabilities: &str) -> Manifest {
+        let text = format!("[skill]\nname='a'\nversion='0.1.0'\ncomponent='a.wasm'\n[capabilities]\n{capabilities}\n");
+        Manifest::parse(&text, std::path::Path::new(FILE)).unwrap()
     }
 
     #[test]
@@ -280,12 +348,14 @@ mod tests {
             ("wasi:http/outgoing-handler@0.2.0", "`http` capability is not available"),
             ("wasi:keyvalue/store@0.2.0", "nothing of that package"),
             ("wasi:cli/stdout@0.3.0", "WASI 0.2"),
-            ("acme:db/query@1.0.0", "acme:db/query@1.0.0"),
+            ("acme:db/query@1.0.0", "does not have it"),
+            ("skillhost:skill/log", "build the skill against that version"),
             ("log", "only interfaces of packages"),
         ] {
             let asked = Capabilities { sandbox: Some(Sandbox::default()), ..Capabilities::default() };
-            let message = check(import, &asked).unwrap_err().message;
-            assert!(message.contains(said), "{message}");
+            let Err(RefusedImport::Other(why)) = check(import, &asked) else { panic!("{import} is taken") };
+            assert!(why.contains(said), "{why}");
+            assert!(!is_offered(import));
         }
         check("wasi:cli/stdout@0.2.6", &Capabilities::default()).unwrap();
     }

@@ -13,6 +13,7 @@ use wasmtime::component::Val;
 
 use super::descriptor::Action;
 use super::schema::{F32_BOUND, NOT_NUMBERS};
+use super::similar::did_you_mean;
 use super::ty::{ActionParam, Int, Labels, MAX_BYTES, MAX_VALUES, RecordTy, ResultTy, Ty, Variant};
 use crate::json::{cut, shown};
 
@@ -20,10 +21,13 @@ impl Action {
     /// The component values of `args`, in the order of the parameters.
     pub fn lower(&self, args: &Map<String, Value>) -> Result<Vec<Val>> {
         let mut lowering = Lowering { path: "args".into(), values: MAX_VALUES, bytes: MAX_BYTES };
-        lowering.known(args, self.params.iter().map(|param| param.name.as_str()))?;
+        lowering.complete(args, self.params.iter().map(|param| (param.name.as_str(), &param.ty)))?;
         self.params.iter().map(|ActionParam { name, ty, .. }| lowering.field(args, name, ty)).collect()
     }
 }
+
+/// How many names are told of that there are none of.
+const MAX_UNKNOWN: usize = 8;
 
 struct Lowering {
     /// Where in the arguments this is.
@@ -127,7 +131,7 @@ impl Lowering {
     }
 
     fn record(&mut self, map: &Map<String, Value>, record: &RecordTy) -> Result<Val> {
-        self.known(map, record.fields.iter().map(|field| field.name.as_str()))?;
+        self.complete(map, record.fields.iter().map(|field| (field.name.as_str(), &field.ty)))?;
         let fields = record.fields.iter();
         let fields = fields.map(|field| Ok((field.name.clone(), self.field(map, &field.name, &field.ty)?)));
         Ok(Val::Record(fields.collect::<Result<_>>()?))
@@ -180,7 +184,7 @@ impl Lowering {
     }
 
     fn field(&mut self, map: &Map<String, Value>, name: &str, ty: &Ty) -> Result<Val> {
-        match map.get(name).or_else(|| map.get(&name.replace('-', "_"))) {
+        match given(map, name) {
             Some(value) => self.within(&format!(".{name}"), |this| this.value(value, ty)),
             None if ty.is_optional() => Ok(Val::Option(None)),
             None => Err(self.missing(name, ty)),
@@ -199,13 +203,39 @@ impl Lowering {
         result
     }
 
+    /// Refuses names that are not among the `fields`, and fields that are missing: all of them at once.
+    fn complete<'a>(
+        &self,
+        map: &Map<String, Value>,
+        fields: impl Iterator<Item = (&'a str, &'a Ty)> + Clone,
+    ) -> Result<()> {
+        let mut wrong: Vec<_> = self.known(map, fields.clone().map(|(name, _)| name)).err().into_iter().collect();
+        let missing = fields.filter(|(name, ty)| !ty.is_optional() && given(map, name).is_none());
+        wrong.extend(missing.map(|(name, ty)| self.missing(name, ty)));
+        match wrong.as_slice() {
+            [] => Ok(()),
+            wrong => {
+                let said: Vec<_> = wrong.iter().map(|error| error.message.as_str()).collect();
+                Err(Error::invalid_argument(said.join("; ")))
+            }
+        }
+    }
+
     /// Refuses names that are not among the `known` ones.
     fn known<'a>(&self, map: &Map<String, Value>, known: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
         let is_known = |key: &str| known.clone().any(|name| name == key || (name.contains('-') && spelt(key, name)));
-        let Some(unknown) = map.keys().find(|key| !is_known(key) || twice(map, key)) else { return Ok(()) };
+        let unknown = map.keys().filter(|key| !is_known(key) || twice(map, key));
+        let unknown: Vec<_> = unknown
+            .take(MAX_UNKNOWN)
+            .map(|key| format!("{:?}{}", cut(key), did_you_mean(key, known.clone().filter(|name| name != key))))
+            .collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
         let known: Vec<_> = known.collect();
         let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-        Err(Error::invalid_argument(format!("{}: there is no {:?} here; known are {known}", self.path, cut(unknown))))
+        let unknown = unknown.join(", no ");
+        Err(Error::invalid_argument(format!("{}: there is no {unknown} here; known are {known}", self.path)))
     }
 
     fn missing(&self, name: &str, ty: &Ty) -> Error {
@@ -219,6 +249,11 @@ impl Lowering {
     fn unwanted(&self, value: &Value) -> Error {
         Error::invalid_argument(format!("{}: expected null, got {}", self.path, shown(value)))
     }
+}
+
+/// The value of a field, however its name is spelt.
+fn given<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    map.get(name).or_else(|| map.get(&name.replace('-', "_")))
 }
 
 /// Whether a key is a name with `_` for `-`.

@@ -8,11 +8,11 @@ use std::path::{Component as PathPart, Path, PathBuf};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::Result;
 use skillhost_api::types::Network;
 
 use super::limits::Limits;
-use super::{name, toml_file};
+use super::{frontmatter, name, toml_file};
 
 /// The file's name.
 pub const FILE: &str = "skill.toml";
@@ -20,6 +20,39 @@ pub const FILE: &str = "skill.toml";
 pub const MAX_BYTES: u64 = 256 * 1024;
 /// The most entries that a list of it may have.
 const MAX_LIST: usize = 128;
+
+/// A manifest with every key there is, which errors show how to write.
+const EXAMPLE: &str = r#"
+[skill]
+name = "greeter"
+version = "0.1.0"
+component = "greeter.wasm"
+sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+[actions]
+expose = ["greet"]
+read-only = ["greet"]
+
+[capabilities]
+sandbox = { roles = ["default"], network = "none", cpus = 1.0, memory-mib = 1024, containers = 1 }
+files = { workspace = "read-write", copy-in = ["project"], copy-out = [] }
+blackboard = { publish = ["stats:*"], read = ["stats:*"] }
+http = { hosts = ["api.example.com"] }
+
+[limits]
+deadline = "5s"
+memory-mib = 64
+fuel = 10_000_000_000
+table-elements = 100_000
+instances = 256
+tables = 8
+memories = 4
+host-call-bytes = 201_326_592
+resources = 1_000
+open-files = 64
+effects = 10_000
+log-bytes = 1_048_576
+"#;
 
 /// `skill.toml`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -182,21 +215,43 @@ pub struct Http {
     pub hosts: Vec<String>,
 }
 
+/// What is said of a skill's directory in which there is only a `SKILL.md`.
+pub(crate) fn absent(dir: &Path) -> String {
+    format!(
+        "there is a {} but no {FILE} in {}: it is a skill for other programs; to run it here, write a {FILE} that names its \
+         component",
+        frontmatter::FILE,
+        dir.display()
+    )
+}
+
 impl Manifest {
     /// Reads a manifest. `file` only serves for error messages, which name it, the line and the key.
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
-        toml_file::read(text, file)
+        toml_file::read(text, file, EXAMPLE)
     }
 
-    /// Refuses a manifest whose skill is not called as its directory.
-    pub fn check_directory(&self, directory: &str) -> Result<()> {
-        if self.skill.name == directory {
-            return Ok(());
-        }
-        Err(Error::invalid_argument(format!(
-            "{FILE}: skill.name is {:?}, but the skill's directory is {directory:?}: they must be equal, so rename one",
-            self.skill.name
-        )))
+    /// The same, of the manifest in a directory of this name: its skill is called as that is.
+    pub fn parse_in(directory: &str, text: &str, file: &Path) -> Result<Self> {
+        toml_file::read_where(text, file, EXAMPLE, |manifest: &Self| {
+            (manifest.skill.name != directory).then(|| {
+                let name = &manifest.skill.name;
+                let why =
+                    format!("{name:?}, but the skill's directory is {directory:?}: they must be equal, so rename one");
+                (["skill", "name"].as_slice(), why)
+            })
+        })
+    }
+
+    /// What is written down in vain, in words: it runs all the same.
+    pub fn notes(&self) -> Vec<String> {
+        let http = self.capabilities.http.as_ref().map(|_| {
+            format!(
+                "`http` under [capabilities] of its {FILE} has no effect yet: no component that makes HTTP calls can be loaded in \
+                 this version of skillhost. A sandbox with `network = \"bridge\"` can make them"
+            )
+        });
+        http.into_iter().collect()
     }
 }
 
@@ -394,7 +449,11 @@ fuel = 10_000_000_000
         for (line, instead, said) in [
             ("name = \"code-stats\"", "name = \"Code\"", "skill.toml:3: skill.name: \"Code\" cannot name a skill"),
             ("name = \"code-stats\"", "nam = \"x\"", "skill.toml:3: skill.nam: unknown key `nam`"),
-            ("version = \"0.1.0\"", "version = 1", "skill.toml:4: skill.version: invalid type: integer `1`"),
+            (
+                "version = \"0.1.0\"",
+                "version = 1",
+                "skill.toml:4: skill.version: invalid type: integer `1`: write it as in `version = \"0.1.0\"`",
+            ),
             ("version = \"0.1.0\"", "version = \"one\"", "skill.toml:4: skill.version: \"one\" is not a version"),
             ("version = \"0.1.0\"", "", "skill.toml:2: skill: missing key `version`"),
             ("component = \"code_stats.wasm\"", "component = \"../x\"", "skill.toml:5: skill.component: "),
@@ -408,7 +467,27 @@ fuel = 10_000_000_000
             ("containers = 1 ", "container = 1 ", "capabilities.sandbox.container: unknown key `container`"),
             ("publish = [\"stats:*\"]", "publish = [\"a b\"]", ":13: capabilities.blackboard.publish: \"a b\""),
             ("deadline = \"2m\"", "deadline = \"2h\"", "skill.toml:17: limits.deadline: \"2h\" is out of range"),
-            ("deadline = \"2m\"", "deadline = 5", "skill.toml:17: limits.deadline: invalid type"),
+            (
+                "deadline = \"2m\"",
+                "deadline = 5",
+                "skill.toml:17: limits.deadline: invalid type: integer `5`: write it as in `deadline = \"5s\"`",
+            ),
+            (
+                "http       = { hosts = [\"api.github.com\"] }",
+                "http = true",
+                "capabilities.http: invalid type: boolean `true`: write it as in `http = { hosts = [",
+            ),
+            ("roles = [\"default\"]", "roles = \"default\"", "write it as in `roles = [\"default\"]`"),
+            (
+                "memory-mib = 64",
+                "memory-mbi = 64",
+                "unknown key `memory-mbi` (did you mean \"memory-mib\"?); known here",
+            ),
+            (
+                "network = \"none\"",
+                "network = \"bride\"",
+                "(did you mean \"bridge\"?); known here are `none`, `bridge`",
+            ),
             ("memory-mib = 64", "memory-mib = -1", ":18: limits.memory-mib: -1 is out of range: 1 to 4096 MiB"),
             ("memory-mib = 64", "memory = 64", "skill.toml:18: limits.memory: unknown key `memory`"),
             ("fuel = 10_000_000_000", "fuel = ", "skill.toml:19"),
@@ -421,9 +500,63 @@ fuel = 10_000_000_000
     }
 
     #[test]
+    fn all_errors_of_a_file_are_told_at_once() {
+        let text = FULL
+            .replace("version = \"0.1.0\"\n", "")
+            .replace("component = \"code_stats.wasm\"", "component = 3")
+            .replace("[actions]", "[action]")
+            .replace("containers = 1 ", "containers = 1000, colour = 1 ")
+            .replace("deadline = \"2m\"", "deadline = 5")
+            .replace("memory-mib = 64", "memory = 64");
+        let message = parse(&text).unwrap_err().message;
+        for said in [
+            "skill.toml:2: skill: missing key `version`",
+            "skill.toml:4: skill.component: invalid type",
+            "skill.toml:6: action: unknown key `action` (did you mean \"actions\"?)",
+            "skill.toml:10: capabilities.sandbox.containers: 1000 is out of range",
+            "skill.toml:10: capabilities.sandbox.colour: unknown key",
+            "skill.toml:16: limits.deadline: invalid type",
+            "skill.toml:17: limits.memory: unknown key",
+        ] {
+            assert!(message.contains(said), "{said} is not in\n{message}");
+        }
+        assert_eq!(message.lines().count(), 7, "{message}");
+        assert!(!message.contains("struct "), "{message}");
+        let empty = parse("").unwrap_err().message;
+        assert_eq!(empty.lines().count(), 1, "{empty}");
+        let syntax = parse("[skill]\nname = \nversion = \"0.1.0\"\ncomponent = ]\n").unwrap_err().message;
+        assert!(syntax.contains("skill.toml:2: ") && syntax.contains("skill.toml:4: "), "{syntax}");
+        let many: String = (0..100).map(|number| format!("key-{number} = 1\n")).collect();
+        assert!(parse(&many).unwrap_err().message.lines().count() <= 16);
+    }
+
+    #[test]
+    fn the_example_has_every_key_and_is_right() {
+        let manifest = Manifest::parse(EXAMPLE, Path::new(FILE)).unwrap();
+        assert_eq!(Limits { deadline: Limits::default().deadline, ..manifest.limits }, Limits::default());
+        let (_, limits) = EXAMPLE.split_once("[limits]\n").unwrap();
+        let keys: Vec<_> = limits.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(keys, crate::skills::limits::KEYS);
+        // What may be left out and has no default here would not be seen to be missing there.
+        let capabilities = manifest.capabilities;
+        assert!(capabilities.sandbox.is_some() && capabilities.files.is_some() && capabilities.blackboard.is_some());
+        assert!(capabilities.http.is_some() && manifest.skill.sha256.is_some() && manifest.actions.expose.is_some());
+    }
+
+    #[test]
+    fn what_has_no_effect_is_noted() {
+        assert!(parse(FULL).unwrap().notes()[0].contains("has no effect yet"));
+        let without = FULL.replace("http       = { hosts = [\"api.github.com\"] }\n", "");
+        assert_eq!(parse(&without).unwrap().notes(), [""; 0]);
+    }
+
+    #[test]
     fn a_name_that_is_not_its_directorys_is_refused() {
-        let manifest = parse(FULL).unwrap();
-        manifest.check_directory("code-stats").unwrap();
-        assert!(manifest.check_directory("other").unwrap_err().message.contains("\"other\""));
+        Manifest::parse_in("greeter", EXAMPLE, Path::new(FILE)).unwrap();
+        let text = "[skill]\nname = \"other\"\nversion = \"0.1.0\"\ncomponent = \"a.wasm\"\n[limits]\nfuel = 0\n";
+        let message = Manifest::parse_in("code-stats", text, Path::new(FILE)).unwrap_err().message;
+        let lines: Vec<&str> = message.lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with("skill.toml:6: limits.fuel: "), "{message}");
+        assert!(lines[1].starts_with("skill.toml:2: skill.name: \"other\", but the skill's directory is"), "{message}");
     }
 }

@@ -6,9 +6,12 @@
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`describe_process`]: the same, in a process of its own.
+//! - [`similar`]: what somebody meant who wrote a name wrong.
 //! - `wasm_features`: what of WebAssembly a component may use.
-//! - [`imports`]: what a component imports, compared with what its manifest asks for.
+//! - [`imports`]: what a component imports, compared with what its manifest asks for; [`linking`]: whether its types are the host's,
+//!   whose WIT is [`wit_package`].
 //! - [`docs`]: the custom section that carries WIT comments, which toolchains strip.
+//! - [`wit_source`]: the WIT that a component is built from, as its author wrote it.
 //! - [`ty`]: the one table of types. [`schema`], [`lower`], [`lift`] and [`text_args`] all walk it, so that a schema
 //!   accepts just what lowering accepts.
 //!
@@ -23,22 +26,29 @@ pub mod frontmatter;
 pub mod imports;
 pub mod lift;
 pub mod limits;
+pub mod linking;
 pub mod lower;
 pub mod manifest;
 pub mod name;
 pub mod schema;
+pub mod similar;
 pub mod text_args;
 pub mod toml_file;
 pub mod ty;
 mod wasm_features;
 mod wit;
+pub mod wit_package;
+pub mod wit_source;
+pub(crate) mod wit_words;
 
 pub use component::{Component, MAX_COMPONENT};
-pub use descriptor::{Action, Descriptor, ExportPath, describe};
+pub use descriptor::{Action, Descriptor, ExportPath, describe, describe_linked};
 pub use frontmatter::Frontmatter;
 pub use imports::check_imports;
 pub use lift::Lifted;
 pub use limits::Limits;
 pub use manifest::Manifest;
 pub use name::{CallTarget, SkillName};
+pub use similar::did_you_mean;
 pub use wasm_features::FEATURES;
+pub use wit_source::WitSource;

@@ -10,26 +10,36 @@ use skillhost_api::error::{Error, Result};
 
 use super::descriptor::Action;
 use super::lower::not_number;
+use super::similar::did_you_mean;
 use super::ty::Ty;
+use crate::json::cut;
 
 impl Action {
     /// `args` together with `text`. A name that stands twice is an error, and so is one that the action does not have.
     pub fn with_text(&self, mut args: Map<String, Value>, text: &[(String, String)]) -> Result<Map<String, Value>> {
+        let mut wrong = Vec::new();
+        let params: Vec<_> = self.params.iter().map(|param| param.name.as_str()).collect();
         for (name, text) in text {
             let Some(param) = self.params.iter().find(|param| param.name == *name) else {
-                let known: Vec<_> = self.params.iter().map(|param| param.name.as_str()).collect();
-                let known =
-                    if known.is_empty() { "takes no arguments".into() } else { format!("takes {}", known.join(", ")) };
-                return Err(Error::invalid_argument(format!("there is no argument {name:?}: {} {known}", self.name)));
+                let meant = did_you_mean(name, params.iter().copied());
+                wrong.push(format!("there is no argument {:?}{meant}", cut(name)));
+                continue;
             };
-            let value = read(text, &param.ty).map_err(|reason| {
-                Error::invalid_argument(format!("argument {name}: expected {}: {reason}", param.ty.wants()))
-            })?;
-            if args.insert(name.clone(), value).is_some() {
-                return Err(Error::invalid_argument(format!("argument {name} is given twice")));
+            match read(text, &param.ty) {
+                Ok(value) => {
+                    if args.insert(name.clone(), value).is_some() {
+                        wrong.push(format!("argument {name} is given twice"));
+                    }
+                }
+                Err(reason) => wrong.push(format!("argument {name}: expected {}: {reason}", param.ty.wants())),
             }
         }
-        Ok(args)
+        if wrong.is_empty() {
+            return Ok(args);
+        }
+        let takes =
+            if params.is_empty() { "takes no arguments".into() } else { format!("takes {}", params.join(", ")) };
+        Err(Error::invalid_argument(format!("{}: {} {takes}", wrong.join("; "), self.name)))
     }
 }
 

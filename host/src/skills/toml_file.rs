@@ -1,48 +1,165 @@
-//! TOML whose errors say where: file, line and key.
+//! TOML whose errors say where: file, line and key; all errors of a file at once.
 //!
-//! serde knows the place of an error but not the key it stands under; the document's own table knows both. Checks of
-//! ranges and forms belong in `Deserialize` implementations (or `deserialize_with`), so that they get their place here
-//! and nowhere else.
+//! serde knows the place of an error but not the key it stands under, and stops at the first; the document's own table knows the
+//! key, and with that key mended, from an example that is right, the next error comes to light. Checks of ranges and forms belong in
+//! `Deserialize` implementations (or `deserialize_with`), so that they get their place here and nowhere else.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use skillhost_api::error::{Error, Result};
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
 
-/// Reads `text`, the content of `file`, which only serves for error messages.
-pub fn read<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T> {
-    toml::from_str(text).map_err(|error| {
-        let span = error.span().unwrap_or(0..0);
-        let line = text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
-        let message = plain(error.message());
-        let place = match key_at(text, &span) {
-            Some(key) if !key.is_empty() => format!("{}:{line}: {key}", file.display()),
-            _ => format!("{}:{line}", file.display()),
+use super::similar::did_you_mean;
+
+/// The most errors of one file that are told.
+const MAX_ERRORS: usize = 16;
+
+/// Reads `text`, the content of `file`, which only serves for error messages. `example` is a document that has every key there is,
+/// with a value that is right.
+pub fn read<T: DeserializeOwned>(text: &str, file: &Path, example: &'static str) -> Result<T> {
+    read_where(text, file, example, |_| None)
+}
+
+/// What of a value is wrong: its key, and why.
+pub type Wrong = (&'static [&'static str], String);
+
+/// The same, of what `wrong` finds nothing in.
+pub fn read_where<T: DeserializeOwned>(
+    text: &str,
+    file: &Path,
+    example: &'static str,
+    wrong: impl FnOnce(&T) -> Option<Wrong>,
+) -> Result<T> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let line_of = |span: &Range<usize>| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1;
+    let refuse = |said: Vec<String>| Err(Error::invalid_argument(said.join("\n")));
+    if !errors.is_empty() {
+        // What follows on the line of an error comes of it, as a rule.
+        let mut lines = BTreeSet::new();
+        let mut said = Vec::new();
+        for error in errors.iter().take(MAX_ERRORS) {
+            let line = line_of(&error.span().unwrap_or(0..0));
+            if lines.insert(line) {
+                said.push(format!("{}:{line}: {}", file.display(), error.message().trim_end()));
+            }
+        }
+        return refuse(said);
+    }
+    let example = Example::new(example)?;
+    let mut table = document.clone();
+    let mut said: Vec<String> = Vec::new();
+    let mut mended: Vec<Vec<String>> = Vec::new();
+    while said.len() < MAX_ERRORS {
+        let error = match T::deserialize(Deserializer::from(table.clone())) {
+            Ok(read) => {
+                // What is wrong with a value that was put in its place says nothing of the file.
+                if let Some((key, why)) = wrong(&read).filter(|(key, _)| !mended.iter().any(|mended| mended == key)) {
+                    let line = span_of(document.get_ref(), key).map(|span| format!(":{}", line_of(&span)));
+                    said.push(format!("{}{}: {}: {why}", file.display(), line.unwrap_or_default(), key.join(".")));
+                }
+                if said.is_empty() {
+                    return Ok(read);
+                }
+                break;
+            }
+            Err(error) => error,
         };
-        Error::invalid_argument(format!("{place}: {message}"))
-    })
+        let span = error.span().unwrap_or(0..0);
+        let mut key = Vec::new();
+        descend(document.get_ref(), &span, &mut key);
+        let place = match key.as_slice() {
+            [] => format!("{}:{}", file.display(), line_of(&span)),
+            key => format!("{}:{}: {}", file.display(), line_of(&span), key.join(".")),
+        };
+        let told = format!("{place}: {}", plain(error.message(), &key, &example));
+        // It was not mended: nothing more can be told.
+        if said.last() == Some(&told) {
+            break;
+        }
+        said.push(told);
+        key.extend(missing(error.message()).map(str::to_owned));
+        if !mend(table.get_mut(), &key, Some(example.table.get_ref())) {
+            break;
+        }
+        mended.push(key);
+    }
+    refuse(said)
 }
 
-/// serde speaks of fields where a manifest has keys.
-fn plain(message: &str) -> String {
-    message
-        .trim_end()
-        .replace("unknown field ", "unknown key ")
-        .replace("missing field ", "missing key ")
-        .replace("duplicate field ", "duplicate key ")
-        .replace(", expected one of ", "; known here are ")
+/// A document that is right.
+struct Example {
+    text: &'static str,
+    table: Spanned<DeTable<'static>>,
 }
 
-/// The dotted key at `span`, when the document is well-formed.
-fn key_at(text: &str, span: &Range<usize>) -> Option<String> {
-    let document = DeTable::parse(text).ok()?;
-    let mut path = Vec::new();
-    descend(document.get_ref(), span, &mut path);
-    Some(path.join("."))
+impl Example {
+    fn new(text: &'static str) -> Result<Self> {
+        let table = DeTable::parse(text).map_err(|error| Error::other(format!("the example: {}", error.message())))?;
+        Ok(Self { text, table })
+    }
+
+    /// How a key is written, when it is one that there is.
+    fn line(&self, key: &[String]) -> Option<String> {
+        let (last, above) = key.split_last()?;
+        let mut table = self.table.get_ref();
+        for part in above {
+            table = table.get(part.as_str())?.get_ref().as_table()?;
+        }
+        let value = table.get(last.as_str())?;
+        let raw = self.text.get(value.span())?.trim();
+        Some(match value.get_ref().is_table() && !raw.starts_with('{') {
+            true => format!("[{}]", key.join(".")),
+            false => format!("{last} = {raw}"),
+        })
+    }
 }
 
+/// serde speaks of fields where a manifest has keys, and of the types of Rust.
+fn plain(message: &str, key: &[String], example: &Example) -> String {
+    let message = message.trim_end();
+    let Some((what, expected)) = message.split_once(", expected ") else {
+        return message.replace("missing field ", "missing key ").replace("duplicate field ", "duplicate key ");
+    };
+    if what.starts_with("invalid type: ") {
+        return match example.line(key) {
+            Some(line) => format!("{what}: write it as in `{line}`"),
+            None => format!("{what}, expected {}", if expected.starts_with("struct ") { "a table" } else { expected }),
+        };
+    }
+    // `unknown field` and `unknown variant`, each with those that there are.
+    let known: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
+    let meant = did_you_mean(what.split('`').nth(1).unwrap_or_default(), known.iter().copied());
+    let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+    format!("{}{meant}; known here are {}", what.replace("unknown field ", "unknown key "), known.join(", "))
+}
+
+/// The key that an error says is missing.
+fn missing(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.split('`').next()
+}
+
+/// Gives a key the value that it has in the example; takes it out where the example has none. Whether that was possible.
+fn mend<'a>(table: &mut DeTable<'a>, key: &[String], example: Option<&DeTable<'a>>) -> bool {
+    let Some((first, rest)) = key.split_first() else { return false };
+    let example = example.and_then(|example| example.get(first.as_str()));
+    if !rest.is_empty()
+        && let Some(DeValue::Table(inner)) = table.get_mut(first.as_str()).map(Spanned::get_mut)
+    {
+        return mend(inner, rest, example.and_then(|example| example.get_ref().as_table()));
+    }
+    table.remove(first.as_str());
+    if let Some(example) = example {
+        table.insert(Spanned::new(0..0, Cow::Owned(first.clone())), example.clone());
+    }
+    true
+}
+
+/// The key at `span`.
 fn descend(table: &DeTable<'_>, span: &Range<usize>, path: &mut Vec<String>) -> bool {
     for (key, value) in table {
         path.push(key.get_ref().to_string());
@@ -57,6 +174,16 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, path: &mut Vec<String>) -> 
         path.pop();
     }
     false
+}
+
+/// Where the value of a key is.
+fn span_of(table: &DeTable<'_>, key: &[&str]) -> Option<Range<usize>> {
+    let (first, rest) = key.split_first()?;
+    let value = table.get(*first)?;
+    match rest.is_empty() {
+        true => Some(value.span()),
+        false => span_of(value.get_ref().as_table()?, rest),
+    }
 }
 
 fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {

@@ -193,7 +193,10 @@ impl HttpRouter {
             let message = "a message is JSON: send `Content-Type: application/json`";
             return Err(HttpRefusal::new(Reason::MediaType, message));
         }
-        if let Some((call, peer)) = tool_call::read(&parts.headers, &body, &self.clients) {
+        if let Some((call, peer)) = tool_call::read(&parts.headers, &body, &self.clients)
+            // Who is told what a skill says needs a stream.
+            && !self.server.hears_logs(client.identity())
+        {
             let said = self.server.call_directly(call, Some(client.identity().clone()), peer.clone()).await;
             return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(slot)));
         }

@@ -16,8 +16,8 @@ use skillhost_api::types::{
 };
 use skillhost_api::types::{
     Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, GetHostStatus, GetRequest, GetSandbox,
-    GetScriptTemplate, ListApprovals, ListScriptTemplates, ListScripts, ListSkills, ReadFile, RevokeApproval, StopHost,
-    TailAudit, Trust,
+    GetScriptTemplate, ListApprovals, ListInvocations, ListScriptTemplates, ListScripts, ListSkills, ReadFile,
+    ReadInvocationLog, RevokeApproval, StopHost, TailAudit, Trust,
 };
 use tokio::sync::mpsc;
 
@@ -152,6 +152,8 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
     }
     for (request, remedy) in [
         (Request::ListApprovals(ListApprovals), "skillhost approve"),
+        (Request::ListInvocations(ListInvocations { limit: 1 }), "skillhost logs"),
+        (Request::ReadInvocationLog(ReadInvocationLog { invocation_id: "inv_0".into() }), "skillhost logs"),
         (Request::TailAudit(TailAudit { lines: 1, before: None, follow: false }), "skillhost audit tail"),
         (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true }), "skillhost audit tail"),
         (Request::GetHostStatus(GetHostStatus), "skillhost host status"),

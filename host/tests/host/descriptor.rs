@@ -12,6 +12,10 @@ use wit_parser::{ManglingAndAbi, Resolve};
 fn component(wit: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
     resolve.push_path(skillhost_test_support::workspace().join("wit")).unwrap();
+    component_of(resolve, wit)
+}
+
+fn component_of(mut resolve: Resolve, wit: &str) -> Vec<u8> {
     let package = resolve.push_str("test.wit", wit).unwrap();
     let world = resolve.select_world(&[package], Some("w")).unwrap();
     let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
@@ -50,8 +54,55 @@ fn an_action_has_the_shortest_name_that_is_free() {
         assert_eq!(error.kind, ErrorKind::NotFound);
         assert!(error.message.contains("it has b.run, b.top,"), "{error}");
     }
-    assert!(descriptor.action(None).unwrap_err().message.contains("write which: b.run"));
+    assert!(descriptor.action(None).unwrap_err().message.contains("write which, after its name and a `.`: b.run"));
     assert_eq!(described(HELLO).action(None).unwrap().name, "hello");
+}
+
+#[test]
+fn what_is_built_against_our_wit_links_and_another_says_how_it_differs() {
+    let everything =
+        component("package t:t; world w { include skillhost:skill/everything@0.1.0; export go: func() -> u8; }");
+    let descriptor = skillhost::engine::describe(&everything).unwrap();
+    assert_eq!(descriptor.imports.len(), 5, "{:?}", descriptor.imports);
+    assert_eq!(descriptor.mismatches, [""; 0]);
+    for (interface, functions, said) in [
+        (
+            "log",
+            "progress: func(done: u64);",
+            "`progress: func(done: u64)`, and this host has `progress: func(done: u64, total:",
+        ),
+        ("log", "whisper: func();", "`whisper: func()`, and this host's has no such function; it has log, progress"),
+        ("log", "enum level { low } log: func(level: level, message: string);", "`enum level { low }`"),
+        ("files", "copy-in: func(other: u8);", "`copy-in: func(other: u8)`"),
+        (
+            "blackboard",
+            "resource subscription { next: func() -> string; } watch: func() -> subscription;",
+            "`watch: func() -> subscription`",
+        ),
+    ] {
+        let wit = format!(
+            "package skillhost:skill@0.1.0; interface {interface} {{ {functions} }} world w {{ import {interface}; export go: func(); }}"
+        );
+        let built = component_of(Resolve::default(), &wit);
+        let mismatches = skillhost::engine::describe(&built).unwrap().mismatches.join("\n");
+        assert!(mismatches.contains(said) && mismatches.contains("`skillhost wit -o"), "{said} is not in {mismatches}");
+        assert_eq!(describe(&built).unwrap().mismatches, [""; 0], "only who links can tell");
+    }
+}
+
+#[test]
+fn the_types_of_wasi_are_those_of_the_linker_too() {
+    let wit = |get: &str| {
+        format!(
+            "package t:t; package wasi:random@0.2.6 {{ interface random {{ get-random-u64: func() -> {get}; }} }}
+             world w {{ import wasi:random/random@0.2.6; export go: func(); }}"
+        )
+    };
+    let mismatches =
+        |get: &str| skillhost::engine::describe(&component_of(Resolve::default(), &wit(get))).unwrap().mismatches;
+    assert_eq!(mismatches("u64"), [""; 0]);
+    let [said] = mismatches("string").try_into().unwrap();
+    assert!(said.contains("get-random-u64") && said.contains("current toolchain"), "{said}");
 }
 
 #[test]
@@ -196,13 +247,18 @@ fn imports_are_listed_and_held_to_the_manifest() {
         let text = format!("[skill]\nname='a'\nversion='0.1.0'\ncomponent='a.wasm'\n{capabilities}");
         Manifest::parse(&text, Path::new("skill.toml")).unwrap()
     };
-    let message = check_imports(&descriptor, &manifest("")).unwrap_err().message;
+    let message = check_imports(&descriptor.imports, &descriptor.mismatches, &manifest("")).unwrap_err().message;
     assert_eq!(
         message,
         "the component imports skillhost:skill/sandbox@0.1.0: skill.toml does not ask for it. Add to its \
          [capabilities]: sandbox = { roles = [\"default\"] }"
     );
-    check_imports(&descriptor, &manifest("[capabilities]\nsandbox = { roles = [\"default\"] }")).unwrap();
+    check_imports(
+        &descriptor.imports,
+        &descriptor.mismatches,
+        &manifest("[capabilities]\nsandbox = { roles = [\"default\"] }"),
+    )
+    .unwrap();
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_bad_skill_hides_no_other_and_keeps_its_name() {
     for (name, said) in [
         ("a-toml", "a-toml: skill.toml:1"),
         ("b-key", "skill.toml:5: limit: unknown key `limit`"),
-        ("c-name", "skill.name is \"other\", but the skill's directory is \"c-name\""),
+        ("c-name", "skill.name: \"other\", but the skill's directory is \"c-name\""),
         ("d-md", "first line must be `---`"),
         ("e-utf8", "skill.toml: byte 7 is not UTF-8"),
         ("f-no-md", "there is no SKILL.md"),
@@ -159,7 +159,7 @@ fn a_plugin_that_loses_its_name_loses_whole() {
     assert!(catalog.skills["shadow"].loaded.is_err());
     assert_eq!(catalog.collisions.len(), 1);
     assert!(catalog.collisions[0].contains("of which nothing is used"), "{}", catalog.collisions[0]);
-    let missing = catalog.get(&"two".parse().unwrap()).unwrap_err();
+    let missing = catalog.get(&"two".parse().unwrap(), &world.roots()).unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound);
     assert!(missing.message.contains("there is other/two"), "{missing}");
 }

@@ -15,6 +15,7 @@ mod copies_sparse;
 mod descriptor;
 mod discovery;
 mod hostile;
+mod hostile_debug_info;
 mod limits_bite;
 mod link_frozen;
 mod link_hostile;

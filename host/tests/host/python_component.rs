@@ -4,14 +4,13 @@ use std::time::Instant;
 
 use crate::common::run::Running;
 use serde_json::{Value, json};
-use skillhost::skills::docs::Docs;
-use skillhost::skills::{Manifest, check_imports, describe};
+use skillhost::skills::{Manifest, WitSource, check_imports, describe};
 
 #[test]
 fn a_python_component_is_listed_and_runs() {
     let bytes = std::fs::read(skillhost_test_support::python_guest()).unwrap();
     let wit = skillhost_test_support::workspace().join("tests/guests/python/wit");
-    let bytes = Docs::from_wit(&wit, None).unwrap().append(&bytes).unwrap();
+    let bytes = WitSource::read(&wit, None).unwrap().docs().append(&bytes).unwrap();
     let start = Instant::now();
     let descriptor = describe(&bytes).unwrap();
     println!("{} bytes described in {:?}", bytes.len(), start.elapsed());
@@ -23,7 +22,12 @@ fn a_python_component_is_listed_and_runs() {
     assert_eq!(descriptor.actions[1].docs, "Greets somebody.");
     assert_eq!(descriptor.actions[1].params[0].docs, "whom");
     let manifest = "[skill]\nname = \"greeter\"\nversion = \"0.1.0\"\ncomponent = \"greeter.wasm\"";
-    check_imports(&descriptor, &Manifest::parse(manifest, "skill.toml".as_ref()).unwrap()).unwrap();
+    check_imports(
+        &descriptor.imports,
+        &descriptor.mismatches,
+        &Manifest::parse(manifest, "skill.toml".as_ref()).unwrap(),
+    )
+    .unwrap();
 
     let mut running = Running::new(&bytes);
     let mut call = |name: &str, args: Value| {

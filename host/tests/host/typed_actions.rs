@@ -8,14 +8,13 @@ use crate::common::valid;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
-use skillhost::skills::docs::Docs;
 use skillhost::skills::ty::MAX_BYTES;
-use skillhost::skills::{Action, Descriptor, Lifted, describe};
+use skillhost::skills::{Action, Descriptor, Lifted, WitSource, describe};
 
 static COMPONENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let bytes = std::fs::read(skillhost_test_support::guest("typed")).unwrap();
     let wit = skillhost_test_support::workspace().join("tests/guests/typed/wit");
-    Docs::from_wit(&wit, Some("typed")).unwrap().append(&bytes).unwrap()
+    WitSource::read(&wit, Some("typed")).unwrap().docs().append(&bytes).unwrap()
 });
 static DESCRIPTOR: LazyLock<Descriptor> = LazyLock::new(|| describe(&COMPONENT).unwrap());
 static RUNNING: LazyLock<Mutex<Running>> = LazyLock::new(|| Mutex::new(Running::new(&COMPONENT)));

@@ -217,7 +217,7 @@ fn an_unknown_argument_is_refused() {
     args.insert("valu".into(), json!(true));
     assert!(!taken(&action(Ty::Bool), &args).unwrap());
     let message = action(Ty::Bool).lower(&args).unwrap_err().message;
-    assert_eq!(message, "args: there is no \"valu\" here; known are value");
+    assert_eq!(message, "args: there is no \"valu\" (did you mean \"value\"?) here; known are value");
 }
 
 /// Every whole number around the bounds, as a string.
@@ -253,13 +253,31 @@ fn errors_name_the_place_what_is_wanted_and_what_is_there() {
         (json!([{"size": 1}, {"size": "x"}]), "args.value[1].size: expected an integer 0…255, got \"x\""),
         (json!([{"size": 256}]), "args.value[0].size: expected an integer 0…255, got 256"),
         (json!([{}]), "args.value[0].size: missing: expected an integer 0…255"),
-        (json!([{"sise": 1}]), "args.value[0]: there is no \"sise\" here; known are size"),
+        (
+            json!([{"sise": 1}]),
+            "args.value[0]: there is no \"sise\" (did you mean \"size\"?) here; known are size; args.value[0].size: missing: \
+             expected an integer 0…255",
+        ),
         (json!([3]), "args.value[0]: expected an object with the fields size, got 3"),
         (json!({"a": 1}), "args.value: expected an array of item, got an object with a"),
     ] {
         assert_eq!(action.lower(&args(value)).unwrap_err().message, message);
     }
     assert_eq!(action.lower(&Map::new()).unwrap_err().message, "args.value: missing: expected an array of item");
+}
+
+#[test]
+fn all_that_is_missing_or_unknown_is_told_at_once() {
+    let field = |name: &str, ty| Field { name: name.into(), docs: String::new(), ty };
+    let fields =
+        vec![field("size", Ty::Int(Int::U8)), field("name", Ty::String), field("more", Ty::Option(Box::new(Ty::Bool)))];
+    let action = action(Ty::Record(RecordTy { name: "item".into(), docs: String::new(), fields }));
+    let message = action.lower(&args(json!({"x": 1, "y": 2}))).unwrap_err().message;
+    assert_eq!(
+        message,
+        "args.value: there is no \"x\", no \"y\" here; known are size, name, more; args.value.size: missing: expected an \
+         integer 0…255; args.value.name: missing: expected a string"
+    );
 }
 
 #[test]
@@ -295,7 +313,15 @@ fn text_is_read_by_the_type() {
     let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     for (given, said) in [
         (vec![text("value", "yes")], "argument value: expected true or false: \"yes\" is not JSON"),
-        (vec![text("valu", "true")], "there is no argument \"valu\": any takes value"),
+        (vec![text("valu", "true")], "there is no argument \"valu\" (did you mean \"value\"?): any takes value"),
+        (
+            vec![text("value", "yes"), text("x", "1"), text("y", "2")],
+            "argument value: expected true or false: \"yes\" is not JSON",
+        ),
+        (
+            vec![text("x", "1"), text("y", "2")],
+            "there is no argument \"x\"; there is no argument \"y\": any takes value",
+        ),
         (vec![text("value", "true"), text("value", "true")], "argument value is given twice"),
     ] {
         let message = bool.with_text(Map::new(), &given).unwrap_err().message;

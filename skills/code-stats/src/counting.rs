@@ -1,21 +1,20 @@
 //! The conversation with the host: launch, copy in, count, publish.
 
+use std::time::Duration;
+
 use serde_json::json;
+use skillhost_guest::sandbox::{Chunk, Outcome, Process, ProcessResult};
+use skillhost_guest::{Context as _, Sandbox, log, warn};
 
 use crate::component::exports::skillhost::code_stats::stats::{Place, Report};
 use crate::key;
 use crate::tally::{Records, Tally};
-use skillhost_guest::log::Level;
-use skillhost_guest::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, Process, ProcessResult, RunOptions,
-};
-use skillhost_guest::types::Error;
-use skillhost_guest::{blackboard, files, log};
 
 const ROLE: &str = "default";
 /// The sandbox's own `/tmp`: it goes with the sandbox, where the workspace would have to be tidied.
 const TREE: &str = "/tmp/tree";
 const READ_AT_MOST: u32 = 256 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// How much of an error output is worth repeating.
 const COMPLAINTS_AT_MOST: usize = 2000;
 
@@ -24,16 +23,15 @@ const SCRIPT_PATH: &str = "/tmp/count.py";
 const SCRIPT: &str = include_str!("count.py");
 
 pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
-    let container = launch().map_err(|error| error.describe("a sandbox could not be launched"))?;
-    let info = container.info();
+    let sandbox = Sandbox::launch(ROLE).context("a sandbox could not be launched")?;
+    let info = sandbox.container().info();
 
-    let copied = files::copy_in(&container, "project", &path, TREE)
-        .map_err(|error| error.describe(&format!("`{path}` could not be copied into the sandbox")))?;
+    let copied = sandbox.copy_in("project", &path, TREE)?;
     if !copied.message.is_empty() {
-        log::log(Level::Warn, &copied.message);
+        warn!("{}", copied.message);
     }
 
-    let tally = tally(&container, &path, copied.files, largest)?;
+    let tally = tally(&sandbox, &path, copied.files, largest)?;
     let (total, languages, largest) = tally.finish();
     let summary_key = key::summary(&path);
     let summary = json!({
@@ -45,8 +43,7 @@ pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
             json!({ "name": l.name, "files": l.files, "lines": l.lines, "bytes": l.bytes })
         }).collect::<Vec<_>>(),
     });
-    blackboard::publish(&summary_key, &summary.to_string())
-        .map_err(|error| error.describe("the summary could not be published"))?;
+    skillhost_guest::publish(&summary_key, &summary)?;
 
     Ok(Report {
         path,
@@ -60,28 +57,15 @@ pub(crate) fn count(path: String, largest: usize) -> Result<Report, String> {
     })
 }
 
-fn launch() -> Result<Container, Error> {
-    Container::launch(&LaunchOptions { role: ROLE.into(), ..LaunchOptions::default() })
-}
-
 /// Counts the tree in the sandbox. Its output is read as it comes, so no tree is too large for this component's memory.
-fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Result<Tally, String> {
-    container
-        .write_file(SCRIPT_PATH, SCRIPT.as_bytes())
-        .map_err(|error| error.describe("the counting script could not be written"))?;
-    let argv = ["python3", SCRIPT_PATH, TREE].map(String::from).to_vec();
-    let options = ExecOptions {
-        run: RunOptions { timeout_ms: Some(240_000), ..RunOptions::default() },
-        ..ExecOptions::default()
-    };
-    let process = container
-        .start(&Command::Argv(argv), &options)
-        .map_err(|error| error.describe("counting could not be started"))?;
+fn tally(sandbox: &Sandbox, path: &str, expected: u64, largest: usize) -> Result<Tally, String> {
+    sandbox.write(SCRIPT_PATH, SCRIPT)?;
+    let process = sandbox.command("python3").args([SCRIPT_PATH, TREE]).timeout(TIMEOUT).start()?;
 
     let mut tally = Tally::new(TREE, path, largest);
     let mut complaints = Vec::new();
     read_all(&process, &mut complaints, expected, &mut tally)?;
-    let end = process.wait().map_err(|error| error.describe("the end of the counting is not known"))?;
+    let end = process.wait().context("the end of the counting is not known")?;
     match end.outcome {
         Outcome::Exited(0) => Ok(tally),
         _ => Err(ended(&end, &complaints)),
@@ -90,9 +74,7 @@ fn tally(container: &Container, path: &str, expected: u64, largest: usize) -> Re
 
 fn read_all(process: &Process, complaints: &mut Vec<u8>, expected: u64, tally: &mut Tally) -> Result<(), String> {
     let mut records = Records::default();
-    while let Some(chunk) =
-        process.read(READ_AT_MOST).map_err(|error| error.describe("the counts could not be read"))?
-    {
+    while let Some(chunk) = process.read(READ_AT_MOST).context("the counts could not be read")? {
         match chunk {
             Chunk::Stdout(bytes) => {
                 records.push(&bytes, |record| tally.add(record))?;
@@ -120,5 +102,31 @@ fn ended(end: &ProcessResult, complaints: &[u8]) -> String {
     match complaints.trim() {
         "" => format!("counting {how}"),
         said => format!("counting {how}: {said}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skillhost_guest::testing::Script;
+
+    use super::count;
+
+    /// The script of a test in the file that `skillhost test` plays to the component.
+    fn script(name: &str) -> Script {
+        Script::from_test(include_str!("../tests/count.toml"), "tests/count.toml", name).unwrap()
+    }
+
+    #[test]
+    fn what_is_counted_is_published() {
+        let script = script("counts by language, names the largest, and publishes the sums");
+        let played = script.play(|| count("src".into(), 1));
+        assert_eq!(played.result.unwrap().languages.len(), 2);
+        assert_eq!(played.blackboard["stats:src:summary"]["files"], 3);
+    }
+
+    #[test]
+    fn a_denied_launch_is_said() {
+        let error = script("a launch that is denied is said").run(|| count("src".into(), 1)).unwrap_err();
+        assert_eq!(error, "a sandbox could not be launched (denied): not today");
     }
 }

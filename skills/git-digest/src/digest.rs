@@ -1,14 +1,14 @@
 //! The conversation with the host: launch, copy in, ask git.
 
+use std::time::Duration;
+
+use skillhost_guest::sandbox::{Chunk, Outcome};
+use skillhost_guest::{CommandBuilder, Context as _, Error, Sandbox, info, warn};
+
 use crate::component::exports::skillhost::git_digest::changes::{Problem, Revision, Summary};
 use crate::files::{Differences, size};
 use crate::history::{self, History};
 use crate::records::Fields;
-use skillhost_guest::sandbox::{
-    Chunk, Command, Container, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
-};
-use skillhost_guest::types::Error;
-use skillhost_guest::{files, log};
 
 const ROLE: &str = "default";
 /// What a repository may have, since it lies in the sandbox's memory.
@@ -17,6 +17,7 @@ const MEMORY_MIB: u64 = 2048;
 const TREE: &str = "/tmp/repository";
 const OBJECTS: &str = "/tmp/objects";
 const READ_AT_MOST: u32 = 256 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// Bytes of git's complaints that are worth repeating.
 const COMPLAINTS_AT_MOST: usize = 2000;
 
@@ -53,7 +54,13 @@ pub(crate) struct Asked {
 
 /// A repository that was copied into a sandbox.
 struct Git {
-    container: Container,
+    sandbox: Sandbox,
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Sandbox(error.to_string())
+    }
 }
 
 pub(crate) fn digest(asked: Asked) -> Result<Summary, Problem> {
@@ -66,7 +73,7 @@ pub(crate) fn digest(asked: Asked) -> Result<Summary, Problem> {
     let target = git.revision(asked.target)?;
     let descends = git.answer(&["merge-base", "--is-ancestor", &base.id, &target.id])?.0 == 0;
 
-    log::log(log::Level::Info, "comparing");
+    info!("comparing");
     let mut differences = Differences::default();
     let mut argv = vec!["diff-tree", "-r", "--raw", "--no-abbrev"];
     argv.extend(DIFF);
@@ -75,7 +82,7 @@ pub(crate) fn digest(asked: Asked) -> Result<Summary, Problem> {
     let objects = differences.objects().map_err(Problem::Unreadable)?;
     differences.sizes(&git.sizes(objects)?).map_err(Problem::Unreadable)?;
 
-    log::log(log::Level::Info, "reading the history");
+    info!("reading the history");
     let mut history = History::new(asked.limit);
     let (mailmap, range) = (format!("mailmap.blob={}:.mailmap", target.id), format!("{}..{}", base.id, target.id));
     let mut argv = vec!["-c", &mailmap, "log", history::FORMAT];
@@ -103,49 +110,38 @@ pub(crate) fn digest(asked: Asked) -> Result<Summary, Problem> {
 impl Git {
     /// Copies what git keeps of a repository; of one without a work tree, that is all of it.
     fn copy(repository: &str) -> Result<Self, Problem> {
-        let container = Container::launch(&LaunchOptions {
-            role: ROLE.into(),
-            memory_mib: Some(MEMORY_MIB),
-            ..LaunchOptions::default()
-        })
-        .map_err(|error| sandbox_problem("a sandbox could not be launched", &error))?;
+        let sandbox = Sandbox::with_role(ROLE).memory_mib(MEMORY_MIB).launch();
+        let sandbox = sandbox.context("a sandbox could not be launched")?;
         let inside = format!("{}/.git", repository.trim_end_matches('/'));
-        let copied = match files::copy_in(&container, "project", &inside, &format!("{TREE}/.git")) {
-            Err(Error::NotFound(_)) => files::copy_in(&container, "project", repository, TREE),
+        let copied = match sandbox.copy_in("project", &inside, &format!("{TREE}/.git")) {
+            Err(error) if error.kind() == "not-found" => sandbox.copy_in("project", repository, TREE),
             copied => copied,
-        };
-        let copied = copied.map_err(|error| sandbox_problem(&format!("`{repository}` could not be copied"), &error))?;
+        }?;
         if !copied.message.is_empty() {
-            log::log(log::Level::Warn, &copied.message);
+            warn!("{}", copied.message);
         }
-        Ok(Self { container })
+        Ok(Self { sandbox })
     }
 
-    fn command(argv: &[&str]) -> Command {
+    fn argv(argv: &[&str]) -> Vec<String> {
         let mut all = vec!["git", "-C", TREE, "--no-pager"];
         for setting in SETTINGS {
             all.extend(["-c", setting]);
         }
         all.extend(argv);
-        Command::Argv(all.into_iter().map(String::from).collect())
+        all.into_iter().map(String::from).collect()
     }
 
-    fn options() -> ExecOptions {
-        let env = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        ExecOptions {
-            cwd: Some("/tmp".into()),
-            env,
-            run: RunOptions { timeout_ms: Some(240_000), ..RunOptions::default() },
-            ..ExecOptions::default()
-        }
+    /// A command with the environment that git is to have.
+    fn command(&self, argv: Vec<String>) -> CommandBuilder<'_> {
+        let mut argv = argv.into_iter();
+        let program = argv.next().unwrap_or_default();
+        self.sandbox.command(&program).args(argv).cwd("/tmp").envs(ENVIRONMENT).timeout(TIMEOUT)
     }
 
     /// Runs git for a short answer: its exit code, and what it wrote; or what it complained of.
     fn answer(&self, argv: &[&str]) -> Result<(i32, Result<String, String>), Problem> {
-        let done = self
-            .container
-            .exec(&Self::command(argv), &Self::options())
-            .map_err(|error| sandbox_problem("git could not be run", &error))?;
+        let done = self.command(Self::argv(argv)).run()?.into_inner();
         let text = |bytes: &[u8]| history::clipped(String::from_utf8_lossy(bytes).trim(), COMPLAINTS_AT_MOST);
         match done.outcome {
             Outcome::Exited(0) => Ok((0, Ok(text(&done.stdout)))),
@@ -169,23 +165,18 @@ impl Git {
     /// Runs git and gives each of its fields to `each`, as they come.
     fn fields(&self, argv: &[&str], each: &mut dyn FnMut(&str) -> Result<(), String>) -> Result<(), Problem> {
         let mut fields = Fields::default();
-        self.read(Self::command(argv), &mut |bytes| fields.push(bytes, each))
+        self.read(Self::argv(argv), &mut |bytes| fields.push(bytes, each))
     }
 
     /// The sizes of objects, whose names are given one a line.
     fn sizes(&self, objects: String) -> Result<Vec<Option<u64>>, Problem> {
-        self.container
-            .write_file(OBJECTS, objects.as_bytes())
-            .map_err(|error| sandbox_problem("names of objects could not be written", &error))?;
+        self.sandbox.write(OBJECTS, &objects)?;
         drop(objects);
-        let Command::Argv(git) = Self::command(&["cat-file", "--batch-check=%(objectsize)"]) else {
-            return Ok(Vec::new());
-        };
         // From a file: what is written to a command that waits for its output to be read would wait, too.
         let mut argv = ["sh", "-c", "exec \"$@\" <\"$0\"", OBJECTS].map(String::from).to_vec();
-        argv.extend(git);
+        argv.extend(Self::argv(&["cat-file", "--batch-check=%(objectsize)"]));
         let (mut sizes, mut begun) = (Vec::new(), String::new());
-        self.read(Command::Argv(argv), &mut |bytes| {
+        self.read(argv, &mut |bytes| {
             for piece in String::from_utf8_lossy(bytes).split_inclusive('\n') {
                 begun.push_str(piece);
                 if let Some(line) = begun.strip_suffix('\n') {
@@ -199,15 +190,10 @@ impl Git {
     }
 
     /// Runs a command to its end and gives what it writes to `each`.
-    fn read(&self, command: Command, each: &mut dyn FnMut(&[u8]) -> Result<(), String>) -> Result<(), Problem> {
-        let process = self
-            .container
-            .start(&command, &Self::options())
-            .map_err(|error| sandbox_problem("git could not be run", &error))?;
+    fn read(&self, argv: Vec<String>, each: &mut dyn FnMut(&[u8]) -> Result<(), String>) -> Result<(), Problem> {
+        let process = self.command(argv).start()?;
         let mut complaints = Vec::new();
-        while let Some(chunk) =
-            process.read(READ_AT_MOST).map_err(|error| sandbox_problem("what git says could not be read", &error))?
-        {
+        while let Some(chunk) = process.read(READ_AT_MOST).context("what git says could not be read")? {
             match chunk {
                 Chunk::Stdout(bytes) => each(&bytes).map_err(Problem::Unreadable)?,
                 Chunk::Stderr(bytes) => {
@@ -216,9 +202,7 @@ impl Git {
                 }
             }
         }
-        let end: ProcessResult =
-            process.wait().map_err(|error| sandbox_problem("how git ended is not known", &error))?;
-        match end.outcome {
+        match process.wait().context("how git ended is not known")?.outcome {
             Outcome::Exited(0) => Ok(()),
             outcome => Err(ended(&outcome, String::from_utf8_lossy(&complaints).trim())),
         }
@@ -240,9 +224,4 @@ fn ended(outcome: &Outcome, complaints: &str) -> Problem {
         Outcome::OutOfMemory => Problem::Sandbox(format!("git ran out of the sandbox's {MEMORY_MIB} MiB of memory")),
         Outcome::NotStarted(why) => Problem::Sandbox(format!("git did not start ({why}); the role `{ROLE}` needs git")),
     }
-}
-
-/// A problem of the sandbox, led by what was being done.
-fn sandbox_problem(what: &str, error: &Error) -> Problem {
-    Problem::Sandbox(error.describe(what))
 }

@@ -20,6 +20,8 @@ mod summary;
 mod tally;
 mod tap;
 
+use std::time::Duration;
+
 use component::exports::skillhost::run_tests::tests::{Guest, Problem, Report, Runner};
 use running::Asked;
 
@@ -47,7 +49,7 @@ impl Guest for RunTests {
             path: path.unwrap_or_else(|| ".".to_owned()),
             runner,
             filter,
-            timeout_ms: u64::from(seconds) * 1000,
+            timeout: Duration::from_secs(seconds.into()),
             role: role.unwrap_or_else(|| ROLE.to_owned()),
         })
     }

@@ -1,5 +1,10 @@
 //! The conversation with the host: launch, copy in, look, run, read.
 
+use std::time::Duration;
+
+use skillhost_guest::sandbox::{Chunk, ContainerInfo, Outcome, ProcessResult};
+use skillhost_guest::{CommandBuilder, Context as _, Error, Sandbox, log, warn};
+
 use crate::commands::{self, PLUGIN, REPORT, Run, TREE};
 use crate::component::exports::skillhost::run_tests::tests::{
     Failure, Missing, Problem, Report, Runner, SandboxInfo, Verdict,
@@ -7,17 +12,14 @@ use crate::component::exports::skillhost::run_tests::tests::{
 use crate::detect::{self, Found, Project};
 use crate::output::{Lines, Reader};
 use crate::pytest;
-use skillhost_guest::sandbox::{
-    Chunk, Command, Container, ContainerInfo, ExecOptions, LaunchOptions, Outcome, ProcessResult, RunOptions,
-};
-use skillhost_guest::types::Error;
-use skillhost_guest::{files, log};
 
 /// What a build and its tests may use, files beneath `/tmp` among it.
 const MEMORY_MIB: u64 = 3072;
 const READ_AT_MOST: u32 = 256 * 1024;
 /// Bytes of a file that says how tests are run.
 const PROJECT_FILE: u64 = 1024 * 1024;
+/// How long what only looks may take.
+const LOOK: Duration = Duration::from_secs(60);
 /// What pytest exits with when it has collected nothing.
 const NOTHING_COLLECTED: i32 = 5;
 
@@ -26,13 +28,19 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) runner: Option<Runner>,
     pub(crate) filter: Option<String>,
-    pub(crate) timeout_ms: u64,
+    pub(crate) timeout: Duration,
     pub(crate) role: String,
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Sandbox(error.to_string())
+    }
 }
 
 /// A project that was copied into a sandbox.
 struct Copied<'a> {
-    container: &'a Container,
+    sandbox: &'a Sandbox,
     names: Vec<String>,
 }
 
@@ -42,10 +50,10 @@ impl Project for Copied<'_> {
     }
 
     fn read(&self, name: &str) -> Result<Option<String>, String> {
-        match self.container.read_file(&format!("{TREE}/{name}"), Some(PROJECT_FILE)) {
+        match self.sandbox.container().read_file(&format!("{TREE}/{name}"), Some(PROJECT_FILE)) {
             Ok(bytes) => Ok(String::from_utf8(bytes).ok()),
             // A directory of that name.
-            Err(Error::NotFound(_) | Error::InvalidArgument(_)) => Ok(None),
+            Err(error) if ["not-found", "invalid-argument"].contains(&error.kind()) => Ok(None),
             Err(error) => Err(error.describe(&format!("`{name}` could not be read"))),
         }
     }
@@ -53,37 +61,29 @@ impl Project for Copied<'_> {
 
 /// Runs the tests of a project.
 pub(crate) fn run(asked: &Asked) -> Result<Report, Problem> {
-    let container = Container::launch(&LaunchOptions {
-        role: asked.role.clone(),
-        memory_mib: Some(MEMORY_MIB),
-        ..LaunchOptions::default()
-    })
-    .map_err(|error| Problem::Sandbox(error.describe("a sandbox could not be launched")))?;
-    let copied = files::copy_in(&container, "project", &asked.path, TREE).map_err(|error| {
-        Problem::Sandbox(error.describe(&format!("`{}` could not be copied into the sandbox", asked.path)))
-    })?;
+    let sandbox = Sandbox::with_role(&asked.role).memory_mib(MEMORY_MIB).launch();
+    let sandbox = sandbox.context("a sandbox could not be launched")?;
+    let copied = sandbox.copy_in("project", &asked.path, TREE)?;
     if !copied.message.is_empty() {
-        log::log(log::Level::Warn, &copied.message);
+        warn!("{}", copied.message);
     }
 
-    let project = Copied { container: &container, names: names(&container).map_err(Problem::Sandbox)? };
+    let project = Copied { sandbox: &sandbox, names: names(&sandbox).map_err(Problem::Sandbox)? };
     let found = detect::find(&project, asked.runner).map_err(Problem::Sandbox)?.ok_or_else(|| nothing_found(asked))?;
     let command = commands::of(&found, asked.filter.as_deref()).map_err(Problem::InvalidArgument)?;
-    container
-        .write_file(PLUGIN, include_bytes!("report.py"))
-        .map_err(|error| Problem::Sandbox(error.describe("pytest's plugin could not be written")))?;
+    sandbox.write(PLUGIN, include_bytes!("report.py"))?;
     log::progress(0, None, &command.argv.join(" "));
 
     let mut reader = Reader::new(found.runner);
-    let end = execute(&container, &command, asked.timeout_ms, &mut reader).map_err(Problem::Sandbox)?;
+    let end = execute(&sandbox, &command, asked.timeout, &mut reader).map_err(Problem::Sandbox)?;
     reader.end();
-    let info = container.info();
+    let info = sandbox.container().info();
     let not_started = matches!(end.outcome, Outcome::NotStarted(_));
     if let Some(tool) = commands::missing(&command, found.runner, not_started, end.exit_code, &reader.tail()) {
         return Err(Problem::MissingTool(missing(tool, info)));
     }
     if found.runner == Runner::Pytest {
-        results(&container, &mut reader).map_err(Problem::Sandbox)?;
+        results(&sandbox, &mut reader).map_err(Problem::Sandbox)?;
     }
     report(found, command, &end, reader, info)
 }
@@ -112,11 +112,9 @@ fn missing(tool: String, info: ContainerInfo) -> Missing {
 }
 
 /// The names in the project's directory.
-fn names(container: &Container) -> Result<Vec<String>, String> {
-    let argv = ["find", TREE, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\0"].map(String::from).to_vec();
-    let listed = container
-        .exec(&Command::Argv(argv), &options(Vec::new(), 60_000))
-        .map_err(|error| error.describe("the project could not be listed"))?;
+fn names(sandbox: &Sandbox) -> Result<Vec<String>, String> {
+    let find = sandbox.command("find").args([TREE, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\0"]);
+    let listed = looking(find).run()?;
     if listed.exit_code != 0 {
         return Err(format!("the project could not be listed: {}", String::from_utf8_lossy(&listed.stderr).trim()));
     }
@@ -126,24 +124,17 @@ fn names(container: &Container) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn options(env: Vec<(String, String)>, timeout_ms: u64) -> ExecOptions {
-    ExecOptions {
-        cwd: Some(TREE.to_owned()),
-        env,
-        run: RunOptions { timeout_ms: Some(timeout_ms), ..RunOptions::default() },
-        ..ExecOptions::default()
-    }
+fn looking(command: CommandBuilder<'_>) -> CommandBuilder<'_> {
+    command.cwd(TREE).timeout(LOOK)
 }
 
 /// Runs a command to its end, reading what it says as it comes.
-fn execute(container: &Container, run: &Run, timeout_ms: u64, reader: &mut Reader) -> Result<ProcessResult, String> {
-    let process = container
-        .start(&Command::Argv(run.argv.clone()), &options(run.env.clone(), timeout_ms))
-        .map_err(|error| error.describe("the tests could not be started"))?;
+fn execute(sandbox: &Sandbox, run: &Run, timeout: Duration, reader: &mut Reader) -> Result<ProcessResult, String> {
+    let (program, args) = run.argv.split_first().ok_or("there is no command")?;
+    let command = sandbox.command(program).args(args).cwd(TREE).envs(run.env.clone()).timeout(timeout);
+    let process = command.start()?;
     let (mut out, mut err) = (Lines::default(), Lines::default());
-    while let Some(chunk) =
-        process.read(READ_AT_MOST).map_err(|error| error.describe("the output could not be read"))?
-    {
+    while let Some(chunk) = process.read(READ_AT_MOST).context("the output could not be read")? {
         let (lines, bytes) = match chunk {
             Chunk::Stdout(bytes) => (&mut out, bytes),
             Chunk::Stderr(bytes) => (&mut err, bytes),
@@ -153,19 +144,14 @@ fn execute(container: &Container, run: &Run, timeout_ms: u64, reader: &mut Reade
     }
     out.end(|line| reader.line(line));
     err.end(|line| reader.line(line));
-    process.wait().map_err(|error| error.describe("how the tests ended is not known"))
+    Ok(process.wait().context("how the tests ended is not known")?)
 }
 
 /// Reads what our plugin of pytest has written.
-fn results(container: &Container, reader: &mut Reader) -> Result<(), String> {
-    let argv = ["cat", REPORT].map(String::from).to_vec();
-    let process = container
-        .start(&Command::Argv(argv), &options(Vec::new(), 60_000))
-        .map_err(|error| error.describe("pytest's report could not be read"))?;
+fn results(sandbox: &Sandbox, reader: &mut Reader) -> Result<(), String> {
+    let process = looking(sandbox.command("cat").arg(REPORT)).start().context("pytest's report could not be read")?;
     let (mut lines, mut damaged) = (Lines::default(), None);
-    while let Some(chunk) =
-        process.read(READ_AT_MOST).map_err(|error| error.describe("pytest's report could not be read"))?
-    {
+    while let Some(chunk) = process.read(READ_AT_MOST).context("pytest's report could not be read")? {
         // When it could not even begin, there is no file; the run's own output says why.
         let Chunk::Stdout(bytes) = chunk else { continue };
         lines.push(&bytes, |line| {

@@ -8,10 +8,14 @@
 //! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`).
 
 pub mod api;
+pub mod author;
+mod compiled;
 pub mod http;
 pub mod mcp;
 pub mod person;
+pub mod terminal;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +23,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,6 +34,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A user: a project, a state directory, a configuration.
 pub struct User {
     home: tempfile::TempDir,
+    /// The components of their skills, by digest.
+    components: Mutex<BTreeSet<String>>,
 }
 
 /// What one command did.
@@ -120,12 +126,18 @@ pub fn runs_as() -> u32 {
     other_user().unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }
 
-/// The binary, as cargo built it beside this test, where whoever runs it can reach it.
-pub fn binary() -> PathBuf {
-    static COPY: OnceLock<PathBuf> = OnceLock::new();
+/// The binary, as cargo built it beside this test.
+fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let binary = test.ancestors().nth(2).unwrap().join("skillhost");
     assert!(binary.exists(), "{} is not built: run the tests with `cargo xtask test`", binary.display());
+    binary
+}
+
+/// The binary where whoever runs it can reach it.
+pub fn binary() -> PathBuf {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    let binary = built();
     if other_user().is_none() {
         return binary;
     }
@@ -174,7 +186,7 @@ impl User {
         // Keys of the file itself come before its tables.
         let backend = if config.contains("backend") { String::new() } else { format!("backend = \"{}\"\n", backend()) };
         fs::write(home.path().join("skillhost.toml"), backend + config).unwrap();
-        Self { home }
+        Self { home, components: Mutex::default() }
     }
 
     /// One whose sandboxes are local, whatever backend is tested.
@@ -223,16 +235,19 @@ impl User {
         let from = from.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("no skill {name}"));
         let to = project.join("skills").join(name);
         fs::create_dir_all(&to).unwrap();
-        let mut component = false;
+        let mut component = None;
         for entry in fs::read_dir(from).unwrap() {
             let path = entry.unwrap().path();
             let keep = path.extension().is_some_and(|ending| ["md", "toml", "wasm"].iter().any(|kept| ending == *kept));
             if keep && path.file_name() != Some(OsStr::new("Cargo.toml")) {
-                component |= path.extension() == Some(OsStr::new("wasm"));
-                fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+                let to = to.join(path.file_name().unwrap());
+                fs::copy(&path, &to).unwrap();
+                component = component.or((to.extension() == Some(OsStr::new("wasm"))).then_some(to));
             }
         }
-        assert!(component, "the component of {name} is not built: run the tests with `cargo xtask test`");
+        let component = component
+            .unwrap_or_else(|| panic!("the component of {name} is not built: run the tests with `cargo xtask test`"));
+        self.components.lock().unwrap().insert(compiled::give(&self.state(), &component));
         to
     }
 
@@ -306,10 +321,14 @@ impl User {
         self.run(["sandbox", "exec", id, "--output", "json", "--shell", line]).json()
     }
 
-    /// The audit records, oldest first, without those of whom the user trusts: most have to, before they begin.
+    /// The audit records, oldest first, without those that most tests begin and end with: of whom the user trusts, and of calls
+    /// of skills that were let run.
     pub fn audit(&self) -> Vec<Value> {
         let mut all = self.whole_audit();
-        all.retain(|record| !record["effect"].as_str().unwrap().starts_with("trust."));
+        all.retain(|record| {
+            let ran = record["effect"] == "skill.run" && record["detail"]["component"].is_string();
+            !ran && !record["effect"].as_str().unwrap().starts_with("trust.")
+        });
         all
     }
 
@@ -330,6 +349,9 @@ impl Drop for User {
     fn drop(&mut self) {
         // Takes the sandboxes along.
         let _ = self.command(["host", "stop"]).output();
+        if !std::thread::panicking() {
+            compiled::keep(&self.state(), self.components.get_mut().unwrap());
+        }
         // Workspaces outlive them, also those that are volumes.
         if let Ok(deployment) = fs::read_to_string(self.state().join("sandboxes/deployment")) {
             let filter = format!("label=skillhost.deployment={deployment}");

@@ -8,6 +8,8 @@ from wit_world.exports.api import Item
 
 class WitWorld(wit_world.WitWorld):
     def greet(self, name):
+        if name == "nobody":
+            raise LookupError("there is nobody here")
         return f"hello {name}"
 
 

@@ -84,20 +84,26 @@ pub fn mcp_python() -> PathBuf {
 
 /// A Python that has the packages of this requirements file of pip's, installed once for each content.
 pub fn python_with(name: &str, requirements: &str) -> PathBuf {
+    try_python_with(name, requirements).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same for who can do without it: the error says why there is none, and what would help.
+pub fn try_python_with(name: &str, requirements: &str) -> Result<PathBuf, String> {
     let dir = workspace().join("target/clients").join(name);
-    must(fs::create_dir_all(&dir), &dir);
+    at(fs::create_dir_all(&dir), &dir)?;
     // Several test processes may want it at once.
-    let lock = must(File::create(dir.join("lock")), &dir);
-    must(lock.lock(), &dir);
+    let lock = at(File::create(dir.join("lock")), &dir)?;
+    at(lock.lock(), &dir)?;
     let (venv, file, made_from) = (dir.join("venv"), dir.join("requirements.txt"), dir.join("made-from"));
     if !fs::read_to_string(&made_from).is_ok_and(|from| from == requirements) {
         let remedy = "Python 3.10 or newer with `venv`, and a package index for pip, are needed";
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy);
-        must(fs::write(&file, requirements), &file);
-        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "--requirement"]).arg(&file), remedy);
-        must(fs::write(&made_from, requirements), &made_from);
+        try_run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv), remedy)?;
+        at(fs::write(&file, requirements), &file)?;
+        let mut install = Command::new(venv.join("bin/pip"));
+        try_run(install.args(["install", "--quiet", "--requirement"]).arg(&file), remedy)?;
+        at(fs::write(&made_from, requirements), &made_from)?;
     }
-    venv.join("bin/python")
+    Ok(venv.join("bin/python"))
 }
 
 fn at<T>(result: std::io::Result<T>, path: &Path) -> Result<T, String> {

@@ -36,6 +36,10 @@ const LAYERS: &[&[&str]] = &[
     // The one door, and the process and socket that it is reached by.
     &["host"],
     &["process"],
+    // What authors need, which asks no host.
+    &["author"],
+    // A skill's own tests: the engine, with fakes in the place of what a skill imports, or with a host of their own.
+    &["testing"],
     // What turns what arrives into a call: the protocol, what carries it over HTTP, and the command line that starts both.
     &["mcp"],
     &["web"],

@@ -4,6 +4,7 @@
 
 mod board;
 mod catalog;
+mod invocations;
 mod machine;
 pub mod operation;
 mod processes;
@@ -23,6 +24,7 @@ pub use crate::approval::{Approval, ApprovalKind};
 use crate::caller::Caller;
 pub use board::*;
 pub use catalog::*;
+pub use invocations::*;
 pub use machine::*;
 pub use operation::{Needs, Operation, OwnersAlone, Request, Resource};
 pub use processes::*;
@@ -86,6 +88,13 @@ pub enum Event {
         total: Option<u64>,
         /// What is under way, as a sentence.
         message: String,
+    },
+    /// A component is compiled, the first time that it runs, and that takes long; told every two seconds.
+    Compiling {
+        /// What is compiled and why, as a sentence.
+        message: String,
+        /// Since when that is told; 0 the first time.
+        seconds: u64,
     },
     /// A line of a skill's log.
     Log {

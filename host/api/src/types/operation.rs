@@ -210,11 +210,15 @@ operations! {
 
     "trust" Trust(Trust) -> Done: Host, person("trust.set", "says which projects are trusted, with `skillhost trust`");
     "distrust" Distrust(Distrust) -> Done: Host, owner("trust.set", "says which projects are trusted, with `skillhost trust`");
+    "develop" Develop(Develop) -> Done: Host, person("develop.set", "says which projects are developed here, with `skillhost dev`");
+    "stop-developing" StopDeveloping(StopDeveloping) -> Done: Host, owner("develop.set", "says which projects are developed here, with `skillhost dev`");
     "list-approvals" ListApprovals(ListApprovals) -> ApprovalList: Host, reader("sees what waits for approval, with `skillhost approve`");
     "approve" Approve(Approve) -> Approval: Host, person("approval.give", "approves, with `skillhost approve`");
     // What a trusted skill has when its approval is forgotten is its new baseline.
     "revoke-approval" RevokeApproval(RevokeApproval) -> Revoked: Host, person("approval.revoke", "forgets approvals, with `skillhost approve --revoke`");
     "tail-audit" TailAudit(TailAudit) -> AuditList: Host, reader("reads the audit log, with `skillhost audit tail`");
+    "list-invocations" ListInvocations(ListInvocations) -> InvocationList: Host, reader("sees the calls of skills, with `skillhost logs`");
+    "read-invocation-log" ReadInvocationLog(ReadInvocationLog) -> InvocationLog: Host, reader("sees what a skill said, with `skillhost logs`");
     "doctor" Doctor(Doctor) -> DoctorReport: Host, reader("sees what is wrong with the machine, with `skillhost doctor`");
     "get-host-status" GetHostStatus(GetHostStatus) -> HostStatus: Host, reader("sees how the host process does, with `skillhost host status`");
     "stop-host" StopHost(StopHost) -> Done: Host, owner("host.stop", "ends the host process, with `skillhost host stop`");

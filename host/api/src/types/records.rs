@@ -23,6 +23,23 @@ pub struct Distrust {
     pub project: PathBuf,
 }
 
+/// Say that the skills of a project directory are developed by the owner: they are trusted, and with the owner's own calls they may come
+/// to have more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Develop {
+    /// The project directory, absolute.
+    pub project: PathBuf,
+}
+
+/// Take back that the skills of a project directory are developed. Trust that was given besides stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopDeveloping {
+    /// The project directory, absolute.
+    pub project: PathBuf,
+}
+
 /// What waits for the owner's approval, and what was approved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListApprovals;

@@ -69,6 +69,10 @@ pub struct SkillSummary {
     /// Why it cannot run, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What in it has no effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub notes: Vec<String>,
 }
 
 /// Whether a skill can run.
@@ -85,7 +89,7 @@ pub enum SkillState {
     Unapproved,
     /// The operator has switched it off.
     Disabled,
-    /// It cannot be read or described.
+    /// It cannot be read, described or linked, has nothing to call, or asks for a role that there is none of.
     Broken,
 }
 
@@ -111,6 +115,9 @@ pub struct SkillDetail {
     pub summary: SkillSummary,
     /// The component's digest, `sha256:…`.
     pub digest: String,
+    /// That of its `skill.toml`.
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub manifest_digest: String,
     /// Its actions with their schemas.
     pub actions_detail: Vec<ActionDetail>,
     /// Exports that cannot be actions, with the reason.

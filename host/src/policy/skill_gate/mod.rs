@@ -5,10 +5,13 @@
 //! | the skill's root | it was never let run | it was |
 //! | --- | --- | --- |
 //! | is trusted | it runs, and what it reaches is kept as its baseline | it runs with that or less; more is asked about |
+//! | is developed here, and its owner calls | the same | it runs, and what it reaches is kept as its baseline |
 //! | is not | its first use is asked about | the same, and only while its component and `skill.toml` are those that were approved |
 //!
-//! One rule, whoever asks: the owner at the command line is refused what an agent is refused. What is kept belongs to a
-//! directory, through no link, so that a skill of the same name elsewhere gains nothing by it.
+//! One rule, whoever asks: the owner at the command line is refused what an agent is refused, except where they have said that
+//! they develop the project (`skillhost dev`): what they run there they have let run. An agent's calls there are held to what its
+//! owner ran, so that an agent which edits a skill cannot widen it. What is kept belongs to a directory, through no link, so that a
+//! skill of the same name elsewhere gains nothing by it.
 //!
 //! # Cost
 //!
@@ -51,6 +54,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) project: Option<&'a Path>,
     /// Whether whoever puts skills there is trusted.
     pub(crate) trusted: bool,
+    /// Whether its owner, who develops it, calls it.
+    pub(crate) developed: bool,
 }
 
 /// The component, manifest and effective grant that a skill was let run with.
@@ -71,6 +76,22 @@ pub(crate) struct Acceptance {
 pub(crate) struct PendingAcceptance {
     pub(crate) dir: PathBuf,
     pub(crate) kept: Acceptance,
+}
+
+/// What becomes of a candidate, and what is to be done first.
+#[derive(Debug)]
+pub(crate) enum LookedAt {
+    Runs,
+    /// It runs once this is kept, for its owner develops it; what is new in it.
+    Widens {
+        keeps: PendingAcceptance,
+        new: Vec<String>,
+    },
+    /// Its owner is asked, and why.
+    Asks {
+        why: String,
+        question: SkillQuestion,
+    },
 }
 
 /// A question about a skill, whose answer is kept.

@@ -14,6 +14,10 @@ pub(crate) enum Verdict {
     Runs,
     /// It is the first time, and the baseline is to be kept.
     First,
+    /// Its owner, who develops it, has it do more than before: the new baseline is to be kept.
+    Widens {
+        new: Vec<String>,
+    },
     /// The owner is asked: the question, and why.
     Asks {
         kind: ApprovalKind,
@@ -75,6 +79,9 @@ pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Accepta
     if new.is_empty() {
         return Verdict::Runs;
     }
+    if candidate.developed && candidate.trusted {
+        return Verdict::Widens { new };
+    }
     Verdict::Asks {
         kind: ApprovalKind::WiderGrant,
         why: format!(
@@ -93,7 +100,15 @@ mod tests {
 
     fn candidate(trusted: bool) -> Candidate<'static> {
         let (dir, project) = (Path::new(DIR), Some(Path::new("/p")));
-        Candidate { name: "one", dir, component: "sha256:c1", manifest: "sha256:m1", project, trusted }
+        Candidate {
+            name: "one",
+            dir,
+            component: "sha256:c1",
+            manifest: "sha256:m1",
+            project,
+            trusted,
+            developed: false,
+        }
     }
 
     fn reach(roles: &[&str]) -> Grant {
@@ -142,6 +157,27 @@ mod tests {
         // The same files, and an operator who allows more than before.
         let (kind, words) = asks(&candidate, Some(&kept(true, &["a"])), &["a", "b"]);
         assert!(kind == ApprovalKind::WiderGrant && words.contains("role b"), "{words}");
+    }
+
+    #[test]
+    fn who_develops_a_skill_widens_it_by_calling_it_and_nobody_else_does() {
+        let others = Candidate { component: "sha256:c2", manifest: "sha256:m2", ..candidate(true) };
+        let owners = Candidate { developed: true, ..others };
+        let judged = |candidate: &Candidate<'_>, kept: Option<&Acceptance>, roles: &[&str]| {
+            judge(candidate, Path::new(DIR), kept, &reach(roles))
+        };
+        for approved in [false, true] {
+            let kept = kept(approved, &["a"]);
+            let widens = Verdict::Widens { new: vec!["role b".into()] };
+            assert_eq!(judged(&owners, Some(&kept), &["a", "b"]), widens);
+            assert_eq!(asks(&others, Some(&kept), &["a", "b"]).0, ApprovalKind::WiderGrant);
+            assert!(runs(&owners, &kept, &["a"]) && runs(&others, &kept, &["a"]));
+        }
+        assert_eq!(judged(&owners, None, &["a"]), Verdict::First);
+        // What is not trusted is not developed either, whatever is said of it.
+        let untrusted = Candidate { trusted: false, ..owners };
+        assert_eq!(asks(&untrusted, None, &["a"]).0, ApprovalKind::FirstUse);
+        assert_eq!(asks(&untrusted, Some(&kept(true, &["a"])), &["a", "b"]).0, ApprovalKind::Changed);
     }
 
     #[test]

@@ -19,7 +19,9 @@ use crate::db::Db;
 use crate::policy::grant::Grant;
 use crate::policy::question::shortened;
 use crate::policy::skill_gate::rule::{Verdict, judge};
-use crate::policy::skill_gate::{Acceptance, Candidate, MAX_LISTED, PendingAcceptance, SkillQuestion, real, text};
+use crate::policy::skill_gate::{
+    Acceptance, Candidate, LookedAt, MAX_LISTED, PendingAcceptance, SkillQuestion, real, text,
+};
 
 /// The most skills that are kept; the oldest baselines go first, then the oldest approvals.
 const MAX_KEPT: usize = 10_000;
@@ -86,13 +88,13 @@ impl Skills {
         })
     }
 
-    /// Looks at a candidate that was not accepted last. None when it runs, else the question and why it is asked.
+    /// Looks at a candidate that was not accepted last.
     pub(crate) async fn look_at(
         &self,
         candidate: &Candidate<'_>,
         loaded: &Arc<Loaded>,
         reach: impl FnOnce() -> Grant,
-    ) -> Result<Option<(String, SkillQuestion)>> {
+    ) -> Result<LookedAt> {
         let dir = real(candidate.dir)?;
         let _change = self.changes.lock().await;
         let reach = reach();
@@ -114,8 +116,10 @@ impl Skills {
             Verdict::Runs => {}
             Verdict::First => self.insert(keeps(false)?).await?,
             Verdict::Asks { kind, why, what } => {
-                return Ok(Some((why, SkillQuestion { kind, what, keeps: keeps(true)? })));
+                return Ok(LookedAt::Asks { why, question: SkillQuestion { kind, what, keeps: keeps(true)? } });
             }
+            // Nobody was asked: it is no approval, should the project be trusted no longer.
+            Verdict::Widens { new } => return Ok(LookedAt::Widens { keeps: keeps(false)?, new }),
         }
         if lasts {
             let accepted = Accepted {
@@ -126,7 +130,7 @@ impl Skills {
             };
             self.write().accepted.put(candidate.dir.to_owned(), accepted);
         }
-        Ok(None)
+        Ok(LookedAt::Runs)
     }
 
     /// Why the owner would be asked about a candidate whose files may run; none when it runs.
@@ -138,11 +142,11 @@ impl Skills {
         let reach = reach();
         match judge(candidate, &dir, self.read().kept.get(&dir), &reach) {
             Verdict::Asks { why, .. } => Some(why),
-            Verdict::Runs | Verdict::First => None,
+            Verdict::Runs | Verdict::First | Verdict::Widens { .. } => None,
         }
     }
 
-    /// Keeps what the owner approved.
+    /// Keeps what the owner approved, or has run as who develops it.
     pub(crate) async fn keep(&self, keeps: PendingAcceptance) -> Result<()> {
         let _change = self.changes.lock().await;
         self.insert(keeps).await?;
@@ -292,7 +296,18 @@ mod tests {
     }
 
     fn candidate(dir: &Path) -> Candidate<'_> {
-        Candidate { name: "one", dir, component: "c", manifest: "m", project: None, trusted: true }
+        Candidate { name: "one", dir, component: "c", manifest: "m", project: None, trusted: true, developed: false }
+    }
+
+    fn runs(looked: Result<LookedAt>) -> bool {
+        matches!(looked.unwrap(), LookedAt::Runs)
+    }
+
+    fn question(looked: Result<LookedAt>) -> Option<SkillQuestion> {
+        match looked.unwrap() {
+            LookedAt::Asks { question, .. } => Some(question),
+            _ => None,
+        }
     }
 
     fn bridged() -> Grant {
@@ -306,7 +321,7 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
         assert!(!skills.has_accepted(&one, &loaded));
-        assert!(skills.look_at(&one, &loaded, Grant::default).await.unwrap().is_none());
+        assert!(runs(skills.look_at(&one, &loaded, Grant::default).await));
         assert!(skills.has_accepted(&one, &loaded));
         // The same words in another file, as where a link leads elsewhere now.
         assert!(!skills.has_accepted(&one, &world.skill("p").1));
@@ -319,7 +334,7 @@ mod tests {
             assert!(!skills.has_accepted(&other, &loaded), "{other:?}");
         }
         // A question lets nothing through, and forgetting closes at once.
-        assert!(skills.look_at(&one, &world.skill("p").1, bridged).await.unwrap().is_some());
+        assert!(question(skills.look_at(&one, &world.skill("p").1, bridged).await).is_some());
         assert_eq!(skills.forget(|_, kept| kept.skill == "one").await.unwrap().len(), 1);
         assert!(!skills.has_accepted(&one, &loaded));
     }
@@ -330,10 +345,10 @@ mod tests {
         let (dir, loaded) = world.skill("p");
         let at =
             |path: &str| Grant { copy_in: [("d".into(), RootLocation::At(path.into()))].into(), ..Grant::default() };
-        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
+        assert!(runs(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await));
         assert!(!world.skills.has_accepted(&candidate(&dir), &loaded));
-        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await.unwrap().is_none());
-        assert!(world.skills.look_at(&candidate(&dir), &loaded, || at("/b")).await.unwrap().is_some());
+        assert!(runs(world.skills.look_at(&candidate(&dir), &loaded, || at("/a")).await));
+        assert!(question(world.skills.look_at(&candidate(&dir), &loaded, || at("/b")).await).is_some());
     }
 
     #[tokio::test]
@@ -341,15 +356,35 @@ mod tests {
         let world = World::new().await;
         let (dir, loaded) = world.skill("p");
         let one = candidate(&dir);
-        assert!(world.skills.look_at(&one, &loaded, bridged).await.unwrap().is_none());
+        assert!(runs(world.skills.look_at(&one, &loaded, bridged).await));
         let role = || Grant { roles: ["build"].into_iter().collect(), ..Grant::default() };
-        let (_, asked) = world.skills.look_at(&one, &loaded, role).await.unwrap().unwrap();
+        let asked = question(world.skills.look_at(&one, &loaded, role).await).unwrap();
         world.skills.keep(asked.keeps).await.unwrap();
         assert!(!world.skills.has_accepted(&one, &loaded), "it had the network");
         let again = Skills::open(World::db(&world.temp)).await.unwrap();
         assert_eq!(again.list(), world.skills.list());
         assert!(again.list()[0].approved);
-        assert!(again.look_at(&one, &loaded, bridged).await.unwrap().is_some());
-        assert!(again.look_at(&one, &loaded, role).await.unwrap().is_none());
+        assert!(question(again.look_at(&one, &loaded, bridged).await).is_some());
+        assert!(runs(again.look_at(&one, &loaded, role).await));
+    }
+
+    #[tokio::test]
+    async fn what_its_developer_ran_is_what_others_are_held_to() {
+        let world = World::new().await;
+        let (dir, loaded) = world.skill("p");
+        let others = candidate(&dir);
+        let owners = Candidate { developed: true, ..others };
+        assert!(runs(world.skills.look_at(&others, &loaded, Grant::default).await));
+        let (_, edited) = world.skill("p");
+        assert!(question(world.skills.look_at(&others, &edited, bridged).await).is_some());
+        let LookedAt::Widens { keeps, new } = world.skills.look_at(&owners, &edited, bridged).await.unwrap() else {
+            panic!("it is asked about")
+        };
+        assert_eq!(new, ["network bridge"]);
+        assert!(!keeps.kept.approved, "nobody was asked");
+        // Nothing is let through before it is kept.
+        assert!(question(world.skills.look_at(&others, &edited, bridged).await).is_some());
+        world.skills.keep(keeps).await.unwrap();
+        assert!(runs(world.skills.look_at(&others, &edited, bridged).await));
     }
 }

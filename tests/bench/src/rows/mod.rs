@@ -1,5 +1,6 @@
 //! The rows, a file for each group.
 
+mod authors;
 mod board;
 mod calls;
 mod catalog;
@@ -74,6 +75,9 @@ pub(crate) const ALL: &[Row] = &[
     sizes::ANSWER,
     python::CALL,
     python::COMPILE,
+    authors::RUST,
+    authors::PYTHON,
+    authors::CHANGE,
     runaway::OVERRUN,
     runaway::NEIGHBOUR,
 ];

@@ -123,9 +123,8 @@ fn calls() {
     assert!(said(&["run", "probe.chatter", "--arg", "lines=many"]).contains("lines"));
     assert!(said(&["run", "probe.chatter", "--json", "{\"lines\": -1}"]).contains("lines"));
     assert!(said(&["run", "probe.chatter", "--json", "{\"lines\": "]).contains("line 1"));
-    for given in ["../hello", "plugin/../hello"] {
-        assert!(said(&["run", given]).contains(&format!("{given:?} cannot name a skill")), "{given}");
-    }
+    assert!(said(&["run", "plugin/../hello"]).contains("\"plugin/../hello\" cannot name a skill"));
+    assert!(said(&["run", "../hello"]).contains("no such directory"), "it is a path");
     assert!(said(&["inspect", "Hello"]).contains("a-z"));
     user.run(["run"]).code(2);
     user.run(["no-such-verb"]).code(2);
@@ -174,7 +173,7 @@ fn guests_that_fail_are_told_apart_and_the_next_call_works() {
     let trap = user.call("probe.trap", &json!({"why": "the reason"})).code(1);
     let told = trap.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(told.contains("the reason"), "what it said is told: {told}");
-    assert!(trap.stderr.contains("[stderr] the reason"), "and was shown as it came: {trap:?}");
+    assert!(!trap.stderr.contains("the reason"), "once: {trap:?}");
     let done = user.run(["run", "probe.spin", "--deadline", "300ms", "--output", "json"]).code(4).json();
     assert_eq!(done["error"]["kind"], "timed-out", "{done}");
     let chatter = user.run(["run", "probe.chatter", "--arg", "lines=3"]).ok();

@@ -41,10 +41,12 @@ fn code_stats_counts_a_tree_in_a_container() {
 }
 
 #[test]
-fn a_pure_skill_leaves_nothing_in_the_audit_log() {
+fn a_pure_skill_leaves_nothing_in_the_audit_log_but_that_it_was_called() {
     let user = User::with_skills(&["hello"]);
     assert_eq!(user.run(["run", "hello", "--arg", "name=World"]).ok().text(), "Hello, World!\n");
     assert_eq!(user.audit().len(), 0);
+    let effects: Vec<_> = user.whole_audit().into_iter().map(|record| record["effect"].clone()).collect();
+    assert_eq!(effects, ["trust.set", "skill.run"]);
 }
 
 #[test]

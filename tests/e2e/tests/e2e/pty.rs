@@ -1,72 +1,11 @@
 //! A command with a terminal of its own, and the terminal that the program itself runs in.
 
-use std::process::Stdio;
-
 use serde_json::{Value, json};
-use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes, run_as_user};
-
-/// A person at a terminal: runs a program in one, types when it shows what is waited for, and says at the end what was
-/// shown, how the program ended, and whether the terminal is as it was. The script is a list of `[wait for, then]`, where `then`
-/// is what is typed, a new size, or a signal.
-const PERSON: &str = r#"
-import fcntl, json, os, pty, select, struct, sys, termios, time
-script, argv = json.loads(sys.argv[1]), sys.argv[2:]
-master, slave = pty.openpty()
-def size(rows, columns):
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-size(31, 101)
-before = termios.tcgetattr(slave)
-pid = os.fork()
-if pid == 0:
-    os.setsid()
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-    for fd in range(3):
-        os.dup2(slave, fd)
-    os.execv(argv[0], argv)
-shown, seen, status, raw = b"", 0, None, False
-until = time.time() + 60
-def look():
-    global shown
-    if select.select([master], [], [], 0.05)[0]:
-        shown += os.read(master, 65536)
-for wait, then in script:
-    while wait.encode() not in shown[seen:]:
-        look()
-        if time.time() > until:
-            sys.exit("never shown: %r in %r" % (wait, shown[seen:]))
-    seen = shown.index(wait.encode(), seen) + len(wait)
-    raw = raw or termios.tcgetattr(slave) != before
-    if isinstance(then, str):
-        os.write(master, then.encode())
-    elif isinstance(then, list):
-        size(*then)
-    else:
-        os.kill(pid, then)
-while status is None and time.time() < until:
-    look()
-    done, how = os.waitpid(pid, os.WNOHANG)
-    if done:
-        status = os.waitstatus_to_exitcode(how)
-while select.select([master], [], [], 0.2)[0]:
-    shown += os.read(master, 65536)
-print(json.dumps({"shown": shown.decode(errors="replace"), "status": status, "raw": raw,
-                  "restored": termios.tcgetattr(slave) == before}))
-"#;
+use skillhost_e2e::terminal::in_a_terminal;
+use skillhost_e2e::{User, eventually, hostile, mark, needs_engine, processes};
 
 fn person(user: &User, script: &Value, args: &[&str]) -> Value {
-    let program = user.command(args);
-    let mut command = std::process::Command::new("python3");
-    command.args(["-c", PERSON, &script.to_string()]).arg(program.get_program()).args(program.get_args());
-    command.current_dir(user.project()).stdin(Stdio::null());
-    for (name, value) in program.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    run_as_user(&mut command);
-    let done: Done = command.env("TERM", "vt220").output().unwrap().into();
-    done.ok().json()
+    in_a_terminal(&user.command(args), script)
 }
 
 fn start(user: &User, id: &str, more: &[&str]) -> String {

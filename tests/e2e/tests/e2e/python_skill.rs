@@ -1,7 +1,24 @@
 //! A skill that somebody wrote in Python, made with componentize-py, through the program.
 
-use serde_json::json;
-use skillhost_e2e::{User, write};
+use serde_json::{Value, json};
+use skillhost_e2e::mcp::Client;
+use skillhost_e2e::{Done, User, write};
+
+/// The progress that a call is told of before its answer.
+fn told_until_answer(client: &mut Client, mut call: Value) -> Vec<String> {
+    call["_meta"] = client.meta();
+    call["_meta"]["progressToken"] = json!("t");
+    client.send(&json!({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": call}).to_string());
+    let mut told = Vec::new();
+    loop {
+        let message = client.receive().expect("the server ended");
+        if message["id"] == "call" {
+            assert_eq!(message["result"]["isError"], false, "{message}");
+            return told;
+        }
+        told.extend(message["params"]["message"].as_str().map(str::to_owned));
+    }
+}
 
 #[test]
 fn it_is_listed_inspected_and_run() {
@@ -21,6 +38,23 @@ fn it_is_listed_inspected_and_run() {
         json!(["double", "greet"]),
         "and not what the toolchain exports for itself"
     );
+
+    // Whoever waits for the compiler is told so, whoever it works for.
+    let first = user.spawn(["run", "snake.greet", "--arg", "name=you"]);
+    let mut client = Client::start(&user, []);
+    let call = json!({"name": "snake__greet", "arguments": {"name": "you"}});
+    let told = told_until_answer(&mut client, call);
+    assert!(told.iter().any(|message| message.contains("compiling snake, the first time")), "{told:?}");
+    let first: Done = first.wait_with_output().unwrap().into();
+    let lines: Vec<&str> = first.stderr.lines().filter(|line| line.contains("compiling snake")).collect();
+    assert_eq!((first.code, lines.len()), (0, 1), "once, where nobody watches: {first:?}");
+
+    // What nothing catches is told once, by its traceback.
+    let error = user.call("snake.greet", &json!({"name": "nobody"})).code(1);
+    let message = error.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message.matches("LookupError: there is nobody here").count(), 1, "{message}");
+    assert!(message.contains("line ") && message.contains("in greet") && !message.contains("panicked"), "{message}");
+    assert!(!error.stderr.contains("LookupError"), "{error:?}");
 
     // Compiled once, and then from the cache, also by another host process.
     let greet = || user.call("snake.greet", &json!({"name": "you"})).ok().json()["result"].clone();

@@ -211,14 +211,13 @@ fn a_link_in_a_skill_hides_the_link_alone_from_clients() {
 #[test]
 fn a_skill_that_clients_are_not_shown_says_why() {
     let user = User::with_skills(&["hello"]);
-    for (name, says) in [("name: other\n", "`name: other`"), ("", "has no name")] {
-        write(&skill(&user).join("SKILL.md"), format!("---\n{name}description: Hi.\n---\n"));
-        let mut client = Client::start(&user, []);
-        assert_eq!(client.ask("skills/list", json!({}))["result"]["skills"], json!([]));
-        let inspected = user.run(["inspect", "hello"]).ok().text();
-        assert!(inspected.contains("`skills/list` leaves it out") && inspected.contains(says), "{inspected}");
-        assert!(files(&user.api(), "hello").problem.unwrap().contains(says));
-    }
+    let says = "has no name";
+    write(&skill(&user).join("SKILL.md"), "---\ndescription: Hi.\n---\n");
+    let mut client = Client::start(&user, []);
+    assert_eq!(client.ask("skills/list", json!({}))["result"]["skills"], json!([]));
+    let inspected = user.run(["inspect", "hello"]).ok().text();
+    assert!(inspected.contains("`skills/list` leaves it out") && inspected.contains(says), "{inspected}");
+    assert!(files(&user.api(), "hello").problem.unwrap().contains(says));
 }
 
 #[test]

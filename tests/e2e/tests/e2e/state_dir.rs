@@ -67,6 +67,8 @@ fn a_state_directory_made_under_any_umask_is_private() {
     for umask in [0, 0o022, 0o077] {
         let user = User::new("[approvals]\nwithout-terminal = true\n");
         user.add_skill("hello");
+        // What the tests have put there.
+        let _ = fs::remove_dir_all(user.state());
         run(&user, umask, ["trust"]);
         hello(&user, umask);
         assert_eq!(open_to_others(&user.state()), [], "under {umask:o}");

@@ -92,6 +92,27 @@ fn whatever_becomes_of_a_skill_is_told() {
 }
 
 #[test]
+fn a_project_that_becomes_a_skill_is_told() {
+    let user = User::new("");
+    let api = user.api();
+    let mut watch = Watch::begin(&user);
+    let from = skillhost_test_support::workspace().join("skills/hello");
+    let manifest = fs::read_to_string(from.join("skill.toml")).unwrap().replace("\"hello\"", "\"project\"");
+    write(&user.project().join("SKILL.md"), "---\nname: project\ndescription: A project.\n---\n");
+    write(&user.project().join("hello.wasm"), fs::read(from.join("hello.wasm")).unwrap());
+    write(&user.project().join("skill.toml"), &manifest);
+    watch.told_of(&api);
+    write(&user.project().join("hello.wasm"), touched(&fs::read(from.join("hello.wasm")).unwrap()));
+    watch.told_of(&api);
+    write(&user.project().join("SKILL.md"), "---\nname: project\ndescription: Another.\n---\n");
+    watch.told_of(&api);
+    fs::remove_file(user.project().join("skill.toml")).unwrap();
+    watch.told_of(&api);
+    write(&user.project().join("skill.toml"), &manifest);
+    watch.told_of(&api);
+}
+
+#[test]
 fn roots_that_come_later_are_seen() {
     let user = User::new("");
     let api = user.api();

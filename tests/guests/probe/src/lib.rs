@@ -365,6 +365,52 @@ impl Guest for Probe {
     }
 
     fn trap(why: String) {
-        panic!("{why}")
+        give_up(&why)
     }
+
+    fn recurse_in_memory() -> u64 {
+        fill_memory(0)
+    }
+
+    fn leave(code: u8) {
+        std::process::exit(code.into())
+    }
+
+    fn say() {
+        for (level, line) in [
+            (log::Level::Trace, "a trace"),
+            (log::Level::Debug, "for debugging"),
+            (log::Level::Info, "for information"),
+            (log::Level::Warn, "a warning"),
+            (log::Level::Error, "an error"),
+        ] {
+            log::log(level, line);
+        }
+        println!("to standard output");
+        eprintln!("to standard error \u{1b}[31m");
+    }
+
+    fn reach_out(times: u32) -> Vec<String> {
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+        let mut errors = Vec::new();
+        for _ in 0..times {
+            errors.extend(TcpStream::connect("192.0.2.1:80").err());
+            errors.extend(TcpListener::bind("127.0.0.1:0").err());
+            errors.extend(UdpSocket::bind("127.0.0.1:0").err());
+            errors.extend(TcpStream::connect("example.org:80").err());
+        }
+        errors.iter().map(ToString::to_string).collect()
+    }
+}
+
+#[inline(never)]
+fn give_up(why: &str) -> ! {
+    panic!("{why}")
+}
+
+#[inline(never)]
+fn fill_memory(n: u64) -> u64 {
+    let mut held = [n; 1024];
+    let held = std::hint::black_box(&mut held);
+    if n == u64::MAX { 0 } else { fill_memory(n + 1) ^ held[n as usize % held.len()] }
 }

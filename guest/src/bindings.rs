@@ -1,0 +1,158 @@
+//! The package's bindings, made once, and the macro that has a skill use them.
+//!
+//! Outside of WebAssembly the functions that are made here cannot be called: [`crate::native`] has those that can, with the
+//! types of here, which there can be compared and written as JSON besides.
+
+#![allow(clippy::derivable_impls, reason = "the types are generated, and all of them derive the same")]
+
+use generated::skillhost::skill::blackboard::PublishOptions;
+use generated::skillhost::skill::sandbox::{ExecOptions, LaunchOptions, LineOptions, RunOptions};
+use generated::skillhost::skill::types::Error;
+
+macro_rules! generate {
+    ($($derives:tt)*) => {
+        wit_bindgen::generate!({
+            path: "wit",
+            world: "everything",
+            // A skill's own description is in its own section; one of this crate stands beside it.
+            type_section_suffix: "skillhost-guest",
+            $($derives)*
+            generate_all,
+        });
+    };
+}
+
+#[cfg(target_family = "wasm")]
+#[allow(unsafe_code, missing_docs, reason = "generated: here values cross into and out of the component")]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
+pub(crate) mod generated {
+    generate!();
+}
+
+#[cfg(not(target_family = "wasm"))]
+#[allow(unsafe_code, missing_docs, dead_code, reason = "generated: here values cross into and out of the component")]
+#[allow(clippy::all, clippy::pedantic, clippy::restriction, reason = "generated")]
+pub(crate) mod generated {
+    generate!(additional_derives: [PartialEq, serde::Serialize, serde::Deserialize],);
+}
+
+/// Binds the world of a skill, whose WIT is in `wit` beside its `Cargo.toml`: what it exports is generated, what it imports
+/// from skillhost, named after the world, is this crate's. Whoever uses more than `log` uses `types` as well.
+///
+/// ```ignore
+/// mod component {
+///     skillhost_guest::bindings!("my-skill": log, sandbox, types);
+///     export!(MySkill);
+///     use super::MySkill;
+/// }
+/// ```
+#[macro_export]
+macro_rules! bindings {
+    ($world:literal: $($interface:ident),* $(,)?) => {
+        $crate::bindings!(@ $world [] $($interface)*);
+    };
+    (@ $world:literal [$($with:tt)*] blackboard $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/blackboard@0.1.0": skillhost_guest::blackboard,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] files $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/files@0.1.0": skillhost_guest::files,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] log $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/log@0.1.0": skillhost_guest::log,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] sandbox $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/sandbox@0.1.0": skillhost_guest::sandbox,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] scripts $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/scripts@0.1.0": skillhost_guest::scripts,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] types $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/types@0.1.0": skillhost_guest::types,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*]) => {
+        $crate::wit_bindgen::generate!({
+            path: "wit",
+            world: $world,
+            runtime_path: "skillhost_guest::wit_bindgen::rt",
+            with: { $($with)* },
+            generate_all,
+        });
+    };
+}
+
+// Options have defaults; what the host says has none.
+
+impl Default for LaunchOptions {
+    fn default() -> Self {
+        Self {
+            role: "default".into(),
+            cpus: None,
+            memory_mib: None,
+            network: None,
+            wall_time_ms: None,
+            shared: false,
+            env: Vec::new(),
+        }
+    }
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { timeout_ms: None, priority: None, max_output: None, stream_to_blackboard: false }
+    }
+}
+
+impl Default for ExecOptions {
+    fn default() -> Self {
+        Self { cwd: None, env: Vec::new(), stdin: None, run: RunOptions::default() }
+    }
+}
+
+impl Default for LineOptions {
+    fn default() -> Self {
+        Self { timeout_ms: None, max_output: None }
+    }
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self { if_version: None, ttl_ms: None, tags: Vec::new(), metadata: None }
+    }
+}
+
+impl Error {
+    /// The error's kind, as WIT and the audit log name it.
+    pub fn kind(&self) -> &'static str {
+        self.parts().0
+    }
+
+    /// What happened, why, and what to do.
+    pub fn message(&self) -> &str {
+        self.parts().1
+    }
+
+    /// The error in words, as that of `what` could not be done.
+    pub fn describe(&self, what: &str) -> String {
+        let (kind, message) = self.parts();
+        format!("{what} ({kind}): {message}")
+    }
+
+    fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Self::Denied(message) => ("denied", message),
+            Self::QuotaExceeded(message) => ("quota-exceeded", message),
+            Self::Permission(message) => ("permission", message),
+            Self::InvalidArgument(message) => ("invalid-argument", message),
+            Self::NotFound(message) => ("not-found", message),
+            Self::AlreadyExists(message) => ("already-exists", message),
+            Self::Conflict(conflict) => ("conflict", &conflict.message),
+            Self::NotOwner(message) => ("not-owner", message),
+            Self::TimedOut(message) => ("timed-out", message),
+            Self::Cancelled(message) => ("cancelled", message),
+            Self::TooLarge(message) => ("too-large", message),
+            Self::SandboxDied(message) => ("sandbox-died", message),
+            Self::Unavailable(message) => ("unavailable", message),
+            Self::Other(message) => ("other", message),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A command, put together step by step.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::sandbox::{Command, Container, ExecOptions, ExecResult, Outcome, Process};
+use crate::types;
+use crate::{Context as _, Error, Result};
+
+/// How much of what a command complained of goes into an error.
+const COMPLAINTS_AT_MOST: usize = 2_000;
+
+/// A command that is about to run: made by [`Sandbox::command`](crate::Sandbox::command) and
+/// [`Sandbox::shell`](crate::Sandbox::shell).
+#[derive(Debug)]
+#[must_use = "nothing runs before `run` or `start`"]
+pub struct CommandBuilder<'a> {
+    container: &'a Container,
+    command: Command,
+    options: ExecOptions,
+}
+
+impl<'a> CommandBuilder<'a> {
+    pub(crate) fn new(container: &'a Container, command: Command) -> Self {
+        Self { container, command, options: ExecOptions::default() }
+    }
+
+    /// One more argument. To a line for the shell it is added as text, behind a space.
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        let arg = arg.into();
+        match &mut self.command {
+            Command::Argv(argv) => argv.push(arg),
+            Command::Shell(line) => {
+                line.push(' ');
+                line.push_str(&arg);
+            }
+        }
+        self
+    }
+
+    /// More arguments.
+    pub fn args<S: Into<String>>(self, args: impl IntoIterator<Item = S>) -> Self {
+        args.into_iter().fold(self, Self::arg)
+    }
+
+    /// The working directory; `/workspace` when nothing is said, where relative ones start, too.
+    pub fn cwd(mut self, dir: impl Into<String>) -> Self {
+        self.options.cwd = Some(dir.into());
+        self
+    }
+
+    /// An environment variable.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// More of them.
+    pub fn envs<N: Into<String>, V: Into<String>>(self, vars: impl IntoIterator<Item = (N, V)>) -> Self {
+        vars.into_iter().fold(self, |this, (name, value)| this.env(name, value))
+    }
+
+    /// Standard input; empty when nothing is said.
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.options.stdin = Some(bytes.into());
+        self
+    }
+
+    /// The time until it is ended with all that it started.
+    pub fn timeout(mut self, time: Duration) -> Self {
+        self.options.run.timeout_ms = Some(millis(time));
+        self
+    }
+
+    /// Bytes kept of each stream.
+    pub fn max_output(mut self, bytes: u64) -> Self {
+        self.options.run.max_output = Some(bytes);
+        self
+    }
+
+    /// Publishes its output on the blackboard as it comes.
+    pub fn stream_to_blackboard(mut self) -> Self {
+        self.options.run.stream_to_blackboard = true;
+        self
+    }
+
+    /// Runs it to its end. That it failed is no error: see [`Output::success`] and [`Output::check`].
+    pub fn run(self) -> Result<Output> {
+        let name = self.name();
+        let done = self.container.exec(&self.command, &self.options);
+        Ok(Output(done.context(format!("`{name}` could not be run"))?))
+    }
+
+    /// Starts it, to read its output as it comes.
+    pub fn start(self) -> Result<Process> {
+        let name = self.name();
+        let started = self.container.start(&self.command, &self.options);
+        started.context(format!("`{name}` could not be started"))
+    }
+
+    fn name(&self) -> String {
+        match &self.command {
+            Command::Argv(argv) => argv.first().cloned().unwrap_or_default(),
+            Command::Shell(line) => line.clone(),
+        }
+    }
+}
+
+/// What a command did, with all fields of [`ExecResult`].
+///
+/// ```
+/// # use skillhost_guest::testing::Script;
+/// # use skillhost_guest::Sandbox;
+/// # let script = Script::new().launch("default").exec(["false"]).exit_code(3).stderr("no such thing\n");
+/// # script.run(|| {
+/// # let sandbox = Sandbox::launch("default")?;
+/// let error = sandbox.command("false").run()?.check().unwrap_err();
+/// assert_eq!(error.to_string(), "`false` failed with exit code 3: no such thing (other)");
+/// # Ok::<(), skillhost_guest::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Output(ExecResult);
+
+impl Output {
+    /// Whether it exited with 0.
+    pub fn success(&self) -> bool {
+        matches!(self.0.outcome, Outcome::Exited(0))
+    }
+
+    /// The output itself when it exited with 0, otherwise an error that says how it ended and what it complained of.
+    pub fn check(self) -> Result<Self> {
+        if self.success() {
+            return Ok(self);
+        }
+        let name = self.0.command.first().map(String::as_str).unwrap_or_default();
+        let how = match &self.0.outcome {
+            Outcome::Exited(code) => format!("failed with exit code {code}"),
+            Outcome::Signaled(signal) => format!("was ended by signal {signal}"),
+            Outcome::TimedOut => "took too long".into(),
+            Outcome::Cancelled => "was cancelled".into(),
+            Outcome::OutOfMemory => "ran out of memory".into(),
+            Outcome::NotStarted(why) => format!("did not start ({why})"),
+        };
+        let complaints = self.stderr_text();
+        let shown = complaints.get(..complaints.floor_char_boundary(COMPLAINTS_AT_MOST)).unwrap_or_default();
+        let said = if shown.is_empty() { String::new() } else { format!(": {shown}") };
+        let message = format!("`{name}` {how}{said}");
+        Err(Error::from(match self.0.outcome {
+            Outcome::TimedOut => types::Error::TimedOut(message),
+            Outcome::Cancelled => types::Error::Cancelled(message),
+            _ => types::Error::Other(message),
+        }))
+    }
+
+    /// Standard output as text, without the white space around it. What is not UTF-8 is replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).trim().to_owned()
+    }
+
+    /// Standard error as text, likewise.
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).trim().to_owned()
+    }
+
+    /// All of it.
+    pub fn into_inner(self) -> ExecResult {
+        self.0
+    }
+}
+
+impl Deref for Output {
+    type Target = ExecResult;
+
+    fn deref(&self) -> &ExecResult {
+        &self.0
+    }
+}
+
+/// A time as the host counts it; what is longer than it can count is the longest.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

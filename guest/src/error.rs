@@ -1,0 +1,102 @@
+//! An error that reads as a sentence, and goes through `?`.
+
+use std::fmt;
+
+use crate::types;
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something could not be done: what was tried, and what the host said.
+///
+/// It is made of the host's own error, by `?` or with [`Context::context`], and turns into a `String` by `?`, which is what
+/// most actions fail with:
+///
+/// ```
+/// use skillhost_guest::testing::Script;
+/// use skillhost_guest::{Context as _, Sandbox};
+///
+/// fn version() -> Result<String, String> {
+///     let sandbox = Sandbox::launch("default").context("a sandbox could not be launched")?;
+///     Ok(sandbox.command("git").arg("--version").run()?.text())
+/// }
+///
+/// let script = Script::new().launch("default").error("unavailable", "no engine answers");
+/// assert_eq!(
+///     script.run(version),
+///     Err("a sandbox could not be launched (unavailable): no engine answers".into()),
+/// );
+/// ```
+#[derive(Debug, Clone)]
+pub struct Error {
+    what: Option<String>,
+    why: types::Error,
+}
+
+impl Error {
+    /// The error's kind, as WIT and the audit log name it: `denied`, `not-found`, …
+    pub fn kind(&self) -> &'static str {
+        self.why.kind()
+    }
+
+    /// What the host said: what happened, why, and what to do.
+    pub fn message(&self) -> &str {
+        self.why.message()
+    }
+
+    /// The host's error, to act on its case.
+    pub fn why(&self) -> &types::Error {
+        &self.why
+    }
+
+    /// The same error, of which is said what could not be done.
+    #[must_use]
+    pub fn context(self, what: impl fmt::Display) -> Self {
+        let what = match self.what {
+            None => what.to_string(),
+            Some(inner) => format!("{what}: {inner}"),
+        };
+        Self { what: Some(what), why: self.why }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            Some(what) => to.write_str(&self.why.describe(what)),
+            None => write!(to, "{} ({})", self.message(), self.kind()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<types::Error> for Error {
+    fn from(why: types::Error) -> Self {
+        Self { what: None, why }
+    }
+}
+
+impl From<Error> for types::Error {
+    fn from(error: Error) -> Self {
+        error.why
+    }
+}
+
+impl From<Error> for String {
+    fn from(error: Error) -> Self {
+        error.to_string()
+    }
+}
+
+/// Says of an error what could not be done.
+pub trait Context<T> {
+    /// Says `what` could not be done: `a sandbox could not be launched`.
+    fn context(self, what: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|error| error.into().context(what))
+    }
+}

@@ -1,0 +1,22 @@
+//! Tell the caller what is going on.
+
+pub use crate::bindings::generated::skillhost::skill::log::*;
+use crate::testing::play::told;
+
+/// Writes a line to the invocation's log. The log is bounded; what is over the bound is dropped and counted.
+#[track_caller]
+pub fn log(level: Level, message: &str) {
+    told("log.log", |fakes| {
+        fakes.log(level, message.into());
+        Ok(())
+    });
+}
+
+/// Reports progress: `done` of `total` when the total is known.
+#[track_caller]
+pub fn progress(done: u64, total: Option<u64>, message: &str) {
+    told("log.progress", |fakes| {
+        fakes.progress(done, total, message.into());
+        Ok(())
+    });
+}

@@ -1,0 +1,185 @@
+//! Run commands in an isolated environment.
+
+pub use crate::bindings::generated::skillhost::skill::sandbox::*;
+use crate::testing::play::{asked, dropped, told};
+pub use crate::types::Error;
+
+/// A running isolated environment.
+#[derive(Debug)]
+pub struct Container {
+    pub(super) handle: u32,
+}
+
+impl Container {
+    /// Launches one.
+    #[track_caller]
+    pub fn launch(options: &LaunchOptions) -> Result<Self, Error> {
+        let handle = asked("container.launch", |fakes| fakes.launch(options.clone()))?;
+        Ok(Self { handle })
+    }
+
+    /// Attaches to one that runs already.
+    #[track_caller]
+    pub fn attach(id: &str) -> Result<Self, Error> {
+        let handle = asked("container.attach", |fakes| fakes.attach(id.into()))?;
+        Ok(Self { handle })
+    }
+
+    /// Where it runs.
+    #[track_caller]
+    pub fn info(&self) -> ContainerInfo {
+        told("container.info", |fakes| fakes.info(self.handle))
+    }
+
+    /// Runs a command to its end and returns what it did.
+    #[track_caller]
+    pub fn exec(&self, command: &Command, options: &ExecOptions) -> Result<ExecResult, Error> {
+        asked("container.exec", |fakes| fakes.exec(self.handle, command.clone(), options.clone()))
+    }
+
+    /// Starts a command and returns at once.
+    #[track_caller]
+    pub fn start(&self, command: &Command, options: &ExecOptions) -> Result<Process, Error> {
+        let handle = asked("container.start", |fakes| fakes.start(self.handle, command.clone(), options.clone()))?;
+        Ok(Process { handle })
+    }
+
+    /// The same with a terminal of its own.
+    #[track_caller]
+    pub fn start_in_terminal(
+        &self,
+        command: &Command,
+        options: &ExecOptions,
+        size: TerminalSize,
+    ) -> Result<Process, Error> {
+        let handle = asked("container.start-in-terminal", |fakes| {
+            fakes.start_in_terminal(self.handle, command.clone(), options.clone(), size)
+        })?;
+        Ok(Process { handle })
+    }
+
+    /// Opens a persistent shell of its own.
+    #[track_caller]
+    pub fn open_shell(&self) -> Result<Shell, Error> {
+        let handle = asked("container.open-shell", |fakes| fakes.open_shell(self.handle))?;
+        Ok(Shell { handle })
+    }
+
+    /// Reads a file.
+    #[track_caller]
+    pub fn read_file(&self, path: &str, max_bytes: Option<u64>) -> Result<Vec<u8>, Error> {
+        asked("container.read-file", |fakes| fakes.read_file(self.handle, path.into(), max_bytes))
+    }
+
+    /// Writes a file.
+    #[track_caller]
+    pub fn write_file(&self, path: &str, content: &[u8]) -> Result<(), Error> {
+        asked("container.write-file", |fakes| fakes.write_file(self.handle, path.into(), content.into()))
+    }
+
+    /// Lists a directory.
+    #[track_caller]
+    pub fn list_files(&self, path: &str) -> Result<Vec<FileEntry>, Error> {
+        asked("container.list-files", |fakes| fakes.list_files(self.handle, path.into()))
+    }
+
+    /// Removes a file, a link, or a directory: one that is not empty only with `recursive`.
+    #[track_caller]
+    pub fn remove(&self, path: &str, recursive: bool) -> Result<(), Error> {
+        asked("container.remove", |fakes| fakes.remove(self.handle, path.into(), recursive))
+    }
+
+    /// Stops it now.
+    #[track_caller]
+    pub fn stop(&self) -> Result<(), Error> {
+        asked("container.stop", |fakes| fakes.stop(self.handle))
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        dropped(|fakes| fakes.drop_container(self.handle));
+    }
+}
+
+/// A running command. Dropping it ends its whole process tree.
+#[derive(Debug)]
+pub struct Process {
+    handle: u32,
+}
+
+impl Process {
+    /// The exec's id, as in the audit log.
+    #[track_caller]
+    pub fn id(&self) -> String {
+        told("process.id", |fakes| fakes.process_id(self.handle))
+    }
+
+    /// Waits for output and returns at most `max_bytes` of it; none once both streams have ended.
+    #[track_caller]
+    pub fn read(&self, max_bytes: u32) -> Result<Option<Chunk>, Error> {
+        asked("process.read", |fakes| fakes.read_process(self.handle, max_bytes))
+    }
+
+    /// Writes to its standard input.
+    #[track_caller]
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        asked("process.write", |fakes| fakes.write_stdin(self.handle, bytes.into()))
+    }
+
+    /// Ends its standard input.
+    #[track_caller]
+    pub fn close_stdin(&self) -> Result<(), Error> {
+        asked("process.close-stdin", |fakes| fakes.close_stdin(self.handle))
+    }
+
+    /// Sends a signal, 1 to 64, to the command's process group.
+    #[track_caller]
+    pub fn signal(&self, number: u8) -> Result<(), Error> {
+        asked("process.signal", |fakes| fakes.signal(self.handle, number))
+    }
+
+    /// Gives its terminal another size.
+    #[track_caller]
+    pub fn resize(&self, size: TerminalSize) -> Result<(), Error> {
+        asked("process.resize", |fakes| fakes.resize(self.handle, size))
+    }
+
+    /// Ends the whole process tree.
+    #[track_caller]
+    pub fn kill(&self) -> Result<(), Error> {
+        asked("process.kill", |fakes| fakes.kill(self.handle))
+    }
+
+    /// Waits for its end; output that was not read is dropped, but counted.
+    #[track_caller]
+    pub fn wait(&self) -> Result<ProcessResult, Error> {
+        asked("process.wait", |fakes| fakes.wait(self.handle))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        dropped(|fakes| fakes.drop_process(self.handle));
+    }
+}
+
+/// A persistent shell.
+#[derive(Debug)]
+pub struct Shell {
+    handle: u32,
+}
+
+impl Shell {
+    /// Runs a line (or many, as the shell reads them) to its end.
+    #[track_caller]
+    pub fn run(&self, line: &str, options: LineOptions) -> Result<LineResult, Error> {
+        asked("shell.run", |fakes| fakes.line(self.handle, line.into(), options))
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        dropped(|fakes| fakes.drop_shell(self.handle));
+    }
+}

@@ -1,0 +1,141 @@
+//! Whether a value is the one that a test expects.
+//!
+//! | expected | fits |
+//! | --- | --- |
+//! | a table | an object that has these keys with values that fit; it may have more |
+//! | `{ contains = "text" }` alone | a text with `text` in it |
+//! | a list | a list of as many elements, each of which fits; an element `"..."` stands for any number of them |
+//! | a number | the same number, whole or not |
+//! | anything else | the same |
+
+use serde_json::Value;
+
+use super::effect::shown;
+
+/// Stands for any number of elements.
+const ANY_NUMBER: &str = "...";
+
+/// What is not as expected, with its place: `.files: expected 2, got 3`. None when all is.
+pub fn difference(expected: &Value, got: &Value) -> Option<String> {
+    match (expected, got) {
+        (Value::Object(wanted), Value::String(text)) if wanted.len() == 1 && wanted.contains_key("contains") => {
+            let part = wanted.get("contains").and_then(Value::as_str)?;
+            (!text.contains(part)).then(|| format!("expected a text with {part:?} in it, got {}", shown(got)))
+        }
+        (Value::Object(wanted), Value::Null) if is_absent(wanted) => None,
+        (Value::Object(wanted), Value::Object(there)) => wanted.iter().find_map(|(key, value)| match there.get(key) {
+            Some(found) => within(&format!(".{key}"), difference(value, found)),
+            None => Some(format!(".{key}: expected {}, and it is not there", shown(value))),
+        }),
+        (Value::Array(wanted), Value::Array(there)) => list_difference(wanted, there, expected, got),
+        (Value::Number(wanted), Value::Number(number)) => {
+            let same = wanted == number || wanted.as_f64() == number.as_f64();
+            (!same).then(|| plain(expected, got))
+        }
+        _ => (expected != got).then(|| plain(expected, got)),
+    }
+}
+
+/// Whether it is `{ absent = true }`, which is JSON's null in a file: TOML has none.
+pub(super) fn is_absent(wanted: &serde_json::Map<String, Value>) -> bool {
+    wanted.len() == 1 && wanted.get("absent") == Some(&Value::Bool(true))
+}
+
+fn plain(expected: &Value, got: &Value) -> String {
+    format!("expected {}, got {}", shown(expected), shown(got))
+}
+
+fn within(place: &str, said: Option<String>) -> Option<String> {
+    said.map(|said| match said.starts_with(['.', '[']) {
+        true => format!("{place}{said}"),
+        false => format!("{place}: {said}"),
+    })
+}
+
+fn list_difference(wanted: &[Value], there: &[Value], expected: &Value, got: &Value) -> Option<String> {
+    if wanted.iter().any(is_any_number) {
+        return (!fits_with_gaps(wanted, there)).then(|| plain(expected, got));
+    }
+    if wanted.len() != there.len() {
+        return Some(format!("expected {} elements, got {}: {}", wanted.len(), there.len(), plain(expected, got)));
+    }
+    let mut pairs = wanted.iter().zip(there).enumerate();
+    pairs.find_map(|(at, (value, found))| within(&format!("[{at}]"), difference(value, found)))
+}
+
+fn is_any_number(value: &Value) -> bool {
+    value == ANY_NUMBER
+}
+
+/// Each gap takes as few as it can, and more when what follows does not fit: as with `*` in a name.
+fn fits_with_gaps(wanted: &[Value], there: &[Value]) -> bool {
+    let (mut at, mut of) = (0, 0);
+    let mut gap: Option<(usize, usize)> = None;
+    while let Some(found) = there.get(of) {
+        match wanted.get(at) {
+            Some(value) if is_any_number(value) => {
+                gap = Some((at, of));
+                at += 1;
+                continue;
+            }
+            Some(value) if difference(value, found).is_none() => {
+                (at, of) = (at + 1, of + 1);
+                continue;
+            }
+            _ => {}
+        }
+        match &mut gap {
+            Some((wildcard, taken)) => {
+                *taken += 1;
+                (at, of) = (*wildcard + 1, *taken);
+            }
+            None => return false,
+        }
+    }
+    wanted.get(at..).is_some_and(|rest| rest.iter().all(is_any_number))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_table_may_have_more_and_a_list_may_not() {
+        assert_eq!(difference(&json!({"a": 1}), &json!({"a": 1, "b": 2})), None);
+        assert_eq!(
+            difference(&json!([1]), &json!([1, 2])).unwrap(),
+            "expected 1 elements, got 2: expected [1], got [1,2]"
+        );
+        assert_eq!(
+            difference(&json!({"a": [{"b": 1}]}), &json!({"a": [{"b": 2}]})).unwrap(),
+            ".a[0].b: expected 1, got 2"
+        );
+        assert_eq!(difference(&json!({"a": 1}), &json!({})).unwrap(), ".a: expected 1, and it is not there");
+        assert_eq!(difference(&json!(1), &json!(1.0)), None);
+    }
+
+    #[test]
+    fn a_part_of_a_text_is_enough_where_that_is_said() {
+        assert_eq!(difference(&json!({"contains": "b"}), &json!("abc")), None);
+        assert!(difference(&json!({"contains": "x"}), &json!("abc")).unwrap().contains("a text with \"x\" in it"));
+        assert_eq!(difference(&json!({"contains": "b"}), &json!({"contains": "b"})), None);
+    }
+
+    #[test]
+    fn gaps_stand_for_any_number() {
+        for (wanted, there, fits) in [
+            (json!(["git", "...", "log"]), json!(["git", "log"]), true),
+            (json!(["git", "...", "log"]), json!(["git", "-C", "x", "log"]), true),
+            (json!(["git", "...", "log"]), json!(["git", "log", "x"]), false),
+            (json!(["...", "a", "...", "b"]), json!(["x", "a", "a", "y", "b"]), true),
+            (json!(["...", "a"]), json!(["b"]), false),
+            (json!(["..."]), json!([]), true),
+            (json!(["a", "..."]), json!([]), false),
+            (json!(["go", "./..."]), json!(["go", "x"]), false),
+        ] {
+            assert_eq!(difference(&wanted, &there).is_none(), fits, "{wanted} {there}");
+        }
+    }
+}

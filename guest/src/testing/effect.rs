@@ -1,0 +1,91 @@
+//! An effect, as a test writes it down and as a skill has it.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::compare::difference;
+use super::verbs::Verb;
+
+/// How much of a value a message shows.
+const SHOWN_AT_MOST: usize = 2_000;
+
+/// Something that a skill asks for: its word (`exec`, `publish`, …) with what is acted on, and what else was said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    /// Its word, one of [`VERBS`](super::VERBS).
+    pub verb: &'static str,
+    /// All of it, by the keys that tests use; what is acted on is under the word.
+    pub details: Map<String, Value>,
+}
+
+impl Effect {
+    pub(super) fn new(verb: &'static str, of: impl Into<Value>) -> Self {
+        let mut details = Map::new();
+        details.insert(verb.to_owned(), of.into());
+        Self { verb, details }
+    }
+
+    /// Adds what was said besides, if it was.
+    pub(super) fn with(mut self, key: &str, value: Option<impl Into<Value>>) -> Self {
+        if let Some(value) = value {
+            self.details.insert(key.to_owned(), value.into());
+        }
+        self
+    }
+
+    /// Whether it acts; what only reads need not be in a test.
+    pub fn acts(&self) -> bool {
+        Verb::named(self.verb).is_none_or(|verb| verb.acts)
+    }
+
+    /// What is acted on.
+    pub fn target(&self) -> &Value {
+        self.details.get(self.verb).unwrap_or(&Value::Null)
+    }
+
+    /// What is acted on, where that is a text.
+    pub fn target_text(&self) -> &str {
+        self.target().as_str().unwrap_or_default()
+    }
+
+    /// A detail that is a text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.details.get(key).and_then(Value::as_str)
+    }
+
+    /// What of `got` is not as it is here; none when it is the effect that is meant.
+    pub(super) fn differs_from(&self, got: &Self) -> Option<String> {
+        if self.verb != got.verb {
+            return Some(format!("`{}` is expected, and it is `{}`", self.verb, got.verb));
+        }
+        self.details.iter().find_map(|(key, value)| {
+            difference(value, got.details.get(key).unwrap_or(&Value::Null)).map(|said| {
+                match said.starts_with(['[', '.']) {
+                    true => format!("{key}{said}"),
+                    false => format!("{key}: {said}"),
+                }
+            })
+        })
+    }
+}
+
+impl fmt::Display for Effect {
+    /// As TOML would have it, in a line: what is acted on first.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} = {}", self.verb, shown(self.target()))?;
+        for (key, value) in self.details.iter().filter(|(key, _)| *key != self.verb) {
+            write!(to, ", {key} = {}", shown(value))?;
+        }
+        Ok(())
+    }
+}
+
+/// A value in a message.
+pub(super) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.get(..text.floor_char_boundary(SHOWN_AT_MOST)) {
+        Some(kept) if kept.len() < text.len() => format!("{kept}…"),
+        _ => text,
+    }
+}

@@ -1,0 +1,306 @@
+//! What plays a script: each effect that comes is held to the step that is next, answered as that says, and remembered.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::board::Board;
+use super::clock::Clock;
+use super::compare::difference;
+use super::effect::Effect;
+use super::exec::{FakeContainer, FakeShell};
+use super::files::{MemoryWorkspace, SandboxFiles, Workspace};
+use super::processes::FakeProcess;
+use super::script::{Place, Script, Step};
+use super::values::of_bytes;
+use super::verbs::Verb;
+use crate::log::Level;
+use crate::types::Error;
+
+/// Bytes of the log that are kept, and how many effects: whoever is tested may not know when to stop.
+const LOG_AT_MOST: usize = 4 << 20;
+const EFFECTS_AT_MOST: usize = 100_000;
+
+/// Says whether an effect is granted, before the script is asked.
+pub trait Guard: Send {
+    /// Refuses what is not granted. So many sandboxes are there already.
+    fn check(&mut self, effect: &Effect, sandboxes: usize) -> Result<(), Error>;
+    /// Whether a key may be read, for listings and watches.
+    fn may_read(&self, key: &str) -> bool;
+}
+
+/// What came is not what the test expects: the test has failed, in these words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch(pub String);
+
+/// Why an import gives no value.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The skill is told.
+    Error(Error),
+    /// The test has failed.
+    Mismatch(Mismatch),
+}
+
+impl Stop {
+    pub(crate) fn no_handle(what: &str) -> Self {
+        Self::Mismatch(Mismatch(format!("a {what} is used that is not of this test")))
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Fakes of all imports, which play a [`Script`].
+pub struct Fakes {
+    script: Script,
+    next: usize,
+    guard: Option<Box<dyn Guard>>,
+    pub(super) clock: Clock,
+    pub(super) board: Board,
+    pub(super) files: SandboxFiles,
+    pub(super) containers: BTreeMap<u32, FakeContainer>,
+    pub(super) processes: BTreeMap<u32, FakeProcess>,
+    pub(super) shells: BTreeMap<u32, FakeShell>,
+    handles: u32,
+    pub(super) launched: u32,
+    pub(super) execs: u32,
+    effects: Vec<Effect>,
+    refused: Vec<String>,
+    log: Vec<String>,
+    log_bytes: usize,
+    mismatch: Option<Mismatch>,
+}
+
+impl Fakes {
+    /// Fakes that play a script, with its workspace in memory.
+    pub fn new(script: Script) -> Self {
+        let files = script.workspace.clone();
+        Self::with_workspace(script, Box::new(files.into_iter().collect::<MemoryWorkspace>()))
+    }
+
+    /// Fakes that play a script, with a workspace that has the script's files already.
+    pub fn with_workspace(script: Script, workspace: Box<dyn Workspace>) -> Self {
+        let clock = script.clock();
+        Self {
+            board: Board::new(&script.blackboard, clock.ms()),
+            files: SandboxFiles::new(workspace),
+            script,
+            clock,
+            next: 0,
+            guard: None,
+            containers: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            shells: BTreeMap::new(),
+            handles: 0,
+            launched: 0,
+            execs: 0,
+            effects: Vec::new(),
+            refused: Vec::new(),
+            log: Vec::new(),
+            log_bytes: 0,
+            mismatch: None,
+        }
+    }
+
+    /// Holds every effect to grants, too.
+    #[must_use]
+    pub fn guarded(self, guard: Box<dyn Guard>) -> Self {
+        Self { guard: Some(guard), ..self }
+    }
+
+    /// The time of this test.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    /// The effects that have come, in their order, those that were refused among them.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// The lines of the log: `info: text`, `progress: 1/2 text`.
+    pub fn log_lines(&self) -> &[String] {
+        &self.log
+    }
+
+    /// What is on the blackboard now.
+    pub fn blackboard(&self) -> BTreeMap<String, Value> {
+        self.board.values()
+    }
+
+    /// Has the workspace and the blackboard be these, as they are where the effects were real: what is to be there afterwards is
+    /// looked for in them.
+    pub fn came_about(&mut self, workspace: Box<dyn Workspace>, blackboard: &BTreeMap<String, Value>) {
+        self.files = SandboxFiles::new(workspace);
+        self.board = Board::new(blackboard, self.clock.ms());
+    }
+
+    /// Adds a line to the log.
+    pub fn add_log(&mut self, line: String) {
+        self.log_bytes = self.log_bytes.saturating_add(line.len());
+        if self.log_bytes <= LOG_AT_MOST {
+            self.log.push(line);
+        }
+    }
+
+    /// The failure that has ended the test, if one has.
+    pub fn mismatch(&self) -> Option<&Mismatch> {
+        self.mismatch.as_ref()
+    }
+
+    /// What is wrong at the end: steps that did not come, a log without what it must have, a workspace or blackboard that is not
+    /// as it must be. Nothing when the test has passed.
+    pub fn problems(&self) -> Vec<String> {
+        if let Some(mismatch) = &self.mismatch {
+            return vec![mismatch.0.clone()];
+        }
+        let mut problems = Vec::new();
+        if let Some(step) = self.script.steps.get(self.next) {
+            let more = self.script.steps.len() - self.next - 1;
+            let mut problem = format!("{} did not come: {}", self.number(step), step.expected);
+            if more > 0 {
+                problem.push_str(&format!(" (and {more} more after it)"));
+            }
+            for refused in &self.refused {
+                problem.push_str(&format!("\n  refused before: {refused}"));
+            }
+            problems.push(problem);
+        }
+        problems.extend(self.script.log_problem(&self.log));
+        for (path, wanted) in &self.script.workspace_after {
+            problems.extend(self.workspace_problem(path, wanted));
+        }
+        problems.extend(self.script.blackboard_problems(|key| self.board.value(key)));
+        problems
+    }
+
+    fn workspace_problem(&self, path: &str, wanted: &Value) -> Option<String> {
+        let there = self.files.workspace().read(path);
+        match (wanted, there) {
+            (Value::Bool(false), None) => None,
+            (Value::Bool(false), Some(_)) => Some(format!("workspace-after: {path:?} is to be absent, and is there")),
+            (_, None) => {
+                let files: Vec<_> = self.files.workspace().files().into_iter().map(|(path, _)| path).collect();
+                Some(format!("workspace-after: there is no {path:?}; there are {files:?}"))
+            }
+            (wanted, Some(bytes)) => {
+                difference(wanted, &of_bytes(&bytes)).map(|said| format!("workspace-after: {path:?}: {said}"))
+            }
+        }
+    }
+
+    fn number(&self, step: &Step) -> String {
+        format!("step {} of {} ({})", self.next + 1, self.script.steps.len(), step.place)
+    }
+
+    /// A number for something that the skill holds.
+    pub(crate) fn handle(&mut self) -> u32 {
+        self.handles += 1;
+        self.handles
+    }
+
+    pub(crate) fn may_read(&self, key: &str) -> bool {
+        self.guard.as_ref().is_none_or(|guard| guard.may_read(key))
+    }
+
+    fn fail(&mut self, why: String) -> Stop {
+        let mismatch = self.mismatch.get_or_insert(Mismatch(why)).clone();
+        Stop::Mismatch(mismatch)
+    }
+
+    /// Holds an effect to what is granted and to what must never be, and remembers it. What the script says of it, if that
+    /// is what it is at.
+    fn come(&mut self, effect: &Effect) -> Result<Option<Step>, Stop> {
+        if let Some(mismatch) = &self.mismatch {
+            return Err(Stop::Mismatch(mismatch.clone()));
+        }
+        self.clock.tick();
+        let step =
+            self.script.steps.get(self.next).filter(|step| step.expected.differs_from(effect).is_none()).cloned();
+        if self.effects.len() < EFFECTS_AT_MOST {
+            self.effects.push(effect.clone());
+        }
+        if let Some(guard) = &mut self.guard
+            && let Err(error) = guard.check(effect, self.containers.len())
+        {
+            // A test that expects the refusal has it as a step.
+            if step.as_ref().and_then(Step::refusal).is_some_and(|expected| expected.kind() == error.kind()) {
+                self.next += 1;
+            }
+            self.refused.push(format!("{effect}: {}", error.message()));
+            return Err(error.into());
+        }
+        if self.script.never.iter().any(|verb| verb == effect.verb) {
+            return Err(self.fail(format!("`{}` must never happen, and did: {effect}", effect.verb)));
+        }
+        if step.is_some() {
+            self.next += 1;
+        }
+        Ok(step)
+    }
+
+    /// Plays an effect that acts: it is the one that is next, or the test has failed.
+    pub(super) fn step(&mut self, effect: Effect) -> Result<Step, Stop> {
+        if let Some(step) = self.come(&effect)? {
+            return Ok(step);
+        }
+        if self.script.open
+            && let Some(verb) = Verb::named(effect.verb)
+        {
+            return Ok(Step::new(Place::default(), verb, effect.target().clone()));
+        }
+        let why = match self.script.steps.get(self.next) {
+            None if self.script.steps.is_empty() => format!("no effect is expected, and this came: {effect}"),
+            None => format!("all {} steps have come, and this came besides: {effect}", self.script.steps.len()),
+            Some(step) => {
+                let differs = step.expected.differs_from(&effect).unwrap_or_default();
+                let number = self.number(step);
+                format!("{number} is another\n  expected: {}\n  got:      {effect}\n  {differs}", step.expected)
+            }
+        };
+        Err(self.fail(why))
+    }
+
+    /// The same, of one whose refusal is its answer.
+    pub(crate) fn acted(&mut self, effect: Effect) -> Result<Map<String, Value>, Stop> {
+        let step = self.step(effect)?;
+        match step.refusal() {
+            Some(error) => Err(error.into()),
+            None => Ok(step.answer),
+        }
+    }
+
+    /// Plays an effect that only reads: what the script says of it, if it is what is next.
+    pub(crate) fn read(&mut self, effect: Effect) -> Result<Option<Map<String, Value>>, Stop> {
+        debug_assert!(Verb::named(effect.verb).is_some_and(|verb| !verb.acts));
+        match self.come(&effect)? {
+            Some(step) => match step.refusal() {
+                Some(error) => Err(error.into()),
+                None => Ok(Some(step.answer)),
+            },
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn log(&mut self, level: Level, message: String) {
+        let level = match level {
+            Level::Trace => "trace",
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        };
+        self.add_log(format!("{level}: {message}"));
+    }
+
+    pub(crate) fn progress(&mut self, done: u64, total: Option<u64>, message: String) {
+        self.add_log(match total {
+            Some(total) => format!("progress: {done}/{total} {message}"),
+            None => format!("progress: {done} {message}"),
+        });
+    }
+}

@@ -1,0 +1,102 @@
+//! A script that is played in this thread: what the imports of [`crate::native`] ask.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use serde_json::Value;
+
+use super::effect::Effect;
+use super::fakes::{Fakes, Stop};
+use super::script::Script;
+use crate::types::Error;
+
+thread_local! {
+    static PLAYING: RefCell<Option<Fakes>> = const { RefCell::new(None) };
+}
+
+/// What a skill has done while a script was played.
+#[derive(Debug)]
+pub struct Played<T> {
+    /// What it returned.
+    pub result: T,
+    /// All effects, in their order.
+    pub effects: Vec<Effect>,
+    /// The lines of its log: `info: text`, `progress: 1/2 text`.
+    pub log: Vec<String>,
+    /// What is on the blackboard afterwards.
+    pub blackboard: BTreeMap<String, Value>,
+}
+
+impl Script {
+    /// Calls what is tested with these fakes, and gives its result. Panics, as a test does that fails, when something else came
+    /// than is expected, or not all of it.
+    #[track_caller]
+    pub fn run<T>(self, tested: impl FnOnce() -> T) -> T {
+        self.play(tested).result
+    }
+
+    /// The same, with what else was done.
+    #[allow(clippy::panic, reason = "a test that fails panics")]
+    #[track_caller]
+    pub fn play<T>(self, tested: impl FnOnce() -> T) -> Played<T> {
+        let before = PLAYING.replace(Some(Fakes::new(self)));
+        assert!(before.is_none(), "a script is played already in this thread: one test plays one at a time");
+        // Whatever it does: the next test of this thread has fakes of its own.
+        let result = catch_unwind(AssertUnwindSafe(tested));
+        let fakes = PLAYING.take();
+        let result = result.unwrap_or_else(|panic| resume_unwind(panic));
+        let Some(fakes) = fakes else { panic!("the script was taken away while it was played") };
+        let problems = fakes.problems();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+        Played {
+            result,
+            effects: fakes.effects().to_vec(),
+            log: fakes.log_lines().to_vec(),
+            blackboard: fakes.blackboard(),
+        }
+    }
+}
+
+/// Asks the fakes of this thread, for an import that does not fail.
+#[allow(
+    clippy::panic,
+    reason = "outside of a test's script there is nothing to answer with, and a test that fails panics"
+)]
+#[track_caller]
+pub(crate) fn asked<T>(import: &str, ask: impl FnOnce(&mut Fakes) -> Result<T, Stop>) -> Result<T, Error> {
+    let answer = PLAYING.with_borrow_mut(|playing| playing.as_mut().map(ask));
+    match answer {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(Stop::Error(error))) => Err(error),
+        Some(Err(Stop::Mismatch(mismatch))) => panic!("{}", mismatch.0),
+        None => panic!(
+            "`{import}` is an import of skillhost, and is called outside of a component: in a test, call it within \
+             `skillhost_guest::testing::Script::run`, on the same thread"
+        ),
+    }
+}
+
+/// The same, for an import that gives a value whatever happens.
+#[allow(clippy::panic, reason = "the fakes of such imports refuse nothing")]
+#[track_caller]
+pub(crate) fn told<T>(import: &str, ask: impl FnOnce(&mut Fakes) -> Result<T, Stop>) -> T {
+    asked(import, ask).unwrap_or_else(|error| panic!("{import}: {}", error.message()))
+}
+
+/// Lets go of something that the skill held. Nothing when the test is over, or has failed.
+pub(crate) fn dropped(drop: impl FnOnce(&mut Fakes)) {
+    // A thread that ends has nothing any more; fakes that are asked just now have panicked.
+    let _ = PLAYING.try_with(|playing| {
+        if let Ok(mut playing) = playing.try_borrow_mut()
+            && let Some(fakes) = playing.as_mut()
+        {
+            drop(fakes);
+        }
+    });
+}
+
+/// Looks at the fakes of the script that this thread plays, in the middle of it. None when it plays none.
+pub fn with<T>(look: impl FnOnce(&mut Fakes) -> T) -> Option<T> {
+    PLAYING.with_borrow_mut(|playing| playing.as_mut().map(look))
+}

@@ -1,0 +1,121 @@
+//! Commands that were started: their output is there as soon as it is asked for, in pieces as large as are asked for.
+
+use super::effect::Effect;
+use super::exec::{Ran, on_container};
+use super::fakes::{Fakes, Stop};
+use super::values::{exit_code, of_bytes};
+use crate::sandbox::{Chunk, Outcome, ProcessResult, TerminalSize};
+use crate::types::Error;
+
+pub(super) struct FakeProcess {
+    id: String,
+    container: u32,
+    ran: Ran,
+    /// How much of each stream was read.
+    read: (usize, usize),
+    /// What comes instead of its end.
+    fails: Option<Error>,
+    stdin_closed: bool,
+    killed: bool,
+}
+
+impl FakeProcess {
+    pub(crate) fn new(id: String, container: u32, ran: Ran, fails: Option<Error>) -> Self {
+        Self { id, container, ran, read: (0, 0), fails, stdin_closed: false, killed: false }
+    }
+
+    /// The next piece of a stream, of which so much was read.
+    fn piece(bytes: &[u8], read: &mut usize, max: usize) -> Option<Vec<u8>> {
+        let rest = bytes.get(*read..)?;
+        let piece = rest.get(..max.min(rest.len()))?;
+        *read += piece.len();
+        (!piece.is_empty()).then(|| piece.to_vec())
+    }
+}
+
+impl Fakes {
+    fn process(&mut self, process: u32) -> Result<&mut FakeProcess, Stop> {
+        self.processes.get_mut(&process).ok_or_else(|| Stop::no_handle("process"))
+    }
+
+    /// Why it has failed, if it is to; its sandbox is then dead, too, where that is why.
+    fn failure(&mut self, process: u32) -> Result<(), Stop> {
+        let there = self.process(process)?;
+        let (container, Some(error)) = (there.container, there.fails.clone()) else { return Ok(()) };
+        self.note_death(container, &error);
+        Err(error.into())
+    }
+
+    pub(crate) fn process_id(&mut self, process: u32) -> Result<String, Stop> {
+        Ok(self.process(process)?.id.clone())
+    }
+
+    pub(crate) fn read_process(&mut self, process: u32, max_bytes: u32) -> Result<Option<Chunk>, Stop> {
+        let max = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        if max == 0 {
+            return Err(Error::InvalidArgument("`max-bytes` is 0: ask for at least one".into()).into());
+        }
+        let there = self.process(process)?;
+        if let Some(piece) = FakeProcess::piece(&there.ran.stdout, &mut there.read.0, max) {
+            return Ok(Some(Chunk::Stdout(piece)));
+        }
+        if let Some(piece) = FakeProcess::piece(&there.ran.stderr, &mut there.read.1, max) {
+            return Ok(Some(Chunk::Stderr(piece)));
+        }
+        self.failure(process)?;
+        Ok(None)
+    }
+
+    pub(crate) fn wait(&mut self, process: u32) -> Result<ProcessResult, Stop> {
+        self.failure(process)?;
+        let there = self.process(process)?;
+        let (out, err, ms) = (there.ran.stdout.len(), there.ran.stderr.len(), there.ran.wall_time_ms);
+        (there.read, there.stdin_closed) = ((out, err), true);
+        let outcome = if there.killed { Outcome::Cancelled } else { there.ran.outcome.clone() };
+        self.clock.pass(ms);
+        Ok(ProcessResult {
+            exit_code: exit_code(&outcome),
+            outcome,
+            stdout_bytes: out as u64,
+            stderr_bytes: err as u64,
+            wall_time_ms: ms,
+        })
+    }
+
+    /// Plays an effect on a process.
+    fn act_on_process(&mut self, process: u32, effect: Effect) -> Result<(), Stop> {
+        let container = self.process(process)?.container;
+        let effect = on_container(self, container, effect);
+        self.acted(effect).map(drop)
+    }
+
+    pub(crate) fn write_stdin(&mut self, process: u32, bytes: Vec<u8>) -> Result<(), Stop> {
+        if self.process(process)?.stdin_closed {
+            return Err(Error::InvalidArgument("the process's standard input is closed already".into()).into());
+        }
+        self.act_on_process(process, Effect::new("write-stdin", of_bytes(&bytes)))
+    }
+
+    pub(crate) fn close_stdin(&mut self, process: u32) -> Result<(), Stop> {
+        self.process(process)?.stdin_closed = true;
+        Ok(())
+    }
+
+    pub(crate) fn signal(&mut self, process: u32, number: u8) -> Result<(), Stop> {
+        self.act_on_process(process, Effect::new("signal", number))
+    }
+
+    pub(crate) fn resize(&mut self, process: u32, _size: TerminalSize) -> Result<(), Stop> {
+        self.process(process).map(drop)
+    }
+
+    pub(crate) fn kill(&mut self, process: u32) -> Result<(), Stop> {
+        self.act_on_process(process, Effect::new("kill", true))?;
+        self.process(process)?.killed = true;
+        Ok(())
+    }
+
+    pub(crate) fn drop_process(&mut self, process: u32) {
+        self.processes.remove(&process);
+    }
+}

@@ -1,0 +1,54 @@
+//! Rust: cargo makes a component by itself.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde::Deserialize;
+use skillhost_api::error::{Error, Result};
+
+use super::run;
+use crate::author::language::{RUST_TARGET, Tool};
+use crate::author::project::SkillProject;
+
+/// A line of what cargo says; others have other fields.
+#[derive(Deserialize)]
+struct CargoMessage {
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    crate_types: Vec<String>,
+}
+
+pub(super) fn build(cargo: &Tool, project: &SkillProject) -> Result<Vec<u8>> {
+    let manifest = project.path("Cargo.toml");
+    let said = run(cargo
+        .command()
+        .args(["build", "--release", "--target", RUST_TARGET, "--message-format", "json-render-diagnostics"])
+        .arg("--manifest-path")
+        .arg(&manifest)
+        .stdout(Stdio::piped()))?;
+    let own = manifest.canonicalize()?;
+    let made = String::from_utf8_lossy(&said)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<CargoMessage>(line).ok())
+        .filter(|message| message.reason == "compiler-artifact" && message.manifest_path.as_ref() == Some(&own))
+        .find(|message| {
+            message.target.as_ref().is_some_and(|target| target.crate_types.iter().any(|kind| kind == "cdylib"))
+        })
+        .and_then(|message| {
+            message.filenames.into_iter().find(|file| file.extension().is_some_and(|end| end == "wasm"))
+        });
+    let Some(made) = made else {
+        return Err(Error::invalid_argument(format!(
+            "{}: the crate is no library that makes a component: write `crate-type = [\"cdylib\"]` under [lib]",
+            manifest.display()
+        )));
+    };
+    std::fs::read(&made).map_err(|error| Error::of_file(error).context(made.display()))
+}

@@ -1,0 +1,53 @@
+//! The files that a new skill begins with.
+
+use super::language::Language;
+
+/// A file: its path beneath the skill's directory, and its text. In both, `{{word}}` stands for what is known of the skill.
+pub(super) type FileTemplate = (&'static str, &'static str);
+
+/// In every language.
+pub(super) const COMMON: &[FileTemplate] = &[
+    ("SKILL.md", include_str!("templates/SKILL.md")),
+    ("skill.toml", include_str!("templates/skill.toml")),
+    (".gitignore", include_str!("templates/gitignore")),
+];
+
+/// A world with one function, and its tests.
+pub(super) const GREETING: &[FileTemplate] = &[
+    ("wit/world.wit", include_str!("templates/world.wit")),
+    ("tests/greet.toml", include_str!("templates/test.toml")),
+];
+
+/// What a language wants beside its source.
+pub(super) fn settings(language: Language) -> &'static [FileTemplate] {
+    match language {
+        Language::Rust => &[
+            ("Cargo.toml", include_str!("templates/rust/Cargo.toml.tmpl")),
+            (".cargo/config.toml", include_str!("templates/rust/cargo-config.toml")),
+        ],
+        Language::Python | Language::C => &[],
+    }
+}
+
+/// The source of the greeting.
+pub(super) fn greeting(language: Language) -> FileTemplate {
+    match language {
+        Language::Rust => ("src/lib.rs", include_str!("templates/rust/lib.rs.tmpl")),
+        Language::Python => ("app.py", include_str!("templates/python/app.py.tmpl")),
+        Language::C => ("src/{{name}}.c", include_str!("templates/c/skill.c.tmpl")),
+    }
+}
+
+/// A source with functions that have nothing in them yet.
+pub(super) fn stub(language: Language) -> FileTemplate {
+    match language {
+        Language::Rust => ("src/lib.rs", include_str!("templates/rust/stub.rs.tmpl")),
+        Language::Python => ("app.py", include_str!("templates/python/stub.py.tmpl")),
+        Language::C => ("src/{{name}}.c", include_str!("templates/c/stub.c.tmpl")),
+    }
+}
+
+/// The text with its words filled in.
+pub(super) fn filled(text: &str, words: &[(&str, &str)]) -> String {
+    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(&format!("{{{{{word}}}}}"), value))
+}

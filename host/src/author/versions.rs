@@ -1,0 +1,76 @@
+//! What changed between two versions of a skill, in what its users see: its actions, what it asks for, its limits.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use skillhost_api::error::{Error, Result};
+use toml::{Table, Value};
+
+use super::check::Describe;
+use super::project::SkillProject;
+use crate::skills::Descriptor;
+use crate::skills::component::Component;
+use crate::skills::manifest::FILE;
+
+/// The tables of a manifest that its users see.
+const TABLES: [&str; 3] = ["capabilities", "limits", "actions"];
+
+/// What users see of a version.
+struct SkillSurface {
+    actions: BTreeMap<String, String>,
+    settings: BTreeMap<String, String>,
+}
+
+impl SkillSurface {
+    fn of(dir: &Path, describe: Describe<'_>) -> Result<Self> {
+        let project = SkillProject::open(dir)?;
+        let component = Component::read(project.dir(), &project.manifest)?;
+        let descriptor: Descriptor = describe(&component.bytes)?.expose(&project.manifest.actions)?;
+        let file = project.path(FILE);
+        let text = std::fs::read_to_string(&file).map_err(|error| Error::of_file(error).context(file.display()))?;
+        let table: Table =
+            text.parse().map_err(|error| Error::invalid_argument(format!("{}: {error}", file.display())))?;
+        let mut settings = BTreeMap::new();
+        for (name, value) in table.iter().filter(|(name, _)| TABLES.contains(&name.as_str())) {
+            flatten(name, value, &mut settings);
+        }
+        Ok(Self {
+            actions: descriptor.actions.into_iter().map(|action| (action.name, action.signature)).collect(),
+            settings,
+        })
+    }
+}
+
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Table(table) => {
+            // What is asked for with nothing in it is asked for.
+            if table.is_empty() {
+                into.insert(path.to_owned(), "{}".to_owned());
+            }
+            table.iter().for_each(|(name, value)| flatten(&format!("{path}.{name}"), value, into));
+        }
+        other => {
+            into.insert(path.to_owned(), other.to_string());
+        }
+    }
+}
+
+/// What is otherwise in the skill in `new` than in that in `old`, in words.
+pub fn changes(old: &Path, new: &Path, describe: Describe<'_>) -> Result<Vec<String>> {
+    let (old, new) = (SkillSurface::of(old, describe)?, SkillSurface::of(new, describe)?);
+    let mut found = Vec::new();
+    for (kind, old, new) in [("action", &old.actions, &new.actions), ("", &old.settings, &new.settings)] {
+        let kind = if kind.is_empty() { String::new() } else { format!("{kind} ") };
+        for (name, was) in old {
+            match new.get(name) {
+                None => found.push(format!("{kind}{name} is gone (it was {was})")),
+                Some(is) if is != was => found.push(format!("{kind}{name} was {was} and is {is}")),
+                Some(_) => {}
+            }
+        }
+        let added = new.iter().filter(|(name, _)| !old.contains_key(*name));
+        found.extend(added.map(|(name, is)| format!("{kind}{name} is new: {is}")));
+    }
+    Ok(found)
+}

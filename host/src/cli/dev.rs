@@ -1,0 +1,51 @@
+//! `dev`: a project whose skills their owner develops.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use skillhost_api::types::{Develop, StopDeveloping};
+use skillhost_api::visible;
+
+use super::app::App;
+use super::failure::Ended;
+use super::global::absolute;
+use super::outcome::print_outcome;
+use crate::paths;
+
+/// Says that you develop the skills of a project directory: they run, and are let have more by your running them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Its skills are trusted, as after `skillhost trust`. When one comes to ask for more than it had, running it yourself lets it have that, and
+you are not asked; an agent's call of it is still asked about until you have run it. You are asked in the terminal.
+
+Example:
+  skillhost dev .
+  skillhost dev --stop")]
+pub(super) struct Dev {
+    /// The project directory [default: the project]
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Take it back; where the project is trusted besides, it stays so
+    #[arg(long)]
+    stop: bool,
+}
+
+impl Dev {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
+        // What is developed is the directory, not a link that may lead elsewhere tomorrow.
+        let project = paths::real(&project)?;
+        if self.stop {
+            let answer = app.call(StopDeveloping { project }).await?;
+            return print_outcome(app, &answer, &answer.typed.message).await;
+        }
+        let question = format!(
+            "effect: develop.set\nproject: {}\nlets it happen: until it is stopped\nskills: all of it, those that come later too, \
+             with what each asks for and your policy allows\nmore than before: without asking, when it is run with this program as \
+             you; an agent's client asks\n",
+            visible::line(&project.to_string_lossy())
+        );
+        let answer = app.call_confirmed(Develop { project }, &question).await?;
+        print_outcome(app, &answer, &answer.typed.message).await
+    }
+}

@@ -1,0 +1,89 @@
+//! What a skill says, as log messages (`notifications/message`), to clients that can be told while their call goes on.
+//!
+//! Until revision 2026-07-28 a client sets the least level for all of its calls (`logging/setLevel`); from then on each request
+//! names it, or gets none. The SDK calls all of this deprecated, as the protocol does; there is nothing in its place yet.
+
+#![expect(deprecated, reason = "the protocol has no other way to log, and clients know this one")]
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::Mutex;
+use rmcp::RoleServer;
+use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, RequestMetaObject, SetLevelRequestParams};
+use rmcp::service::Peer;
+use serde_json::Value;
+use skillhost_api::caller::Caller;
+use skillhost_api::types::Request;
+
+pub(super) type Level = LoggingLevel;
+pub(super) type SetLevel = SetLevelRequestParams;
+
+/// The least level for clients that set none.
+pub(super) const DEFAULT: Level = LoggingLevel::Info;
+/// Of how many callers it is known which level they set; who said so longest ago is told by [`DEFAULT`] again.
+const MAX_CALLERS: NonZeroUsize = NonZeroUsize::new(4_096).unwrap();
+
+/// The levels that callers set.
+pub(super) struct LogLevels {
+    set: Mutex<LruCache<Caller, Level>>,
+}
+
+impl Default for LogLevels {
+    fn default() -> Self {
+        Self { set: Mutex::new(LruCache::new(MAX_CALLERS)) }
+    }
+}
+
+impl LogLevels {
+    pub(super) fn set(&self, caller: &Caller, least: &SetLevel) {
+        self.set.lock().put(caller.clone(), least.level);
+    }
+
+    pub(super) fn get(&self, caller: &Caller) -> Option<Level> {
+        self.set.lock().get(caller).copied()
+    }
+}
+
+/// The least level that a request names itself.
+pub(super) fn named(meta: &RequestMetaObject) -> Option<Level> {
+    meta.log_level()
+}
+
+/// Tells a client what a skill says.
+pub(super) struct LogReporter {
+    peer: Peer<RoleServer>,
+    least: Level,
+    logger: String,
+}
+
+impl LogReporter {
+    /// One for this request; none for what is no call of a skill.
+    pub(super) fn new(peer: &Peer<RoleServer>, least: Level, request: &Request) -> Option<Self> {
+        let Request::Run(run) = request else { return None };
+        Some(Self { peer: peer.clone(), least, logger: run.skill.clone() })
+    }
+
+    /// Tells a line. A client that does not read holds up its own call alone: the skill has its own room for lines.
+    pub(super) async fn heard(&self, level: &str, message: String) {
+        let level = level_of(level);
+        // They are declared from the least to the most.
+        if (level as u8) < self.least as u8 {
+            return;
+        }
+        let param =
+            LoggingMessageNotificationParam::new(level, Value::String(message)).with_logger(self.logger.as_str());
+        // A client that left ends the call by leaving.
+        let _ = self.peer.notify_logging_message(param).await;
+    }
+}
+
+/// The protocol's level of a line. What is written to standard error is mostly a complaint.
+fn level_of(level: &str) -> Level {
+    match level {
+        "trace" | "debug" => LoggingLevel::Debug,
+        "warn" | "stderr" => LoggingLevel::Warning,
+        "error" => LoggingLevel::Error,
+        _ => LoggingLevel::Info,
+    }
+}

@@ -1,0 +1,37 @@
+//! What somebody may have meant who wrote a name that there is none of.
+
+/// The most bytes of a name that is compared, and the most names.
+const MAX_NAME: usize = 64;
+const MAX_NAMES: usize = 1_000;
+/// How much alike two names must be, of 1.
+const ALIKE: f64 = 0.8;
+
+/// ` (did you mean "name"?)`, with the one of the names that is most like `wrong`; nothing where none is much like it.
+pub fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    if wrong.len() > MAX_NAME {
+        return String::new();
+    }
+    let short = names.into_iter().filter(|name| name.len() <= MAX_NAME).take(MAX_NAMES);
+    let likes = short.map(|name| (strsim::jaro_winkler(wrong, name), name)).filter(|(like, _)| *like > ALIKE);
+    match likes.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        Some((_, name)) => format!(" (did you mean {name:?}?)"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised_and_another_word_is_not() {
+        let names = ["sandbox", "files", "blackboard", "wordfreq"];
+        for (wrong, meant) in [("wrodfreq", "wordfreq"), ("sandbx", "sandbox"), ("file", "files")] {
+            assert_eq!(did_you_mean(wrong, names), format!(" (did you mean {meant:?}?)"));
+        }
+        for other in ["", "network", "zzz", &"sandbox".repeat(100)] {
+            assert_eq!(did_you_mean(other, names), "", "{other}");
+        }
+        assert_eq!(did_you_mean("a", []), "");
+    }
+}

@@ -1,0 +1,204 @@
+//! The WIT that a component is built from, as its author wrote it: comments, and the lines that things stand in.
+//!
+//! A toolchain reads it, and what it makes must be a component of just this world: [`WitSource::differences`] says where it
+//! is not, which an older build is, and another skill's.
+
+use std::path::{Path, PathBuf};
+
+use skillhost_api::error::{Error, Result};
+use wit_parser::{Function, Resolve, Span, World, WorldId, WorldItem};
+
+use super::descriptor::{self, Action, Descriptor};
+use super::docs::{Docs, param_item};
+use super::wit_package;
+
+/// The most bytes of all its files, and how deep they lie.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_DEPTH: usize = 4;
+
+/// A world of a WIT package on disk.
+#[derive(Debug)]
+pub struct WitSource {
+    resolve: Resolve,
+    world: WorldId,
+    path: PathBuf,
+}
+
+impl WitSource {
+    /// Reads the WIT package at `path` (a directory with its `deps/`, or a file). The package's only world when `world` is
+    /// absent.
+    pub fn read(path: &Path, world: Option<&str>) -> Result<Self> {
+        Self::read_into(Resolve::default(), path, world)
+    }
+
+    /// The same of one that has the host's package not beside it.
+    pub fn read_beside_ours(path: &Path) -> Result<Self> {
+        Self::read_into(wit_package::read()?.0, path, None)
+    }
+
+    fn read_into(mut resolve: Resolve, path: &Path, world: Option<&str>) -> Result<Self> {
+        check_files(path, MAX_DEPTH, &mut { MAX_BYTES })?;
+        let (package, _) = resolve.push_path(path).map_err(|error| unreadable(path, &resolve.render_error(&error)))?;
+        let world = resolve.select_world(&[package], world).map_err(|error| {
+            Error::invalid_argument(format!("{}: {error:#}; say which with `--world`", path.display()))
+        })?;
+        Ok(Self { resolve, world, path: path.into() })
+    }
+
+    /// The package, with all that it names.
+    pub fn resolve(&self) -> &Resolve {
+        &self.resolve
+    }
+
+    /// The world in it.
+    pub fn world(&self) -> WorldId {
+        self.world
+    }
+
+    /// The world's name.
+    pub fn name(&self) -> &str {
+        self.of_world().map_or("", |world| world.name.as_str())
+    }
+
+    /// The comments on what the world exports, and on the types that its functions use.
+    pub fn docs(&self) -> Docs {
+        Docs::of_world(&self.resolve, self.world)
+    }
+
+    /// What a component of this world offers.
+    pub fn descriptor(&self) -> Result<Descriptor> {
+        descriptor::of_world(&self.resolve, self.world, &self.docs(), String::new())
+            .map_err(|error| error.context(self.path.display()))
+    }
+
+    /// What `component`, with the comments of this WIT in it, offers and the world does not have, or has otherwise. Each with
+    /// the place in the WIT.
+    pub fn differences(&self, component: &Descriptor) -> Result<Vec<String>> {
+        let wanted = self.descriptor()?;
+        let mut found = Vec::new();
+        for action in &wanted.actions {
+            let place = self.place(action);
+            let name = &action.export.function;
+            match component.actions.iter().find(|other| other.export == action.export) {
+                Some(other) if other.params == action.params && other.result == action.result => {}
+                // Two types that differ may be called the same.
+                Some(other) if other.signature == action.signature => found.push(format!(
+                    "{place}: `{name}` is `{}` here and in the component, but the types in it are not the same",
+                    action.signature
+                )),
+                Some(other) => found.push(format!(
+                    "{place}: `{name}` is `{}` here, but `{}` in the component",
+                    action.signature, other.signature
+                )),
+                None if component.unavailable.contains_key(&action.name) => {}
+                None => found.push(format!("{place}: the component does not export `{name}`")),
+            }
+        }
+        let is_known = |action: &&Action| wanted.actions.iter().any(|known| known.export == action.export);
+        for extra in component.actions.iter().filter(|action| !is_known(action)) {
+            found.push(format!(
+                "{}: the component exports `{}`, which the world `{}` does not",
+                self.path.display(),
+                extra.signature,
+                self.name()
+            ));
+        }
+        Ok(found)
+    }
+
+    /// What comments say of parameters that there are not: a list item `- name: …` describes the parameter of that name.
+    pub fn stray_items(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for function in self.functions() {
+            let names: Vec<_> = function.params.iter().map(|param| param.name.as_str()).collect();
+            let text = function.docs.contents.as_deref().unwrap_or_default();
+            let is_name = |name: &str| {
+                !name.is_empty()
+                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            };
+            for (name, _) in text.lines().filter_map(param_item).filter(|(name, _)| is_name(name)) {
+                if !names.contains(&name) {
+                    let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                    found.push(format!(
+                        "{}: the comment of `{}` describes a parameter `{name}`, which it does not have (it has {has}): name \
+                         the parameter that is meant, or write the item without the colon",
+                        self.resolve.render_location(function.span),
+                        function.name
+                    ));
+                }
+            }
+        }
+        found
+    }
+
+    /// File, line and column of the function that is this action.
+    pub fn place(&self, action: &Action) -> String {
+        let is_it = |function: &&Function| function.name == action.export.function;
+        let span = match &action.export.interface {
+            None => self.own_functions().find(is_it).map(|function| function.span),
+            Some(_) => self.functions().into_iter().find(is_it).map(|function| function.span),
+        };
+        self.resolve.render_location(span.unwrap_or_else(Span::default))
+    }
+
+    fn of_world(&self) -> Option<&World> {
+        self.resolve.worlds.get(self.world)
+    }
+
+    /// Those that the world itself exports.
+    fn own_functions(&self) -> impl Iterator<Item = &Function> {
+        self.of_world().into_iter().flat_map(|world| world.exports.values()).filter_map(|item| match item {
+            WorldItem::Function(function) => Some(function),
+            _ => None,
+        })
+    }
+
+    /// All that are exported.
+    fn functions(&self) -> Vec<&Function> {
+        let exports = self.of_world().into_iter().flat_map(|world| world.exports.values());
+        let of_interfaces = exports.filter_map(|item| match item {
+            WorldItem::Interface { id, .. } => self.resolve.interfaces.get(*id),
+            _ => None,
+        });
+        self.own_functions().chain(of_interfaces.flat_map(|interface| interface.functions.values())).collect()
+    }
+}
+
+/// What the parser says has the place where it knows one; around that stands what it was doing, which tells an author nothing.
+/// Refuses what is no text, has no end, or makes whoever reads it wait.
+fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
+    let refuse = |why: &str| Err(Error::invalid_argument(format!("{}: {why}", path.display())));
+    let at = |error: std::io::Error| Error::of_file(error).context(path.display());
+    // A package that several skills share may be a link.
+    let meta = std::fs::metadata(path).map_err(at)?;
+    if meta.is_dir() {
+        let Some(depth) = depth.checked_sub(1) else { return refuse("it lies too deep for a WIT package") };
+        for entry in std::fs::read_dir(path).map_err(at)? {
+            check_files(&entry.map_err(at)?.path(), depth, left)?;
+        }
+        return Ok(());
+    }
+    if !meta.is_file() {
+        return refuse("it is no regular file");
+    }
+    if path.extension().is_some_and(|ending| ending == "wasm" || ending == "wat") {
+        return refuse("a WIT package is given as text here: write it as `.wit`");
+    }
+    match left.checked_sub(meta.len()) {
+        Some(rest) => *left = rest,
+        None => return refuse(&format!("the package has more than {MAX_BYTES} bytes")),
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path, rendered: &str) -> Error {
+    // What the parser was doing is known; what it found comes last, with its place.
+    let mut said = rendered.trim();
+    for doing in ["failed to resolve directory while parsing WIT for path", "failed to parse package"] {
+        if let Some((_, found)) = said.strip_prefix(doing).and_then(|rest| rest.split_once(": ")) {
+            said = found;
+        }
+    }
+    let said = said.strip_prefix(&format!("{}: ", path.display())).unwrap_or(said);
+    Error::invalid_argument(format!("{}: the WIT cannot be read: {said}", path.display()))
+}

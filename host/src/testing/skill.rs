@@ -1,0 +1,131 @@
+//! A skill whose tests are run: what it is, and the tests that stand beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skillhost_api::error::{Error, Result};
+use skillhost_guest::testing::{TestCase, read_tests};
+
+use crate::author::project::{SkillProject, TESTS};
+use crate::author::stale;
+use crate::catalog::{DescriptorCache, Loaded, SkillCache};
+use crate::engine::ComponentReader;
+use crate::rooted::{open_dir, read_beneath};
+use crate::skills::{Component, Descriptor, manifest};
+
+/// The most files of tests, and the most bytes of one.
+const MAX_FILES: usize = 1_000;
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A skill and its tests.
+pub(crate) struct SkillTests {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its directory.
+    pub(crate) dir: PathBuf,
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) descriptor: Arc<Descriptor>,
+    pub(super) component: Component,
+    /// The tests, with the file that each stands in.
+    pub(super) tests: Vec<(String, TestCase)>,
+}
+
+impl SkillTests {
+    /// Why its component may not be what its sources say.
+    pub(crate) fn stale(&self) -> Option<String> {
+        stale::why(&SkillProject::open(&self.dir).ok()?, &self.descriptor)
+    }
+
+    /// Whether its component and its manifest are those of these digests.
+    pub(crate) fn is_of(&self, component: &str, manifest: &str) -> bool {
+        self.component.digest == component && self.loaded.manifest_digest == manifest
+    }
+
+    /// Reads the component again, for what is to be said of a trap.
+    pub(super) fn reader(&self) -> ComponentReader {
+        let (dir, loaded) = (self.dir.clone(), self.loaded.clone());
+        Arc::new(move || Ok(Component::read(&dir, &loaded.manifest)?.bytes))
+    }
+
+    /// Whether `dir` is that of a skill.
+    pub(crate) fn is_skill(dir: &Path) -> bool {
+        dir.join(manifest::FILE).is_file()
+    }
+
+    /// The skills of a project: those in its `skills/`, by name.
+    pub(crate) fn of_project(project: &Path) -> Result<Vec<PathBuf>> {
+        let home = project.join("skills");
+        let mut found: Vec<PathBuf> = match fs::read_dir(&home) {
+            Ok(entries) => {
+                entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|dir| Self::is_skill(dir)).collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        found.sort();
+        if found.is_empty() {
+            return Err(Error::not_found(format!(
+                "there is no skill to test: {} has no {}, and no skills in {}; name a skill's directory",
+                project.display(),
+                manifest::FILE,
+                home.display()
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Whether there is nothing to run.
+    pub(crate) fn is_without_tests(&self) -> bool {
+        self.tests.is_empty()
+    }
+
+    /// Reads the skill in `dir` and its tests.
+    pub(crate) fn load(dir: &Path, cache: &dyn DescriptorCache) -> Result<Self> {
+        let dir = fs::canonicalize(dir).map_err(|error| Error::of_file(error).context(dir.display()))?;
+        let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+            return Err(Error::invalid_argument(format!("{} is no skill's directory", dir.display())));
+        };
+        let loaded = SkillCache::default().read(&open_dir(parent)?, name, &dir).unwrap_or_else(|| {
+            Err(Error::not_found(format!("{} has no {}: it is no skill's directory", dir.display(), manifest::FILE)))
+        })?;
+        let descriptor = loaded.describe(&dir, cache)?;
+        let component = Component::read(&dir, &loaded.manifest)?;
+        if component.digest != descriptor.digest {
+            return Err(Error::unavailable("the component changed while it was loaded: try again"));
+        }
+        let tests = read_all(&dir)?;
+        Ok(Self { name: name.to_string_lossy().into_owned(), dir, loaded, descriptor, component, tests })
+    }
+}
+
+/// The tests of all files, and if something is wrong with them, all of that.
+fn read_all(dir: &Path) -> Result<Vec<(String, TestCase)>> {
+    let home = dir.join(TESTS);
+    let Ok(entries) = fs::read_dir(&home) else { return Ok(Vec::new()) };
+    let mut names: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(PathBuf::from(entry.ok()?.file_name())))
+        .filter(|name| name.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    names.sort();
+    if names.len() > MAX_FILES {
+        return Err(Error::too_large(format!("{} has more than {MAX_FILES} files of tests", home.display())));
+    }
+    let root = open_dir(&home)?;
+    let (mut tests, mut problems) = (Vec::new(), Vec::new());
+    for name in names {
+        let shown = home.join(&name).display().to_string();
+        let bytes = read_beneath(&root, &name, MAX_BYTES).map_err(|error| error.context(&shown))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            Error::invalid_argument(format!("{shown}: byte {at} is not UTF-8"))
+        })?;
+        match read_tests(&text, &shown) {
+            Ok(read) => tests.extend(read.into_iter().map(|test| (shown.clone(), test))),
+            Err(found) => problems.extend(found),
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(tests),
+        false => Err(Error::invalid_argument(problems.join("\n"))),
+    }
+}

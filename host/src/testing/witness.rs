@@ -1,0 +1,303 @@
+//! What is seen of effects that were real: which of the fakes' things is which of the host's, and, to be written down, what the
+//! world answered.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use skillhost_guest::testing::{Effect, of_bytes};
+
+/// An effect that came, and its answer by the keys that tests use.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) effect: Effect,
+    pub(super) answer: Map<String, Value>,
+    /// Whether the fakes would have answered the same without being told.
+    as_expected: bool,
+}
+
+/// A kind of thing that a skill holds, and its number.
+type Handle = (&'static str, u32);
+
+/// Looks on.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    /// The fakes' numbers of what the host has given.
+    numbers: BTreeMap<Handle, u32>,
+    /// Which effect made it.
+    made_by: BTreeMap<Handle, usize>,
+    seen: Vec<Seen>,
+}
+
+/// What a function's first argument is, where that is something held.
+fn takes(interface: &str, function: &str) -> Option<&'static str> {
+    let method = function.strip_prefix("[method]").and_then(|method| method.split('.').next());
+    match (interface, method, function) {
+        (_, Some("process"), _) => Some("process"),
+        (_, Some("shell"), _) => Some("shell"),
+        (_, Some("subscription"), _) => Some("subscription"),
+        (_, Some(_), _) | ("files", ..) | ("scripts", _, "execute" | "run") => Some("container"),
+        _ => None,
+    }
+}
+
+/// What a function gives to hold.
+fn gives(function: &str) -> Option<&'static str> {
+    match function {
+        "[static]container.launch" | "[static]container.attach" => Some("container"),
+        "[method]container.start" | "[method]container.start-in-terminal" => Some("process"),
+        "[method]container.open-shell" => Some("shell"),
+        "[static]subscription.watch" => Some("subscription"),
+        _ => None,
+    }
+}
+
+fn number(value: Option<&Value>) -> Option<u32> {
+    value?.as_u64()?.try_into().ok()
+}
+
+impl Witness {
+    /// A call's values with the fakes' number for what it is about, and that.
+    pub(super) fn as_the_fakes_know_it(
+        &self,
+        interface: &str,
+        function: &str,
+        mut values: Vec<Value>,
+    ) -> (Option<Handle>, Vec<Value>) {
+        let held = takes(interface, function).zip(number(values.first()));
+        if let (Some(held), Some(first)) = (held, values.first_mut()) {
+            // What the fakes have not given is nothing to them, whatever its number.
+            *first = self.numbers.get(&held).copied().unwrap_or(u32::MAX).into();
+        }
+        (held, values)
+    }
+
+    /// The skill lets go of something: the fakes' number of it.
+    pub(super) fn dropped(&mut self, kind: &str, number: u32) -> Option<u32> {
+        let held = *self.numbers.keys().find(|held| **held == (kind, number))?;
+        self.made_by.remove(&held);
+        self.numbers.remove(&held)
+    }
+
+    /// A call about `held` was answered, after which the fakes know of these effects; they `expected` another answer or the same.
+    pub(super) fn saw(
+        &mut self,
+        effects: &[Effect],
+        function: &str,
+        held: Option<Handle>,
+        expected: &Value,
+        answer: &Value,
+    ) {
+        let new = effects.get(self.seen.len()..).unwrap_or_default();
+        let mut about = held.and_then(|held| self.made_by.get(&held).copied());
+        for effect in new {
+            about = Some(self.seen.len());
+            self.seen.push(Seen { effect: effect.clone(), answer: Map::new(), as_expected: expected == answer });
+        }
+        if let Some(kind) = gives(function)
+            && let (Some(real), Some(fake)) = (number(answer.get("Ok")), number(expected.get("Ok")))
+        {
+            self.numbers.insert((kind, real), fake);
+            self.made_by.extend(about.map(|made| ((kind, real), made)));
+        }
+        if let Some(seen) = about.and_then(|about| self.seen.get_mut(about)) {
+            seen.learn(function, expected, answer);
+        }
+    }
+
+    /// What is to be written down: all that acts, and what was read that the fakes do not know without it.
+    pub(super) fn steps(&self) -> impl Iterator<Item = &Seen> {
+        self.seen.iter().filter(|seen| seen.effect.acts() || !seen.as_expected)
+    }
+}
+
+impl Seen {
+    fn learn(&mut self, function: &str, expected: &Value, answer: &Value) {
+        if let Some(error) = answer.get("Err") {
+            return self.refused(error);
+        }
+        let ok = answer.get("Ok").unwrap_or(answer);
+        match function {
+            "[method]container.exec" | "execute" | "run" => self.ran(ok),
+            "[method]shell.run" => self.line(ok, expected),
+            "[method]process.read" => self.output(ok),
+            "[method]process.wait" => self.ended(ok),
+            "[method]container.read-file" => self.say("content", bytes(ok)),
+            "[method]container.list-files" => self.say("entries", ok.clone()),
+            "list-images" | "list-scripts" | "list-templates" => self.say("answer", ok.clone()),
+            "get-template" => self.say("source", ok.clone()),
+            "get" => {
+                if let Some(value) = json_text(ok.get("value")) {
+                    self.say("value", value);
+                }
+            }
+            "copy-in" | "copy-out" => {
+                for key in ["files", "bytes", "message"] {
+                    self.say(key, ok.get(key).cloned().unwrap_or_default());
+                }
+            }
+            "publish" | "publish-with" if expected != answer => self.say("version", ok.clone()),
+            "[method]subscription.next" => self.event(ok),
+            _ => {}
+        }
+    }
+
+    /// Notes what is not as good as nothing.
+    fn say(&mut self, key: &str, value: Value) {
+        if !value.is_null() && value != "" {
+            self.answer.insert(key.to_owned(), value);
+        }
+    }
+
+    fn refused(&mut self, error: &Value) {
+        let Some((case, said)) = error.as_object().and_then(|error| error.iter().next()) else { return };
+        self.say("error", kebab(case).into());
+        self.say("message", said.get("message").unwrap_or(said).clone());
+        self.say("version", said.get("version").cloned().unwrap_or_default());
+    }
+
+    fn ran(&mut self, ran: &Value) {
+        self.say("stdout", bytes(at(ran, "/stdout")));
+        self.say("stderr", bytes(at(ran, "/stderr")));
+        self.ended(ran);
+        self.say("message", at(ran, "/message").clone());
+    }
+
+    fn line(&mut self, line: &Value, expected: &Value) {
+        self.ran(at(line, "/result"));
+        for (key, place) in [("cwd", "/result/cwd"), ("shell-ended", "/shell_ended"), ("restarted", "/restarted")] {
+            let told = at(line, place);
+            if *told != *at(at(expected, "/Ok"), place) {
+                self.say(key, told.clone());
+            }
+        }
+    }
+
+    /// A piece of what a started command has written.
+    fn output(&mut self, chunk: &Value) {
+        for (key, case) in [("stdout", "Stdout"), ("stderr", "Stderr")] {
+            if let Some(piece) = chunk.get(case) {
+                let mut all = self.answer.get(key).map(raw).unwrap_or_default();
+                all.extend(raw(piece));
+                self.answer.insert(key.to_owned(), Value::from(all));
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: &Value) {
+        match at(ended, "/outcome") {
+            Value::Object(outcome) => match outcome.iter().next() {
+                Some((case, code)) if case == "Exited" && *code != 0 => self.say("exit-code", code.clone()),
+                Some((case, _)) if case == "Exited" => {}
+                Some((case, why)) => self.say("outcome", json!({ (kebab(case)): why })),
+                None => {}
+            },
+            Value::String(case) => self.say("outcome", kebab(case).into()),
+            _ => {}
+        }
+    }
+
+    fn event(&mut self, event: &Value) {
+        let Some(event) = event.as_object() else { return };
+        let mut told = Map::new();
+        for key in ["key", "change", "version", "agent", "dropped"] {
+            let value = match event.get(key) {
+                Some(Value::String(case)) if key == "change" => kebab(case).into(),
+                value => value.cloned().unwrap_or_default(),
+            };
+            if !value.is_null() && value != 0 {
+                told.insert(key.to_owned(), value);
+            }
+        }
+        told.extend(json_text(event.get("value")).map(|value| ("value".to_owned(), value)));
+        if let Value::Array(events) = self.answer.entry("events").or_insert_with(|| json!([])) {
+            events.push(told.into());
+        }
+    }
+
+    /// Its answer as tests have it.
+    pub(super) fn told(&self) -> impl Iterator<Item = (&str, Value)> {
+        self.answer.iter().map(|(key, value)| match (key.as_str(), value) {
+            (key @ ("stdout" | "stderr"), Value::Array(_)) => (key, bytes(value)),
+            (key, value) => (key, value.clone()),
+        })
+    }
+}
+
+/// What is at a place in it; nothing where there is nothing.
+fn at<'v>(value: &'v Value, place: &str) -> &'v Value {
+    value.pointer(place).unwrap_or(&Value::Null)
+}
+
+/// The bytes that a list of numbers is.
+fn raw(list: &Value) -> Vec<u8> {
+    let byte = |value: &Value| value.as_u64().and_then(|byte| u8::try_from(byte).ok());
+    list.as_array().map(|list| list.iter().filter_map(byte).collect()).unwrap_or_default()
+}
+
+/// The same, as tests have bytes.
+fn bytes(list: &Value) -> Value {
+    of_bytes(&raw(list))
+}
+
+fn json_text(value: Option<&Value>) -> Option<Value> {
+    serde_json::from_str(value?.as_str()?).ok()
+}
+
+/// A case's name in WIT.
+fn kebab(case: &str) -> String {
+    let mut name = String::new();
+    for letter in case.chars() {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_command_gave_is_noted_by_the_keys_of_tests() {
+        let effect = |verb: &'static str, target: &str| Effect {
+            verb,
+            details: Map::from_iter([(verb.to_owned(), target.into())]),
+        };
+        let (mut witness, launch, exec) = (Witness::default(), effect("launch", "default"), effect("exec", "a"));
+        witness.saw(
+            std::slice::from_ref(&launch),
+            "[static]container.launch",
+            None,
+            &json!({"Ok": 1}),
+            &json!({"Ok": 7}),
+        );
+        let (held, told) = witness.as_the_fakes_know_it("sandbox", "[method]container.start", vec![json!(7)]);
+        assert_eq!((held, told), (Some(("container", 7)), vec![json!(1)]));
+        let effects = [launch, exec];
+        witness.saw(&effects, "[method]container.start", held, &json!({"Ok": 2}), &json!({"Ok": 9}));
+        let process = Some(("process", 9));
+        for piece in [json!({"Stdout": [104]}), json!({"Stdout": [105, 10]}), json!({"Stderr": [255]}), json!(null)] {
+            witness.saw(&effects, "[method]process.read", process, &json!({"Ok": null}), &json!({"Ok": piece}));
+        }
+        let end = json!({"Ok": {"outcome": {"Signaled": 9}}});
+        witness.saw(&effects, "[method]process.wait", process, &json!({"Ok": null}), &end);
+        let steps: Vec<_> = witness.steps().map(|seen| seen.told().collect::<Vec<_>>()).collect();
+        let (out, err) = (("stdout", json!("hi\n")), ("stderr", json!({"base64": "/w=="})));
+        assert_eq!(steps, [vec![], vec![("outcome", json!({"signaled": 9})), err, out]]);
+        assert_eq!(witness.dropped("process", 9), Some(2));
+        assert_eq!(witness.as_the_fakes_know_it("sandbox", "[method]process.read", vec![json!(9)]).1, [u32::MAX]);
+    }
+
+    #[test]
+    fn an_error_is_noted_by_its_kind() {
+        let effect = Effect { verb: "publish", details: Map::new() };
+        let mut seen = Seen { effect, answer: Map::new(), as_expected: false };
+        seen.learn("publish", &json!({"Ok": 1}), &json!({"Err": {"Conflict": {"version": 3, "message": "newer"}}}));
+        let told: Vec<_> = seen.told().collect();
+        assert_eq!(told, [("error", json!("conflict")), ("message", json!("newer")), ("version", json!(3))]);
+        seen.learn("publish", &json!({"Ok": 1}), &json!({"Err": {"SandboxDied": "gone"}}));
+        assert_eq!(seen.answer["error"], "sandbox-died");
+    }
+}

@@ -1,0 +1,85 @@
+//! Compiled code of the guests, kept from one test for the others.
+//!
+//! Each test has a state directory of its own, and so would compile anew what hundreds of others have compiled: more than half of what
+//! a processor does in a run. What a test finds there instead was made by the same program from the same bytes, in
+//! the place where that program keeps it; the tests of that place see it thrown away and made again.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use sha2::{Digest as _, Sha256};
+
+use crate::{built, hand_over, other_user};
+
+/// Where the program keeps it.
+const WITHIN: &str = "compiled";
+
+/// Puts what is kept of a component into a state directory, and says what its files there begin with.
+pub(crate) fn give(state: &Path, component: &Path) -> String {
+    let digest: String =
+        Sha256::digest(fs::read(component).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+    if let Some(kept) = Store::open().of(&digest) {
+        let to = state.join(WITHIN);
+        DirBuilder::new().recursive(true).mode(0o700).create(&to).unwrap();
+        fs::copy(&kept, to.join(kept.file_name().unwrap())).unwrap();
+        if let Some(uid) = other_user() {
+            hand_over(state, uid);
+        }
+    }
+    digest
+}
+
+/// Keeps what was compiled of the components of these digests.
+pub(crate) fn keep(state: &Path, digests: &BTreeSet<String>) {
+    let Ok(compiled) = fs::read_dir(state.join(WITHIN)) else { return };
+    for path in compiled.map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if digests.iter().any(|digest| name.starts_with(&**digest)) && path.symlink_metadata().unwrap().is_file() {
+            Store::open().add(&path, &name);
+        }
+    }
+}
+
+/// What this build of the program has compiled, locked against the other tests.
+struct Store {
+    dir: PathBuf,
+    _locked: File,
+}
+
+impl Store {
+    fn open() -> Self {
+        let program = built();
+        let meta = program.metadata().unwrap();
+        let all = program.with_file_name("compiled-for-tests");
+        fs::create_dir_all(&all).unwrap();
+        let locked = File::open(&all).unwrap();
+        rustix::fs::flock(&locked, FlockOperation::LockExclusive).unwrap();
+        let dir = all.join(format!("{}-{}", meta.ino(), meta.mtime()));
+        if !dir.exists() {
+            // Of another build.
+            for old in fs::read_dir(&all).unwrap() {
+                fs::remove_dir_all(old.unwrap().path()).unwrap();
+            }
+            fs::create_dir(&dir).unwrap();
+        }
+        Self { dir, _locked: locked }
+    }
+
+    /// The code that was compiled from the component of this digest.
+    fn of(&self, digest: &str) -> Option<PathBuf> {
+        let mut all = fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().path());
+        all.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(digest))
+    }
+
+    fn add(&self, code: &Path, name: &str) {
+        let to = self.dir.join(name);
+        if !to.exists() {
+            let whole = self.dir.join("new");
+            fs::copy(code, &whole).unwrap();
+            fs::rename(whole, to).unwrap();
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What an author does wrong on the way, and what is said: the file, the line, what to do.
+
+use skillhost_e2e::Done;
+use skillhost_e2e::author::Author;
+use skillhost_test_support::workspace;
+
+/// The WIT of the skill `hello`.
+const HELLO: &str = "\
+package skillhost:hello@0.1.0;
+
+/// Greets people.
+world hello {
+    /// Greets somebody by name.
+    ///
+    /// - name: Whom to greet; empty greets the world.
+    export greet: func(name: string) -> string;
+}
+";
+
+/// An author who has `hello`'s component and WIT, from another toolchain.
+fn with_hello() -> Author {
+    let author = Author::new();
+    author.write("hello/wit/world.wit", HELLO);
+    author.write("hello/skill.toml", "[skill]\nname = \"hello\"\nversion = \"0.1.0\"\ncomponent = \"hello.wasm\"\n");
+    author.write("hello/SKILL.md", "---\nname: hello\ndescription: Greets.\n---\n\nCall it.\n");
+    let made = workspace().join("skills/hello/hello.wasm");
+    std::fs::copy(made, author.file("hello/made.wasm")).unwrap();
+    author
+}
+
+fn take(author: &Author) -> Done {
+    author.run("hello", ["build", "--component", "made.wasm"])
+}
+
+/// Whether all of these are in what was said.
+fn says(done: &Done, parts: &[&str]) {
+    let said = done.text() + &done.stderr;
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in {done:?}");
+    }
+}
+
+#[test]
+fn in_the_wit() {
+    let author = with_hello();
+    take(&author).ok();
+    for (change, to, parts) in [
+        (
+            "func(name: string) -> string;",
+            "func(name: string) -> string",
+            &["wit: the WIT cannot be read: expected ';'", "wit/world.wit:9:1"][..],
+        ),
+        ("name: string)", "name: strnig)", &["wit/world.wit:8:30", "strnig"]),
+        ("- name: Whom", "- nmae: Whom", &["wit/world.wit:8:12", "a parameter `nmae`", "it has name"]),
+    ] {
+        author.write("hello/wit/world.wit", &HELLO.replace(change, to));
+        says(&take(&author).code(2), parts);
+        says(&author.run("hello", ["check"]).code(1), parts);
+    }
+    // What never ends, and what is no text.
+    author.write("hello/wit/world.wit", HELLO);
+    author.shell("hello/wit", "mkdir deps && mkfifo deps/pipe.wit").ok();
+    says(&author.run("hello", ["check"]).code(1), &["wit/deps/pipe.wit: it is no regular file"]);
+    author.shell("hello/wit/deps", "rm pipe.wit && ln -s /dev/zero zero.wit").ok();
+    says(&take(&author).code(2), &["wit/deps/zero.wit: it is no regular file"]);
+    author.shell("hello/wit/deps", "rm zero.wit && cp ../../made.wasm a.wasm").ok();
+    says(&author.run("hello", ["check"]).code(1), &["wit/deps/a.wasm: a WIT package is given as text"]);
+    std::fs::remove_dir_all(author.file("hello/wit/deps")).unwrap();
+    author.write("hello/wit/world.wit", &format!("{HELLO}\nworld other {{\n}}\n"));
+    says(&take(&author).code(2), &["hello", "other", "--world"]);
+    author.run("hello", ["build", "--component", "made.wasm", "--world", "hello"]).ok();
+    std::fs::remove_dir_all(author.file("hello/wit")).unwrap();
+    says(&author.run("hello", ["check"]).code(1), &["wit: there is no WIT", "wit/world.wit"]);
+}
+
+#[test]
+fn a_component_of_another_wit() {
+    let author = with_hello();
+    take(&author).ok();
+    // Older than the WIT; another skill's; with more than the WIT has.
+    for (change, to, parts) in [
+        (
+            "func(name: string)",
+            "func(name: string, loud: bool)",
+            &["wit/world.wit:8:12", "loud: bool", "from an older one"][..],
+        ),
+        (
+            "-> string",
+            "-> result<string, string>",
+            &["wit/world.wit:8:12", "`greet: func(name: string) -> string` in the component"],
+        ),
+        ("export greet", "export salute", &["wit/world.wit:8:12", "does not export `salute`", "exports `greet"]),
+    ] {
+        author.write("hello/wit/world.wit", &HELLO.replace(change, to));
+        says(&take(&author).code(2), parts);
+        says(&author.run("hello", ["check"]).code(1), &parts[..2]);
+        says(&author.run("hello", ["check"]).code(1), &["hello.wasm", "`skillhost build`"]);
+    }
+}
+
+#[test]
+fn what_is_no_component() {
+    let author = with_hello();
+    for (bytes, said) in [
+        (&b""[..], "an empty file"),
+        (b"#!/bin/sh\n", "not WebAssembly"),
+        (b"\0asm\x0d\0\x01\0\x07", "malformed or cut short"),
+        // A core module that has nothing in it.
+        (b"\0asm\x01\0\0\0", "cannot be made a component of the world `hello`"),
+    ] {
+        std::fs::write(author.file("hello/made.wasm"), bytes).unwrap();
+        says(&take(&author).code(2), &["made.wasm", said]);
+    }
+    std::fs::remove_file(author.file("hello/made.wasm")).unwrap();
+    says(&take(&author).code(2), &["made.wasm", "No such file"]);
+    // Nothing was put in its place.
+    assert!(!author.file("hello/hello.wasm").exists());
+    says(&author.run("hello", ["check"]).code(1), &["skill.toml", "hello.wasm", "build the skill"]);
+}
+
+#[test]
+fn where_there_is_nothing_to_build() {
+    let author = with_hello();
+    says(&author.run("", ["build"]).code(2), &["no skill.toml", "skillhost new"]);
+    says(&author.run("hello", ["build"]).code(2), &["Cargo.toml", "app.py", "--component FILE"]);
+    // A program is no library.
+    author.write("hello/Cargo.toml", "[package]\nname = \"x\"\nedition = \"2024\"\n[workspace]\n");
+    author.write("hello/src/main.rs", "fn main() {}\n");
+    says(&author.run("hello", ["build"]).code(2), &["Cargo.toml", "crate-type = [\"cdylib\"]", "[lib]"]);
+    author.write("hello/src/main.rs", "fn main() { nothing() }\n");
+    says(&author.run("hello", ["build"]).code(1), &["src/main.rs:1:13", "could not be built"]);
+    // Without the tools.
+    let mut bare = author.command("hello", ["build"]);
+    let bare: Done = bare.env("PATH", "/nowhere").output().unwrap().into();
+    says(&bare.code(2), &["cargo is not found", "https://rustup.rs"]);
+}
+
+#[test]
+fn in_the_manifest_and_the_text() {
+    let author = with_hello();
+    take(&author).ok();
+    says(&author.run("hello", ["check", "--strict"]).code(1), &["tests", "tests/*.toml"]);
+    author.write("hello/tests/a.toml", "");
+    author.run("hello", ["check", "--strict"]).ok();
+
+    author.write(
+        "hello/SKILL.md",
+        "---\nname: helo\ndescription: Greets.\nmetadata:\n  version: 1.0\ncolour: red\n---\n",
+    );
+    let checked = author.run("hello", ["check"]).code(1);
+    says(
+        &checked,
+        &[
+            "SKILL.md",
+            "`name` is \"helo\"",
+            "`metadata.version`",
+            "warning: SKILL.md: `colour`",
+            "below the front matter",
+        ],
+    );
+    author.write(
+        "hello/SKILL.md",
+        "---\nname: hello\ndescription: Greets.\ndisable-model-invocaton: true\n---\n\n`hello.salute`, see hello.wasm, or `hello.greet`.\n",
+    );
+    says(
+        &author.run("hello", ["check"]).ok(),
+        &[
+            "`disable-model-invocaton` is no field of the format (did you mean \"disable-model-invocation\"?)",
+            "SKILL.md: it speaks of `hello.salute`, and the skill has no such action",
+        ],
+    );
+    author.change("hello/SKILL.md", "invocaton", "invocation");
+    author.change("hello/SKILL.md", "`hello.salute`, ", "");
+    author.run("hello", ["check", "--strict"]).ok();
+    std::fs::remove_file(author.file("hello/SKILL.md")).unwrap();
+    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: "]);
+    author.write("hello/SKILL.md", "---\nname: hello\ndescription: Greets.\n---\n\nCall it.\n");
+
+    let manifest = author.read("hello/skill.toml");
+    author.write(
+        "hello/skill.toml",
+        &(manifest.clone()
+            + "[capabilities]\nsandbox = { network = \"bridge\" }\nblackboard = { publish = [\"**\"] }\n\
+               files = { workspace = \"read-only\", copy-out = [\"project\"] }\n"),
+    );
+    let checked = author.run("hello", ["check"]).ok();
+    for key in [
+        "sandbox: asked for",
+        "files.workspace: asked for",
+        "files.copy-in and files.copy-out: asked for",
+        "blackboard: asked for",
+    ] {
+        says(&checked, &[&format!("warning: skill.toml: capabilities.{key}, but the component imports nothing")]);
+    }
+    for key in ["sandbox.network", "blackboard.publish", "files.copy-out"] {
+        says(&checked, &[&format!("warning: skill.toml: capabilities.{key}: ")]);
+    }
+    let may = "it may, as far as an operator allows it: network bridge; copy out to the directory that its caller works in; read the \
+               session's workspace; ";
+    says(&checked, &[may, "; publish blackboard keys **"]);
+
+    // What this machine does not have.
+    author.write(
+        "hello/skill.toml",
+        &(manifest + "[capabilities]\nsandbox = { roles = [\"defualt\"] }\nfiles = { copy-in = [\"projcet\"] }\n"),
+    );
+    says(
+        &author.run("hello", ["check"]).code(1),
+        &[
+            "error: skill.toml: ",
+            "there is no role \"defualt\"",
+            "did you mean \"default\"?",
+            "warning: skill.toml: capabilities.files.copy-in: this machine has no host root \"projcet\" (did you mean \"project\"?)",
+        ],
+    );
+}
+
+#[test]
+fn what_is_tested_may_be_older_than_its_sources() {
+    let author = with_hello();
+    take(&author).ok();
+    author.write("hello/tests/a.toml", "[[test]]\nname = \"a\"\nargs = { name = \"Ada\" }\nresult = \"Hello, Ada!\"\n");
+    let tested = || author.run("hello", ["test"]).ok().stderr;
+    assert_eq!(tested(), "");
+    author.write("hello/src/deeper/hello.c", "");
+    assert!(tested().contains("hello: src/deeper/hello.c is newer than hello.wasm: `skillhost build`"), "{}", tested());
+    // What comes out the same is as young as what it was built from.
+    take(&author).ok();
+    assert_eq!(tested(), "");
+    author.write("hello/wit/world.wit", &HELLO.replace("name: string)", "who: string)").replace("- name", "- who"));
+    assert!(tested().contains("hello.wasm was not built from the WIT that is beside it"), "{}", tested());
+    let none = author.run("hello", ["test", "--filter", "nothing"]).code(1);
+    says(&none, &["no test has \"nothing\" in its name"]);
+}
+
+#[test]
+fn what_changed_between_two_versions() {
+    let author = with_hello();
+    take(&author).ok();
+    author.shell("", "cp -r hello old && mkdir before && mv old before/hello").ok();
+    author.change("hello/skill.toml", "version", "# \nversion");
+    let manifest = author.read("hello/skill.toml");
+    author.write("hello/skill.toml", &(manifest + "[capabilities]\nsandbox = {}\n[limits]\nfuel = 5000\n"));
+    let changed = author.run("hello", ["check", "--against", "../before/hello"]).ok();
+    says(&changed, &["changed: capabilities.sandbox is new: {}", "changed: limits.fuel is new: 5000"]);
+    let back = author.run("before/hello", ["check", "--against", "../../hello", "--output", "json"]).ok().json();
+    assert_eq!(back["changes"].as_array().unwrap().len(), 2, "{back}");
+    assert!(back["changes"][0].as_str().unwrap().contains("is gone"), "{back}");
+}
+
+#[test]
+fn an_argument_of_the_action_that_is_written_as_an_option() {
+    let author = with_hello();
+    for args in [&["run", "hello", "--name", "Ada"][..], &["--output", "json", "run", ".", "--name=Ada"]] {
+        let refused = author.run("hello", args).code(2);
+        says(&refused, &["'--name' found", "`--arg name=VALUE`", "skillhost inspect SKILL"]);
+        assert!(!refused.stderr.contains("tip:") && !refused.text().contains("tip:"), "{refused:?}");
+    }
+}

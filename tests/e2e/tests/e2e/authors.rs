@@ -1,0 +1,163 @@
+//! From nothing to a tested skill: a directory outside of any repository, the program, and the language's own tool.
+
+use serde_json::json;
+use skillhost_e2e::author::Author;
+use skillhost_e2e::terminal::in_a_terminal;
+
+// What each language's own chapter of the book shows is in `book.rs`: all of the way in Rust, Python and C.
+
+#[test]
+fn what_is_begun_can_be_built_checked_and_run() {
+    let author = Author::new();
+    let made = author.run("", ["new", "greeter", "--lang", "rust"]).ok();
+    assert!(made.stderr.contains("cd greeter"), "it says what comes next: {made:?}");
+
+    // Before it is built, that is what is told of it.
+    let early = author.run("greeter", ["check"]).code(1);
+    assert!(early.text().contains("build the skill"), "{early:?}");
+
+    let built = author.run("greeter", ["build"]).ok();
+    assert!(built.stderr.contains("made greeter.wasm with"), "{built:?}");
+    let checked = author.run("greeter", ["check", "--strict"]).ok();
+    assert_eq!(checked.text(), "nothing is wrong\n");
+    let tested = author.run("greeter", ["test"]).ok();
+    assert!(tested.text().contains("2 passed, 0 failed"), "{tested:?}");
+
+    author.run("", ["trust", "greeter"]).ok();
+    let ran = author.run("greeter", ["run", "greeter", "--arg", "name=Ada"]).ok();
+    assert_eq!(ran.text(), "Hello, Ada!\n");
+    let ran = author.run("greeter", ["run", "greeter", "--arg", "name="]).ok();
+    assert_eq!((ran.text().as_str(), ran.stderr.contains("no name was given")), ("Hello, world!\n", true), "{ran:?}");
+    // What is made is no part of what agents read.
+    let inspected = author.run("greeter", ["inspect", "greeter"]).ok().text();
+    assert!(inspected.contains("Greets somebody by name.") && inspected.contains("Whom to greet"), "{inspected}");
+}
+
+/// A world with a type of each kind in it.
+const WORLD: &str = "\
+package acme:shop@1.2.0;
+
+/// Goods.
+interface goods {
+    /// What can be wrong.
+    variant failure { sold-out, unknown(string) }
+    record item { name: string, price: f64, tags: list<string>, size: option<tuple<u32, u32>> }
+    enum order { by-name, by-price }
+    flags wish { gift, fast }
+
+    /// Lists what there is.
+    ///
+    /// - order: In which order.
+    all: func(order: order, wishes: wish) -> list<item>;
+    /// Buys one.
+    ///
+    /// - name: Which.
+    buy: func(name: string) -> result<item, failure>;
+}
+
+/// A shop.
+world shop {
+    import skillhost:skill/log@0.1.0;
+    import skillhost:skill/sandbox@0.1.0;
+    export goods;
+    /// Says how many there are.
+    export count: func() -> u64;
+    /// Puts one back.
+    ///
+    /// - type: What kind; a word that languages keep for themselves.
+    export put-back: func(%type: string) -> result<_, string>;
+}
+";
+
+#[test]
+fn from_the_wit_of_somebody_else() {
+    for (author, language) in [(Author::new(), "rust"), (Author::in_python(), "python"), (Author::in_c(), "c")] {
+        author.write("shop.wit", WORLD);
+        author.run("", ["new", "corner-shop", "--lang", language, "--from", "shop.wit"]).ok();
+        author.run("corner-shop", ["build"]).ok();
+        let checked = author.run("corner-shop", ["check", "--output", "json"]).ok().json();
+        assert_eq!(checked["errors"].as_array().unwrap().len(), 0, "{language}: {checked}");
+        author.run("", ["trust", "corner-shop"]).ok();
+        let listed = author.run("corner-shop", ["list", "--output", "json"]).ok().json();
+        assert_eq!(listed["skills"][0]["actions"], serde_json::json!(["all", "buy", "count", "put-back"]), "{listed}");
+        // It asks for what it imports, and there is nothing in it yet. An interpreter takes long to compile for that.
+        if language != "python" {
+            let called = author.run("corner-shop", ["run", "corner-shop.count"]);
+            assert_eq!(called.code, 1, "{called:?}");
+        }
+    }
+}
+
+#[test]
+fn packages_of_the_python_environment_are_taken_along() {
+    let author = Author::in_python();
+    author.run("", ["new", "greeter", "--lang", "python"]).ok();
+    author.change("greeter/app.py", "import wit_world\n", "import tabulate\nimport wit_world\n");
+    author.change(
+        "greeter/app.py",
+        "return f\"Hello, {name}!\"",
+        "return tabulate.tabulate([[name]], tablefmt=\"plain\")",
+    );
+    author.run("greeter", ["build"]).ok();
+    author.run("", ["trust", "greeter"]).ok();
+    assert_eq!(author.run("greeter", ["run", ".", "--arg", "name=Ada"]).ok().text(), "Ada\n");
+}
+
+#[test]
+fn a_name_that_cannot_be_one_makes_nothing() {
+    let author = Author::new();
+    for (name, said) in [
+        ("Greeter", "cannot name a skill"),
+        ("3d", "begin with a letter"),
+        ("a--b", "begin with a letter"),
+        ("record", "a word of WIT's own"),
+        ("../up", "cannot name a skill"),
+    ] {
+        let refused = author.run("", ["new", name, "--lang", "rust"]).code(2);
+        assert!(refused.stderr.contains(said), "{name}: {refused:?}");
+    }
+    author.write("taken/mine.txt", "mine");
+    let refused = author.run("", ["new", "taken", "--lang", "rust"]).code(2);
+    assert!(refused.stderr.contains("is there already"), "{refused:?}");
+    author.write("bad.wit", "package a:b;\nworld w {\n  export go: func()\n}\n");
+    let refused = author.run("", ["new", "other", "--lang", "rust", "--from", "bad.wit"]).code(2);
+    assert!(refused.stderr.contains("bad.wit:4:1"), "the place in the file: {refused:?}");
+    // There is no terminal here.
+    let refused = author.run("", ["new", "other"]).code(2);
+    assert!(refused.stderr.contains("--lang"), "{refused:?}");
+    let left: Vec<_> = std::fs::read_dir(author.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn what_is_not_said_is_asked_for_in_a_terminal() {
+    let author = Author::new();
+    let script = json!([
+        ["Name of the skill", "greeter\r"],
+        ["Language", "\r"],
+        ["What does it do", "Greets. Use it to be polite.\r"],
+        ["made greeter, a skill in rust", ""],
+    ]);
+    let ended = in_a_terminal(&author.command("", ["new"]), &script);
+    assert_eq!((&ended["status"], &ended["restored"]), (&json!(0), &json!(true)), "{ended}");
+    assert!(author.read("greeter/SKILL.md").contains("Greets. Use it to be polite."), "{ended}");
+    assert!(author.file("greeter/Cargo.toml").exists());
+}
+
+#[test]
+fn languages_are_listed_with_what_they_need() {
+    let listed = Author::in_python().run("", ["new", "--list", "--output", "json"]).ok().json();
+    let tool = |language: &str| {
+        let row = listed.as_array().unwrap().iter().find(|row| row["language"] == language).unwrap().clone();
+        (row["tool"].as_str().unwrap_or_default().to_owned(), row["install"].as_str().unwrap_or_default().to_owned())
+    };
+    assert!(tool("rust").0.ends_with("cargo") && tool("python").0.ends_with("componentize-py"), "{listed}");
+    // Without its tools, the way to them.
+    let author = Author::new();
+    let mut bare = author.command("", ["new", "--list", "--output", "json"]);
+    let bare = bare.env("PATH", "/nowhere").env_remove("WASI_SDK_PATH").output().unwrap();
+    let said = String::from_utf8(bare.stdout).unwrap();
+    for remedy in ["https://rustup.rs", "pip install componentize-py", "pip install ziglang"] {
+        assert!(said.contains(remedy), "{said}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The book for authors: what it shows is what happens.
+//!
+//! Of a page, each block is a step, from top to bottom, in an empty directory of an author's:
+//! - `console`: lines that begin with `$ ` are typed; what follows must be what is shown, where `…` stands for anything within a
+//!   line, and alone for any lines. Where nothing follows, nothing is compared. It must succeed, unless an `error:` is shown;
+//! - after a line of a path alone, as code: the file has this content from then on;
+//! - after `Part of` and such a path: the file has these lines in it.
+//!
+//! There are no other blocks.
+
+use std::path::PathBuf;
+
+use skillhost_e2e::author::Author;
+
+fn source() -> PathBuf {
+    skillhost_test_support::workspace().join("docs/book/src")
+}
+
+/// The pages, as the summary has them.
+fn pages() -> Vec<String> {
+    let summary = std::fs::read_to_string(source().join("SUMMARY.md")).unwrap();
+    let links = summary.lines().filter_map(|line| Some(line.split_once("](")?.1.strip_suffix(')')?.to_owned()));
+    links.collect()
+}
+
+enum Step {
+    Commands(Vec<(String, Vec<String>)>),
+    File { path: String, text: String },
+    Part { path: String, text: String },
+}
+
+fn steps(page: &str, text: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut lines = text.lines().peekable();
+    let mut before = "";
+    while let Some(line) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else {
+            if !line.trim().is_empty() {
+                before = line;
+            }
+            continue;
+        };
+        let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let content = || block.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let marked = |mark: &str| Some(before.strip_prefix(mark)?.strip_suffix('`')?.to_owned());
+        steps.push(if language == "console" {
+            let mut commands: Vec<(String, Vec<String>)> = Vec::new();
+            for line in &block {
+                match (line.strip_prefix("$ "), commands.last_mut()) {
+                    (Some(command), _) => commands.push((command.to_owned(), Vec::new())),
+                    (None, Some((_, shown))) => shown.push((*line).to_owned()),
+                    (None, None) => panic!("{page}: output before any command: {line}"),
+                }
+            }
+            Step::Commands(commands)
+        } else if let Some(path) = marked("`") {
+            Step::File { path, text: content() }
+        } else if let Some(path) = marked("Part of `") {
+            Step::Part { path, text: content() }
+        } else {
+            panic!("{page}: a block of {language:?} that is neither run nor a file: {block:?}");
+        });
+    }
+    steps
+}
+
+/// Whether the lines that came are those that are shown.
+fn is_shown(shown: &[String], came: &[&str]) -> bool {
+    match shown.split_first() {
+        None => came.is_empty(),
+        Some((any, rest)) if any == "…" => (0..=came.len()).any(|skipped| is_shown(rest, &came[skipped..])),
+        Some((line, rest)) => came.split_first().is_some_and(|(first, more)| fits(line, first) && is_shown(rest, more)),
+    }
+}
+
+fn fits(shown: &str, came: &str) -> bool {
+    let mut parts = shown.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = came.strip_prefix(first) else { return false };
+    let mut last_is_open = false;
+    for part in parts {
+        last_is_open = part.is_empty();
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.is_empty() || last_is_open
+}
+
+/// A path in the directory that a page is in by now.
+fn within(at: &str, path: &str) -> String {
+    if at.is_empty() { path.to_owned() } else { format!("{at}/{path}") }
+}
+
+/// Does what a page says.
+fn follow(page: &str, author: &Author) {
+    let text = std::fs::read_to_string(source().join(page)).unwrap();
+    let mut at = String::new();
+    for step in steps(page, &text) {
+        match step {
+            Step::File { path, text } => author.write(&within(&at, &path), &text),
+            Step::Part { path, text } => {
+                let file = author.read(&within(&at, &path));
+                assert!(file.contains(&text), "{page}: {path} has no\n{text}\nbut\n{file}");
+            }
+            Step::Commands(commands) => {
+                for (command, shown) in commands {
+                    let line =
+                        format!("exec 2>&1; {command}\nended=$?; pwd > {}; exit $ended", author.file(".at").display());
+                    let done = author.shell(&at, &line);
+                    let printed = done.text();
+                    let fails = shown.iter().any(|line| line.starts_with("error: ") || line.starts_with("FAILED"));
+                    assert_eq!(done.code != 0, fails, "{page}: $ {command}\n{printed}");
+                    let came: Vec<&str> = printed.lines().collect();
+                    assert!(
+                        shown.is_empty() || is_shown(&shown, &came),
+                        "{page}: $ {command}\nis shown with\n{}\nand printed\n{printed}",
+                        shown.join("\n")
+                    );
+                    let now = PathBuf::from(author.read(".at").trim());
+                    at = now.strip_prefix(author.dir()).unwrap_or(&now).to_string_lossy().into_owned();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_page_is_there_and_none_is_forgotten() {
+    let mut pages = pages();
+    pages.push("SUMMARY.md".to_owned());
+    pages.sort();
+    let mut there: Vec<_> =
+        std::fs::read_dir(source()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    there.sort();
+    assert_eq!(there, pages);
+}
+
+#[test]
+fn what_is_linked_to_is_in_the_book() {
+    let pages = pages();
+    for page in &pages {
+        let text = std::fs::read_to_string(source().join(page)).unwrap();
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap_or_default()) {
+            let to = link.split('#').next().unwrap_or_default();
+            let is_elsewhere = link.starts_with("https://") || link.starts_with('#');
+            assert!(
+                is_elsewhere || pages.iter().any(|page| page == to),
+                "{page} leads to {link}: the book stands alone"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_skills_import_is_what_the_program_says_of_it() {
+    let page = std::fs::read_to_string(source().join("wit.md")).unwrap();
+    let said = Author::new().run("", ["wit", "--markdown"]).ok().text();
+    assert!(page == said, "`skillhost wit --markdown > docs/book/src/wit.md` makes it anew");
+}
+
+#[test]
+fn in_rust() {
+    follow("rust.md", &Author::new());
+}
+
+#[test]
+fn in_python() {
+    follow("python.md", &Author::new());
+}
+
+#[test]
+fn in_c() {
+    follow("c.md", &Author::in_c());
+}
+
+#[test]
+fn all_else() {
+    for page in pages() {
+        if !["rust.md", "python.md", "c.md", "from-mcp.md", "wit.md"].contains(&&*page) {
+            follow(&page, &Author::new());
+        }
+    }
+}
+
+#[test]
+fn from_a_server_to_a_skill() {
+    follow("from-mcp.md", &Author::in_python());
+}
+
+#[test]
+fn three_dots_stand_for_what_is_left_out() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for (shown, came, is) in [
+        ("a\nb", "a\nb", true),
+        ("a\nb", "a", false),
+        ("a\n…", "a\nb\nc", true),
+        ("…\nc", "a\nb\nc", true),
+        ("…\nd", "a\nb\nc", false),
+        ("made … in … s", "made x in 3.2 s", true),
+        ("made … in … s", "made x in 3.2 s more", false),
+        ("made …", "made x", true),
+    ] {
+        assert_eq!(is_shown(&lines(shown), &came.lines().collect::<Vec<_>>()), is, "{shown:?} {came:?}");
+    }
+}
