@@ -54,6 +54,11 @@ impl Effect {
         self.details.get(key).and_then(Value::as_str)
     }
 
+    /// The bytes that it takes, more or less.
+    pub(super) fn size(&self) -> usize {
+        self.details.iter().map(|(key, value)| key.len() + size(value)).sum()
+    }
+
     /// What of `got` is not as it is here; none when it is the effect that is meant.
     pub(super) fn differs_from(&self, got: &Self) -> Option<String> {
         if self.verb != got.verb {
@@ -78,6 +83,16 @@ impl fmt::Display for Effect {
             write!(to, ", {key} = {}", shown(value))?;
         }
         Ok(())
+    }
+}
+
+fn size(value: &Value) -> usize {
+    let own = std::mem::size_of::<Value>();
+    own + match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + size(value)).sum(),
+        _ => 0,
     }
 }
 

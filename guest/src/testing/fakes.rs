@@ -17,9 +17,12 @@ use super::verbs::Verb;
 use crate::log::Level;
 use crate::types::Error;
 
-/// Bytes of the log that are kept, and how many effects: whoever is tested may not know when to stop.
+/// Bytes of the log that are kept, and how many effects of how many bytes may come: whoever is tested may not know when to stop.
 const LOG_AT_MOST: usize = 4 << 20;
 const EFFECTS_AT_MOST: usize = 100_000;
+const EFFECT_BYTES_AT_MOST: usize = 64 << 20;
+/// How many refused effects are told of.
+const REFUSED_AT_MOST: usize = 100;
 
 /// Says whether an effect is granted, before the script is asked.
 pub trait Guard: Send {
@@ -69,6 +72,7 @@ pub struct Fakes {
     pub(super) launched: u32,
     pub(super) execs: u32,
     effects: Vec<Effect>,
+    effect_bytes: usize,
     refused: Vec<String>,
     log: Vec<String>,
     log_bytes: usize,
@@ -99,6 +103,7 @@ impl Fakes {
             launched: 0,
             execs: 0,
             effects: Vec::new(),
+            effect_bytes: 0,
             refused: Vec::new(),
             log: Vec::new(),
             log_bytes: 0,
@@ -221,9 +226,15 @@ impl Fakes {
         self.clock.tick();
         let step =
             self.script.steps.get(self.next).filter(|step| step.expected.differs_from(effect).is_none()).cloned();
-        if self.effects.len() < EFFECTS_AT_MOST {
-            self.effects.push(effect.clone());
+        // What is published or written is kept besides, and is no more than that.
+        self.effect_bytes = self.effect_bytes.saturating_add(effect.size());
+        if self.effects.len() >= EFFECTS_AT_MOST || self.effect_bytes > EFFECT_BYTES_AT_MOST {
+            return Err(self.fail(format!(
+                "a test has {EFFECTS_AT_MOST} effects at most, of {EFFECT_BYTES_AT_MOST} bytes together, and this one came besides: \
+                 {effect}"
+            )));
         }
+        self.effects.push(effect.clone());
         if let Some(guard) = &mut self.guard
             && let Err(error) = guard.check(effect, self.containers.len())
         {
@@ -231,7 +242,9 @@ impl Fakes {
             if step.as_ref().and_then(Step::refusal).is_some_and(|expected| expected.kind() == error.kind()) {
                 self.next += 1;
             }
-            self.refused.push(format!("{effect}: {}", error.message()));
+            if self.refused.len() < REFUSED_AT_MOST {
+                self.refused.push(format!("{effect}: {}", error.message()));
+            }
             return Err(error.into());
         }
         if self.script.never.iter().any(|verb| verb == effect.verb) {
@@ -302,5 +315,22 @@ impl Fakes {
             Some(total) => format!("progress: {done}/{total} {message}"),
             None => format!("progress: {done} {message}"),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_stop_is_ended_before_it_has_taken_all_memory() {
+        let mut fakes = Fakes::new(Script::new().open());
+        let value = Value::from("x".repeat(1 << 20)).to_string();
+        let mut publish = || fakes.publish("a:b".into(), value.clone(), crate::blackboard::PublishOptions::default());
+        let came = (0..EFFECT_BYTES_AT_MOST >> 20).take_while(|_| publish().is_ok()).count();
+        assert_eq!(came, (EFFECT_BYTES_AT_MOST >> 20) - 1);
+        assert!(matches!(publish(), Err(Stop::Mismatch(Mismatch(why))) if why.contains("bytes together")));
+        // Nor is more kept of what comes after it.
+        assert_eq!(fakes.effects().len(), came);
     }
 }

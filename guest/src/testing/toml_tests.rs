@@ -32,6 +32,9 @@ const KEYS: [&str; 15] = [
     "effect",
 ];
 
+/// How many problems of one file are told.
+const PROBLEMS_AT_MOST: usize = 100;
+
 /// What a call is to give.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expected {
@@ -108,7 +111,8 @@ impl Script {
 
 /// Reads the tests of a file, whose content is `text`. The error is all that is wrong, each with its line.
 pub fn read_tests(text: &str, file: &str) -> Result<Vec<TestCase>, Vec<String>> {
-    let mut reader = Reader { text, file, problems: Vec::new() };
+    let ends = text.bytes().enumerate().filter_map(|(at, byte)| (byte == b'\n').then_some(at)).collect();
+    let mut reader = Reader { line_ends: ends, file, problems: Vec::new() };
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         for error in errors {
@@ -143,7 +147,8 @@ pub fn read_tests(text: &str, file: &str) -> Result<Vec<TestCase>, Vec<String>> 
 }
 
 struct Reader<'a> {
-    text: &'a str,
+    /// Where the lines end.
+    line_ends: Vec<usize>,
     file: &'a str,
     /// What is wrong, and in which line.
     problems: Vec<(usize, String)>,
@@ -153,16 +158,24 @@ type Node<'a> = Spanned<DeValue<'a>>;
 
 impl Reader<'_> {
     fn line(&self, span: &Range<usize>) -> usize {
-        self.text.get(..span.start).unwrap_or(self.text).matches('\n').count() + 1
+        self.line_ends.partition_point(|end| *end < span.start) + 1
     }
 
     fn problem(&mut self, span: &Range<usize>, why: &str) {
         self.problems.push((self.line(span), why.to_owned()));
     }
 
+    /// As many as somebody reads.
+
     fn all_problems(mut self) -> Vec<String> {
         self.problems.sort();
-        self.problems.iter().map(|(line, why)| format!("{}:{line}: {why}", self.file)).collect()
+        let more = self.problems.len().saturating_sub(PROBLEMS_AT_MOST);
+        self.problems.truncate(PROBLEMS_AT_MOST);
+        let mut all: Vec<_> = self.problems.iter().map(|(line, why)| format!("{}:{line}: {why}", self.file)).collect();
+        if more > 0 {
+            all.push(format!("{}: and {more} more", self.file));
+        }
+        all
     }
 
     fn table<'t, 'i>(&mut self, node: &'t Node<'i>, name: &str) -> Option<&'t DeTable<'i>> {

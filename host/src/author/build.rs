@@ -4,16 +4,16 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use skillhost_api::error::{Error, Result};
 
+use super::Describe;
 use super::componentize::component;
 use super::language::Language;
 use super::languages;
-use super::project::SkillProject;
-use super::write::replace;
-use crate::skills::{MAX_COMPONENT, WitSource, describe};
+use super::project::{SkillProject, within};
+use super::write::{replace, split, touch};
+use crate::skills::{MAX_COMPONENT, WitSource};
 
 /// A component that was put in its place.
 #[derive(Debug)]
@@ -27,32 +27,57 @@ pub struct Built {
 }
 
 /// Builds the skill of `project` with its language's own tool. Its world is the one named, or the only one.
-pub fn build(project: &SkillProject, world: Option<&str>) -> Result<Built> {
+pub fn build(project: &SkillProject, world: Option<&str>, describe: Describe<'_>) -> Result<Built> {
     let wit = project.wit(world)?;
     check_comments(&wit)?;
     let language = Language::of(project.dir())?;
     let made = languages::build(language, project, &wit)?;
-    put(made, &wit, &project.component())
+    put(made, &wit, (project.dir(), Path::new(&project.manifest.skill.component)), describe)
 }
 
-/// Takes the component or core module that another tool made of the WIT at `wit`, and puts the skill's component at `to`.
-pub fn take(made: &Path, wit: &Path, world: Option<&str>, to: &Path) -> Result<Built> {
-    let bytes = read(made)?;
-    let wit = WitSource::read(wit, world)?;
-    check_comments(&wit)?;
-    put(bytes, &wit, to).map_err(|error| error.context(made.display()))
+/// A component or core module that another tool has made.
+#[derive(Debug)]
+pub struct Made<'a> {
+    /// Its file.
+    pub file: &'a Path,
+    /// The WIT that it was made of.
+    pub wit: &'a Path,
+    /// The world in it, or the only one.
+    pub world: Option<&'a str>,
+}
+
+impl Made<'_> {
+    /// Takes it for the component of `project`.
+    pub fn take_for(&self, project: &SkillProject, describe: Describe<'_>) -> Result<Built> {
+        self.take((project.dir(), Path::new(&project.manifest.skill.component)), describe)
+    }
+
+    /// Takes it, and puts the skill's component at `to`, wherever that leads.
+    pub fn take_to(&self, to: &Path, describe: Describe<'_>) -> Result<Built> {
+        self.take(split(to)?, describe)
+    }
+
+    fn take(&self, to: (&Path, &Path), describe: Describe<'_>) -> Result<Built> {
+        let bytes = read(self.file)?;
+        let wit = WitSource::read(self.wit, self.world)?;
+        check_comments(&wit)?;
+        put(bytes, &wit, to, describe).map_err(|error| error.context(self.file.display()))
+    }
 }
 
 fn check_comments(wit: &WitSource) -> Result<()> {
     all(wit.stray_items())
 }
 
-fn put(made: Vec<u8>, wit: &WitSource, to: &Path) -> Result<Built> {
+/// Puts it into a directory, at a path in that.
+fn put(made: Vec<u8>, wit: &WitSource, (dir, path): (&Path, &Path), describe: Describe<'_>) -> Result<Built> {
     let component = component(made, wit)?;
-    // What is no component is named as such before its documentation is looked for.
-    describe(&component)?;
     let docs = wit.docs();
-    let documented = docs.append(&component)?;
+    let documented = match docs.append(&component) {
+        Ok(documented) => documented,
+        // What is no component is named as such.
+        Err(error) => return describe(&component).and(Err(error)),
+    };
     all(wit.differences(&describe(&documented)?)?).map_err(|error| {
         Error::invalid_argument(format!(
             "the component was not built from this WIT, but from an older one or another skill's: build it again, from this \
@@ -60,12 +85,12 @@ fn put(made: Vec<u8>, wit: &WitSource, to: &Path) -> Result<Built> {
             error.message
         ))
     })?;
-    let changed = replace(to, &documented)?;
+    let changed = replace(dir, path, &documented)?;
     if !changed {
-        // It is as young as its sources.
-        let _ = File::options().append(true).open(to).and_then(|file| file.set_modified(SystemTime::now()));
+        // It is as young as its sources. Where that cannot be said, it is built once more.
+        let _ = touch(dir, path);
     }
-    Ok(Built { file: to.to_owned(), comments: docs.len(), changed })
+    Ok(Built { file: within(dir, path), comments: docs.len(), changed })
 }
 
 /// All problems in one error; none is no error.

@@ -10,7 +10,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Network;
 
 use super::project::{SkillProject, TESTS, WIT};
-use super::skill_md;
+use super::{Describe, skill_md};
 use crate::config::Config;
 use crate::policy::{PROJECT_ROOT, granted};
 use crate::roles::Roles;
@@ -19,9 +19,6 @@ use crate::skills::component::Component;
 use crate::skills::imports::{self, ImportKind};
 use crate::skills::manifest::{FILE, WorkspaceAccess};
 use crate::skills::{Action, Descriptor, Frontmatter, Manifest, WitSource, check_imports, did_you_mean, frontmatter};
-
-/// Describes a component, and refuses one that this host could not link.
-pub type Describe<'a> = &'a dyn Fn(&[u8]) -> Result<Descriptor>;
 
 /// What a manifest names that is the operator's.
 #[derive(Debug)]

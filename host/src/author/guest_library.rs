@@ -16,10 +16,10 @@ pub fn write(language: Language, dir: &Path) -> Result<&'static str> {
         Language::C => ("", &[]),
     };
     for (name, text) in files {
-        replace(&dir.join(place).join(name), text.as_bytes())?;
+        replace(dir, &Path::new(place).join(name), text.as_bytes())?;
     }
     if language == Language::Rust {
-        wit_package::write(&dir.join(place).join("wit"))?;
+        wit_package::write(dir, &Path::new(place).join("wit"))?;
     }
     Ok(place)
 }

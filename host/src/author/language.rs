@@ -93,10 +93,11 @@ impl Language {
         )))
     }
 
-    /// What it is built with, for a skill in `dir`; or what to install.
-    pub fn tool(self, dir: &Path) -> Result<Tool> {
+    /// What it is built with, for a skill in `dir`; or what to install. Programs that `dir` names are run only where its sources are
+    /// `built`, for a build runs what they say anyhow.
+    pub fn tool(self, dir: &Path, built: bool) -> Result<Tool> {
         match self {
-            Self::Rust => rust(),
+            Self::Rust => rust(if built { dir } else { Path::new("/") }),
             Self::Python => python(dir),
             Self::C => c(dir),
         }
@@ -119,7 +120,8 @@ pub(super) fn c_sources(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn rust() -> Result<Tool> {
+/// `within` may pin a toolchain of its own, by a path even.
+fn rust(within: &Path) -> Result<Tool> {
     let cargo = on_path("cargo").ok_or_else(|| {
         Error::not_found(
             "Rust's cargo is not found: install Rust (https://rustup.rs), then `rustup target add wasm32-wasip2`",
@@ -128,6 +130,7 @@ fn rust() -> Result<Tool> {
     // Says where the target's libraries are, or would be.
     let said = Command::new(on_path("rustc").unwrap_or_else(|| "rustc".into()))
         .args(["--print", "target-libdir", "--target", RUST_TARGET])
+        .current_dir(within)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
@@ -151,7 +154,7 @@ fn python(dir: &Path) -> Result<Tool> {
     found.map(|program| Tool::of(program, &[])).ok_or_else(|| {
         Error::not_found(
             "componentize-py is not found, neither on PATH nor in the skill's .venv: `python3 -m venv .venv && \
-             .venv/bin/pip install componentize-py`",
+             .venv/bin/pip install componentize-py==0.25.1`",
         )
     })
 }

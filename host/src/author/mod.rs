@@ -8,6 +8,7 @@
 //! - [`build`]: from sources to the skill's component, by way of [`languages`] and [`componentize`].
 //! - [`check`]: what is wrong with a skill, all of it at once.
 //! - [`versions`]: what changed between two versions of one.
+//! - [`stale`]: whether a component is older than its sources.
 //!
 //! All of it works on the files of whoever calls it, with their rights, and asks no host.
 
@@ -27,3 +28,10 @@ pub mod versions;
 pub mod wit_package;
 pub mod wit_reference;
 pub(crate) mod write;
+
+use skillhost_api::error::Result;
+
+use crate::skills::Descriptor;
+
+/// Describes a component, and refuses one that this host could not link.
+pub type Describe<'a> = &'a dyn Fn(&[u8]) -> Result<Descriptor>;

@@ -55,7 +55,7 @@ impl NewSkill {
     }
 
     fn write(&self, dir: &Path) -> Result<()> {
-        wit_package::write(&dir.join("wit").join(wit_package::DIRECTORY))?;
+        wit_package::write(dir, &Path::new("wit").join(wit_package::DIRECTORY))?;
         let library = guest_library::write(self.language, dir)?;
         let (source, words) = match &self.from {
             None => (templates::greeting(self.language), self.words(None)?),
@@ -70,7 +70,7 @@ impl NewSkill {
         let own = if self.from.is_some() { &[][..] } else { templates::GREETING };
         let all = templates::COMMON.iter().chain(own).chain(templates::settings(self.language)).chain([&source]);
         for (path, text) in all {
-            create(&dir.join(templates::filled(path, &words)), &templates::filled(text, &words))?;
+            create(dir, Path::new(&templates::filled(path, &words)), &templates::filled(text, &words))?;
         }
         Ok(())
     }
@@ -151,14 +151,14 @@ fn copy_wit(from: &Path, to: &Path) -> Result<()> {
     let at = |path: &Path, error: std::io::Error| Error::of_file(error).context(path.display());
     if from.is_file() {
         let text = std::fs::read_to_string(from).map_err(|error| at(from, error))?;
-        return create(&to.join("world.wit"), &text);
+        return create(to, Path::new("world.wit"), &text);
     }
     for entry in walk(from)? {
         let target = to.join(&entry);
         // Ours is of this program's version.
         if !target.exists() {
             let text = std::fs::read_to_string(from.join(&entry)).map_err(|error| at(&from.join(&entry), error))?;
-            create(&target, &text)?;
+            create(to, &entry, &text)?;
         }
     }
     Ok(())

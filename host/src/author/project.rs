@@ -72,7 +72,7 @@ impl SkillProject {
 }
 
 /// A path in a directory, in as few words as lead there.
-fn within(dir: &Path, path: impl AsRef<Path>) -> PathBuf {
+pub(super) fn within(dir: &Path, path: impl AsRef<Path>) -> PathBuf {
     match dir == Path::new(".") {
         true => path.as_ref().to_owned(),
         false => dir.join(path),

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use skillhost_api::visible;
+
 use super::project::{SkillProject, TESTS};
 use crate::skills::Descriptor;
 
@@ -15,7 +17,7 @@ const MAX_DEPTH: usize = 16;
 /// Why the component of `project`, which is `descriptor`, may not be what its sources say; nothing when it seems to be.
 pub fn why(project: &SkillProject, descriptor: &Descriptor) -> Option<String> {
     let component = project.component();
-    let beneath = |path: &Path| path.strip_prefix(project.dir()).unwrap_or(path).display().to_string();
+    let beneath = |path: &Path| visible::line(&path.strip_prefix(project.dir()).unwrap_or(path).to_string_lossy());
     let differs = project.wit(None).and_then(|wit| wit.differences(descriptor)).is_ok_and(|found| !found.is_empty());
     if differs {
         return Some(format!(
@@ -36,10 +38,10 @@ fn newer(dir: &Path, built: SystemTime, depth: usize, left: &mut usize) -> Optio
     }
     for entry in std::fs::read_dir(dir).ok()?.flatten() {
         *left = left.checked_sub(1)?;
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let (path, name) = (entry.path(), entry.file_name());
         // Links lead to what is shared by several.
         let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_dir() && !is_made(&path, &name) {
+        if kind.is_dir() && name != TESTS && !is_made(&path) {
             if let Some(found) = newer(&path, built, depth - 1, left) {
                 return Some(found);
             }
@@ -56,7 +58,8 @@ fn is_source(path: &Path) -> bool {
         && path.extension().is_some_and(|ending| SOURCES.iter().any(|source| ending == *source))
 }
 
-/// Directories of tests, and those that tools fill.
-pub fn is_made(dir: &Path, name: &str) -> bool {
-    name == TESTS || name.starts_with(['.', '_']) || dir.join("CACHEDIR.TAG").exists()
+/// Whether tools fill a directory: hidden ones, and those that say so themselves.
+pub fn is_made(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || name.starts_with("__") || dir.join("CACHEDIR.TAG").exists()
 }

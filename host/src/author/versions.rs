@@ -6,7 +6,7 @@ use std::path::Path;
 use skillhost_api::error::{Error, Result};
 use toml::{Table, Value};
 
-use super::check::Describe;
+use super::Describe;
 use super::project::SkillProject;
 use crate::skills::Descriptor;
 use crate::skills::component::Component;

@@ -11,11 +11,13 @@ use tokio::time::timeout;
 
 use super::app::App;
 use super::failure::{Ended, Failure};
-use crate::author::build::{self, Built};
+use crate::author::build::{self, Built, Made};
 use crate::author::project::{SkillProject, WIT};
+use crate::author::stale;
 use crate::engine::Engine;
 use crate::private_dir::PrivateDir;
 use crate::process::StateDir;
+use crate::skills::describe_process;
 
 /// How long nothing must happen before what has changed is built: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(100);
@@ -58,16 +60,7 @@ pub(super) struct Build {
 impl Build {
     pub(super) async fn run(self, app: &App) -> Ended {
         if let Some(component) = &self.component {
-            let (wit, out) = match (&self.wit, &self.out) {
-                // Then there need not be a skill.
-                (Some(wit), Some(out)) => (wit.clone(), out.clone()),
-                _ => {
-                    let project = SkillProject::open(&self.dir)?;
-                    let wit = self.wit.clone().unwrap_or_else(|| project.path(WIT));
-                    (wit, self.out.clone().unwrap_or_else(|| project.component()))
-                }
-            };
-            let built = build::take(component, &wit, self.world.as_deref(), &out)?;
+            let built = self.take(component)?;
             app.note(&said(&built, None)).await?;
             // Without `--out` it is a skill's.
             if self.out.is_none() {
@@ -94,11 +87,31 @@ impl Build {
         }
     }
 
+    fn take(&self, file: &Path) -> Result<Built> {
+        let describe = &describe_process::by_itself;
+        let made =
+            |wit: &Path, put: &dyn Fn(Made<'_>) -> Result<Built>| put(Made { file, wit, world: self.world.as_deref() });
+        match (&self.wit, &self.out) {
+            // Then there need not be a skill.
+            (Some(wit), Some(out)) => made(wit, &|made| made.take_to(out, describe)),
+            (wit, out) => {
+                let project = SkillProject::open(&self.dir)?;
+                let wit = wit.clone().unwrap_or_else(|| project.path(WIT));
+                made(&wit, &|made| match out {
+                    Some(out) => made.take_to(out, describe),
+                    None => made.take_for(&project, describe),
+                })
+            }
+        }
+    }
+
     async fn once(&self, app: &App) -> Result<(), Failure> {
         let started = Instant::now();
         let (dir, world) = (self.dir.clone(), self.world.clone());
         // The tool takes its time, and Ctrl-C is to be heard meanwhile.
-        let building = tokio::task::spawn_blocking(move || build::build(&SkillProject::open(&dir)?, world.as_deref()));
+        let building = tokio::task::spawn_blocking(move || {
+            build::build(&SkillProject::open(&dir)?, world.as_deref(), &describe_process::by_itself)
+        });
         let built = building.await.map_err(|error| Error::other(format!("the build failed: {error}")))??;
         app.note(&said(&built, Some(started.elapsed()))).await?;
         compile_ahead(app, &built.file).await
@@ -153,17 +166,11 @@ fn watched(dir: &Path) -> Result<mpsc::Receiver<()>> {
     watcher.watch(&real, RecursiveMode::NonRecursive).map_err(failed)?;
     for entry in std::fs::read_dir(&real)?.flatten() {
         let path = entry.path();
-        if path.is_dir() && !is_made_by_tools(&path) {
+        if path.is_dir() && !stale::is_made(&path) {
             watcher.watch(&path, RecursiveMode::Recursive).map_err(failed)?;
         }
     }
     // For as long as the program runs.
     std::mem::forget(watcher);
     Ok(changes)
-}
-
-/// Directories that tools fill: hidden ones, and those that say so themselves.
-fn is_made_by_tools(dir: &Path) -> bool {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with('.') || name.starts_with("__") || dir.join("CACHEDIR.TAG").exists()
 }

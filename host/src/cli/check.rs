@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::{Ended, FAILED};
@@ -39,13 +40,11 @@ pub(super) struct Check {
 impl Check {
     pub(super) async fn run(self, app: &App) -> Ended {
         let dir: &Path = &self.dir;
-        // It may be a stranger's, which must not take this process with it.
-        let describe = |component: &[u8]| describe_process::describe(Path::new("/proc/self/exe"), component);
         let config = Config::find(app.global.config()?.as_deref())?;
         let operator = OperatorSettings { roles: config.roles()?, config };
-        let findings = check::check(dir, self.world.as_deref(), &describe, &operator)?;
+        let findings = check::check(dir, self.world.as_deref(), &describe_process::by_itself, &operator)?;
         let changes = match &self.against {
-            Some(old) if findings.errors.is_empty() => Some(versions::changes(old, dir, &describe)?),
+            Some(old) if findings.errors.is_empty() => Some(versions::changes(old, dir, &describe_process::by_itself)?),
             _ => None,
         };
         let failed = !findings.errors.is_empty() || self.strict && !findings.warnings.is_empty();
@@ -58,10 +57,10 @@ impl Check {
                 app.note(&format!("it may, as far as an operator allows it: {may}")).await?;
             }
             let lines = |kind: &'static str, found: &[String]| -> Vec<String> {
-                found.iter().map(|one| format!("{kind}: {one}")).collect()
+                found.iter().map(|one| visible::message(&format!("{kind}: {one}"))).collect()
             };
             let mut text = [lines("error", &findings.errors), lines("warning", &findings.warnings)].concat();
-            text.extend(changes.iter().flatten().map(|change| format!("changed: {change}")));
+            text.extend(changes.iter().flatten().map(|change| visible::message(&format!("changed: {change}"))));
             if text.is_empty() {
                 text.push("nothing is wrong".to_owned());
             }

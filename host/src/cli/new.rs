@@ -90,7 +90,7 @@ impl New {
             return Ok(0);
         }
         app.print_text(format!("made {}, a skill in {}", dir.display(), language.name())).await?;
-        if let Err(error) = language.tool(dir) {
+        if let Err(error) = language.tool(dir, false) {
             app.note(&error.message).await?;
         }
         app.note(&format!(
@@ -109,7 +109,7 @@ fn ask<T>(question: impl FnOnce() -> dialoguer::Result<T>) -> Result<T> {
 
 async fn languages(app: &App) -> Ended {
     let here = Path::new(".");
-    let found = Language::VARIANTS.iter().map(|language| (language.name(), language.tool(here)));
+    let found = Language::VARIANTS.iter().map(|language| (language.name(), language.tool(here, false)));
     if app.json() {
         let found: Vec<_> = found
             .map(|(name, tool)| match tool {

@@ -31,6 +31,7 @@ Examples:
   skillhost run hello --arg name=Ada
   skillhost run code-stats.count --arg path=src --output json
   skillhost run ./greeter --arg name=Ada
+  skillhost run ../greeter.count
   echo '{\"name\": \"Ada\"}' | skillhost run hello --json -")]
 pub(super) struct Run {
     /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it; the action may be left out where there is just one. A path

@@ -6,12 +6,13 @@ use clap::Args;
 use serde_json::json;
 use skillhost_api::error::Error;
 use skillhost_api::types::{InspectSkill, SkillState, SkillSummary};
+use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::{Ended, FAILED, Failure};
 use super::global::absolute;
 use super::skill_path;
-use crate::author::write::replace;
+use crate::author::write::replace_named;
 use crate::process::StateDir;
 use crate::testing::{EffectsOf, RealHost, SkillReport, SkillTests, TestReport, TestRunner, junit};
 
@@ -89,7 +90,7 @@ impl Test {
         }
         if let Some(file) = &self.junit {
             let document = junit::document(&reports)?;
-            replace(file, document.as_bytes())?;
+            replace_named(file, document.as_bytes())?;
         }
         let count = |fits: &dyn Fn(&TestReport) -> bool| {
             reports.iter().flat_map(|report| &report.tests).filter(|test| fits(test)).count()
@@ -177,22 +178,24 @@ async fn check_ready(app: &App, skill: &SkillTests) -> Result<(), Failure> {
             Error::denied(problem.unwrap_or_default())
         }
     };
-    Err(error.context(format!("{} has no real effects", skill.name)).into())
+    Err(error.context(format!("{} may not have real effects", skill.name)).into())
 }
 
 /// A test in a line, and beneath it what is wrong.
 fn shown(skill: &str, test: &TestReport) -> String {
+    // Whoever wrote the tests need not be who runs them: in a line of ours no line of theirs begins.
+    let name = visible::line(&test.name);
     let mark = if test.passed { "ok    " } else { "FAILED" };
     if let Some(why) = &test.skipped {
-        return format!("-       {skill}: {} (not run: {why})\n", test.name);
+        return format!("-       {skill}: {name} (not run: {why})\n");
     }
-    let mut text = format!("{mark}  {skill}: {} ({} ms)\n", test.name, test.wall_time_ms);
+    let mut text = format!("{mark}  {skill}: {name} ({} ms)\n", test.wall_time_ms);
     if !test.passed {
-        text.push_str(&format!("        {}:{}\n", test.file, test.line));
+        text.push_str(&format!("        {}:{}\n", visible::line(&test.file), test.line));
         for line in test.problems.iter().flat_map(|problem| problem.lines()) {
             text.push_str(&format!("        {line}\n"));
         }
-        for line in &test.log {
+        for line in test.log.iter().flat_map(|line| line.lines()) {
             text.push_str(&format!("        log: {line}\n"));
         }
     }

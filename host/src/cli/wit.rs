@@ -1,6 +1,6 @@
 //! `wit`: what skills import, as files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -41,7 +41,7 @@ impl Wit {
                     .await?;
             }
             (Some(dir), None) => {
-                let said = if wit_package::write(&dir)? { "written" } else { "unchanged" };
+                let said = if wit_package::write(&dir, Path::new(""))? { "written" } else { "unchanged" };
                 app.note(&format!("{}: {said}", dir.display())).await?;
             }
             (None, _) if self.markdown => app.print_text(wit_reference::markdown()?).await?,

@@ -41,6 +41,11 @@ pub fn describe(program: &Path, component: &[u8]) -> Result<Descriptor> {
     }
 }
 
+/// Has this program, which is a `skillhost`, describe a component: it may be a stranger's, which must not take this process with it.
+pub fn by_itself(component: &[u8]) -> Result<Descriptor> {
+    describe(Path::new("/proc/self/exe"), component)
+}
+
 /// Describes the component on standard input, with `describe`. Returns the exit code.
 pub fn answer(describe: fn(&[u8]) -> Result<Descriptor>) -> i32 {
     subprocess::confine(&BOUNDS, 0);

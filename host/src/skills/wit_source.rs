@@ -3,18 +3,22 @@
 //! A toolchain reads it, and what it makes must be a component of just this world: [`WitSource::differences`] says where it
 //! is not, which an older build is, and another skill's.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
-use wit_parser::{Function, Resolve, Span, World, WorldId, WorldItem};
+use wit_parser::{Function, Resolve, Span, Type, TypeId, World, WorldId, WorldItem};
 
 use super::descriptor::{self, Action, Descriptor};
 use super::docs::{Docs, param_item};
-use super::wit_package;
+use super::ty::MAX_NODES;
+use super::{wit_package, wit_words};
 
 /// The most bytes of all its files, and how deep they lie.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_DEPTH: usize = 4;
+/// How many levels a type may have.
+const MAX_TYPE_DEPTH: usize = 100;
 
 /// A world of a WIT package on disk.
 #[derive(Debug)]
@@ -39,6 +43,7 @@ impl WitSource {
     fn read_into(mut resolve: Resolve, path: &Path, world: Option<&str>) -> Result<Self> {
         check_files(path, MAX_DEPTH, &mut { MAX_BYTES })?;
         let (package, _) = resolve.push_path(path).map_err(|error| unreadable(path, &resolve.render_error(&error)))?;
+        check_types(path, &resolve)?;
         let world = resolve.select_world(&[package], world).map_err(|error| {
             Error::invalid_argument(format!("{}: {error:#}; say which with `--world`", path.display()))
         })?;
@@ -164,7 +169,34 @@ impl WitSource {
     }
 }
 
-/// What the parser says has the place where it knows one; around that stands what it was doing, which tells an author nothing.
+/// Refuses types that what walks them would not come to the end of: generators of bindings and compilers recurse.
+fn check_types(path: &Path, resolve: &Resolve) -> Result<()> {
+    let mut sizes: HashMap<TypeId, (usize, usize)> = HashMap::new();
+    // Each stands behind those that it is made of.
+    for (id, def) in resolve.types.iter() {
+        let (mut depth, mut parts) = (0_usize, 0_usize);
+        for part in wit_words::inner(&def.kind) {
+            let (within, count) = match part {
+                Type::Id(part) => sizes.get(&part).copied().unwrap_or_default(),
+                _ => (0, 0),
+            };
+            depth = depth.max(within);
+            parts = parts.saturating_add(count).saturating_add(1);
+        }
+        if depth >= MAX_TYPE_DEPTH || parts > MAX_NODES {
+            let name = def.name.as_deref().unwrap_or("without a name");
+            return Err(Error::too_large(format!(
+                "{}: the type {name} has {} parts in {} levels: {MAX_NODES} parts in {MAX_TYPE_DEPTH} levels are the most",
+                path.display(),
+                parts,
+                depth + 1
+            )));
+        }
+        sizes.insert(id, (depth + 1, parts));
+    }
+    Ok(())
+}
+
 /// Refuses what is no text, has no end, or makes whoever reads it wait.
 fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
     let refuse = |why: &str| Err(Error::invalid_argument(format!("{}: {why}", path.display())));
@@ -181,8 +213,14 @@ fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
     if !meta.is_file() {
         return refuse("it is no regular file");
     }
-    if path.extension().is_some_and(|ending| ending == "wasm" || ending == "wat") {
+    let ends =
+        |path: &Path, endings: &[&str]| path.extension().is_some_and(|end| endings.iter().any(|one| end == *one));
+    if ends(path, &["wasm", "wat"]) {
         return refuse("a WIT package is given as text here: write it as `.wit`");
+    }
+    // An error shows the line that it is in, which is nobody's business where it is a stranger's link that leads there.
+    if ends(path, &["wit"]) && !ends(&path.canonicalize().map_err(at)?, &["wit"]) {
+        return refuse("it is a link to what is no WIT");
     }
     match left.checked_sub(meta.len()) {
         Some(rest) => *left = rest,
@@ -191,6 +229,7 @@ fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
     Ok(())
 }
 
+/// What the parser says has the place where it knows one; around that stands what it was doing, which tells an author nothing.
 fn unreadable(path: &Path, rendered: &str) -> Error {
     // What the parser was doing is known; what it found comes last, with its place.
     let mut said = rendered.trim();

@@ -59,7 +59,7 @@ pub(super) fn definitions(resolve: &Resolve, function: &Function) -> BTreeMap<St
 }
 
 /// The types that a type is made of.
-fn inner(kind: &TypeDefKind) -> Vec<Type> {
+pub(super) fn inner(kind: &TypeDefKind) -> Vec<Type> {
     match kind {
         TypeDefKind::Record(record) => record.fields.iter().map(|field| field.ty).collect(),
         TypeDefKind::Variant(variant) => variant.cases.iter().filter_map(|case| case.ty).collect(),

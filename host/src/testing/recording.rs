@@ -1,14 +1,15 @@
 //! Writing down what came: the effects of a call with their answers, and how it ended, in the file that the test stands in.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 use skillhost_api::error::{Error, Result};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, value};
 
+use super::skill::MAX_BYTES;
 use super::witness::Seen;
 use crate::author::write::replace;
+use crate::rooted::{open_dir, read_beneath};
 use crate::skills::Lifted;
 
 /// What is to be written of one test.
@@ -19,11 +20,12 @@ pub(super) struct Recorded {
     pub(super) ended: Result<Lifted>,
 }
 
-/// Writes these tests of a file down. All else in it stays as it is, comments and all.
-pub(super) fn write(file: &Path, recorded: &[Recorded]) -> Result<()> {
-    let at = |error: std::io::Error| Error::of_file(error).context(file.display());
+/// Writes these tests of a file in the skill `dir` down. All else in it stays as it is, comments and all.
+pub(super) fn write(dir: &Path, file: &Path, recorded: &[Recorded]) -> Result<()> {
+    let within = file.strip_prefix(dir).unwrap_or(file);
     let odd = |why: &dyn std::fmt::Display| Error::invalid_argument(format!("{}: {why}", file.display()));
-    let text = fs::read_to_string(file).map_err(at)?;
+    let bytes = read_beneath(&open_dir(dir)?, within, MAX_BYTES).map_err(|error| error.context(file.display()))?;
+    let text = String::from_utf8(bytes).map_err(|error| odd(&error))?;
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| odd(&error))?;
     let tests = document.get_mut("test").and_then(Item::as_array_of_tables_mut);
     let tests = tests.ok_or_else(|| odd(&"to be written to, each test has to begin with `[[test]]`"))?;
@@ -33,7 +35,7 @@ pub(super) fn write(file: &Path, recorded: &[Recorded]) -> Result<()> {
         let table = table.ok_or_else(|| odd(&format!("the test {:?} is no longer there", one.test)))?;
         one.write_into(table);
     }
-    replace(file, document.to_string().as_bytes()).map(drop)
+    replace(dir, within, document.to_string().as_bytes()).map(drop)
 }
 
 impl Recorded {
@@ -97,6 +99,8 @@ fn toml(value: &Value) -> Option<toml_edit::Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Map, json};
     use skillhost_guest::testing::{Effect, Expected, read_tests};
 
@@ -122,7 +126,7 @@ mod tests {
             steps: witness.steps().cloned().collect(),
             ended: Ok(lifted.clone()),
         };
-        write(&file, &[recorded("a")]).unwrap();
+        write(dir.path(), &file, &[recorded("a")]).unwrap();
         let after = fs::read_to_string(&file).unwrap();
         assert!(after.starts_with("# Ours.\n") && after.contains("x = 1 # one"), "{after}");
         let tests = read_tests(&after, "a.toml").unwrap();
@@ -130,6 +134,6 @@ mod tests {
         assert!(!tests[0].is_open() && tests[1].is_open(), "{after}");
         let script = format!("{:?}", tests[0].script);
         assert!(script.contains("a\\nb\\n") && script.contains("exit-code") && script.contains("/tmp"), "{script}");
-        assert!(write(&file, &[recorded("c")]).unwrap_err().message.contains("no longer there"));
+        assert!(write(dir.path(), &file, &[recorded("c")]).unwrap_err().message.contains("no longer there"));
     }
 }

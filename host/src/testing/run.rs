@@ -134,7 +134,7 @@ impl TestRunner {
             recorded.entry(file).or_default().extend(new);
         }
         for (file, recorded) in recorded.iter().filter(|(_, recorded)| !recorded.is_empty()) {
-            recording::write(Path::new(file), recorded)?;
+            recording::write(&skill.dir, Path::new(file), recorded)?;
         }
         let mut report = SkillReport {
             skill: skill.name.clone(),

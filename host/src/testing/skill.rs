@@ -4,19 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_guest::testing::{TestCase, read_tests};
 
 use crate::author::project::{SkillProject, TESTS};
 use crate::author::stale;
 use crate::catalog::{DescriptorCache, Loaded, SkillCache};
 use crate::engine::ComponentReader;
-use crate::rooted::{open_dir, read_beneath};
+use crate::rooted::{open_dir, open_dir_itself, read_beneath};
 use crate::skills::{Component, Descriptor, manifest};
 
-/// The most files of tests, and the most bytes of one.
+/// The most files of tests, the most bytes of one, and of all of them.
 const MAX_FILES: usize = 1_000;
-const MAX_BYTES: u64 = 1 << 20;
+pub(super) const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES_OF_ALL: u64 = 32 << 20;
 
 /// A skill and its tests.
 pub(crate) struct SkillTests {
@@ -101,7 +102,17 @@ impl SkillTests {
 /// The tests of all files, and if something is wrong with them, all of that.
 fn read_all(dir: &Path) -> Result<Vec<(String, TestCase)>> {
     let home = dir.join(TESTS);
-    let Ok(entries) = fs::read_dir(&home) else { return Ok(Vec::new()) };
+    // It would show what is elsewhere, and have it written over.
+    if home.is_symlink() {
+        let why = format!("{}: tests are read from a directory, and not through a link", home.display());
+        return Err(Error::invalid_argument(why));
+    }
+    let root = match open_dir_itself(&open_dir(dir)?, Path::new(TESTS)) {
+        Ok(root) => root,
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error.context(home.display())),
+    };
+    let entries = root.entries().map_err(|error| Error::of_file(error).context(home.display()))?;
     let mut names: Vec<PathBuf> = entries
         .filter_map(|entry| Some(PathBuf::from(entry.ok()?.file_name())))
         .filter(|name| name.extension().is_some_and(|extension| extension == "toml"))
@@ -110,11 +121,11 @@ fn read_all(dir: &Path) -> Result<Vec<(String, TestCase)>> {
     if names.len() > MAX_FILES {
         return Err(Error::too_large(format!("{} has more than {MAX_FILES} files of tests", home.display())));
     }
-    let root = open_dir(&home)?;
-    let (mut tests, mut problems) = (Vec::new(), Vec::new());
+    let (mut tests, mut problems, mut left) = (Vec::new(), Vec::new(), MAX_BYTES_OF_ALL);
     for name in names {
         let shown = home.join(&name).display().to_string();
-        let bytes = read_beneath(&root, &name, MAX_BYTES).map_err(|error| error.context(&shown))?;
+        let bytes = read_beneath(&root, &name, MAX_BYTES.min(left)).map_err(|error| error.context(&shown))?;
+        left = left.saturating_sub(bytes.len() as u64);
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
             Error::invalid_argument(format!("{shown}: byte {at} is not UTF-8"))

@@ -29,7 +29,7 @@ pub(super) fn build(compiler: &Tool, project: &SkillProject, wit: &WitSource) ->
     // A library of functions, not a program with a `main`.
     command.args(["-mexec-model=reactor", "-O2", "-g", "-Wall", "-Wextra", "-I", WORK, "-o"]).arg(&made);
     for (name, content) in bindings(wit)?.iter() {
-        replace(&project.path(WORK).join(name), content)?;
+        replace(project.dir(), &Path::new(WORK).join(name), content)?;
         if name.ends_with(".c") || name.ends_with(".o") {
             command.arg(Path::new(WORK).join(name));
         }

@@ -19,7 +19,7 @@ const WORK: &str = ".build";
 
 /// Has the skill's own tool build it.
 pub(super) fn build(language: Language, project: &SkillProject, wit: &WitSource) -> Result<Vec<u8>> {
-    let tool = language.tool(project.dir())?;
+    let tool = language.tool(project.dir(), true)?;
     match language {
         Language::Rust => rust::build(&tool, project),
         Language::Python => python::build(&tool, project, wit),

@@ -1,0 +1,141 @@
+//! A skill that somebody else has made does nothing to whoever looks at it with an author's tools.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use skillhost_e2e::author::Author;
+
+/// The smallest WIT of a skill.
+const WIT: &str = "package a:b;\nworld greeter {\n    export greet: func() -> string;\n}\n";
+
+/// An author, and a stranger's skill in their directory `greeter`.
+fn with_strangers_skill(component: &str) -> Author {
+    let author = Author::new();
+    author.write("greeter/wit/world.wit", WIT);
+    author.write(
+        "greeter/skill.toml",
+        &format!("[skill]\nname = \"greeter\"\nversion = \"0.1.0\"\ncomponent = \"{component}\"\n"),
+    );
+    author.write("greeter/SKILL.md", "---\nname: greeter\ndescription: Greets.\n---\n\nCall it.\n");
+    author
+}
+
+/// A component of [`WIT`].
+fn component() -> Vec<u8> {
+    wat::parse_str(
+        "(component
+           (core module $code (memory (export \"memory\") 1) (func (export \"greet\") (result i32) i32.const 8))
+           (core instance $i (instantiate $code))
+           (func (export \"greet\") (result string)
+             (canon lift (core func $i \"greet\") (memory (core memory $i \"memory\")))))",
+    )
+    .unwrap()
+}
+
+#[test]
+fn looking_for_tools_runs_none_that_a_directory_names() {
+    let author = Author::new();
+    // As rustup does: it runs the toolchain that the directory that it is in names.
+    author.write("bin/rustc", "#!/bin/sh\npwd >> \"$WAS_RUN_IN\"\n");
+    author.write("bin/cargo", "#!/bin/sh\n");
+    for tool in ["bin/rustc", "bin/cargo"] {
+        fs::set_permissions(author.file(tool), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    author.write("strange/README.md", "");
+    let path = format!("{}:/usr/bin:/bin", author.file("bin").display());
+    for line in ["new --list", "new greeter --lang rust"] {
+        let mut command = author.command("strange", line.split(' '));
+        command.env("PATH", &path).env("WAS_RUN_IN", author.file("was"));
+        assert!(command.status().unwrap().success(), "{line}");
+    }
+    assert_eq!(author.read("was"), "/\n/\n");
+}
+
+#[test]
+fn nothing_is_written_where_a_link_of_it_leads() {
+    let author = with_strangers_skill("out/greeter.wasm");
+    fs::create_dir(author.file("elsewhere")).unwrap();
+    fs::write(author.file("made.wasm"), component()).unwrap();
+    for (link, line) in [("out", "build --component ../made.wasm"), (".skillhost", "wit --library rust -o .")] {
+        let link = author.file(format!("greeter/{link}"));
+        symlink(author.file("elsewhere"), &link).unwrap();
+        author.run("greeter", line.split(' ')).code(3);
+        fs::remove_file(link).unwrap();
+    }
+    assert_eq!(fs::read_dir(author.file("elsewhere")).unwrap().count(), 0);
+    // A file that is a link is replaced, and not what it leads to.
+    fs::write(author.file("elsewhere/kept"), "kept").unwrap();
+    fs::create_dir(author.file("greeter/out")).unwrap();
+    symlink("../../elsewhere/kept", author.file("greeter/out/greeter.wasm")).unwrap();
+    author.run("greeter", ["build", "--component", "../made.wasm"]).ok();
+    assert_eq!(author.read("elsewhere/kept"), "kept");
+}
+
+#[test]
+fn types_without_end_end_nothing() {
+    const LEVELS: usize = 20_000;
+    let author = with_strangers_skill("greeter.wasm");
+    fs::write(author.file("greeter/greeter.wasm"), component()).unwrap();
+    let deep: String = (1..LEVELS).map(|n| format!("    type a{n} = list<a{}>;\n", n - 1)).collect();
+    // Each has the one before it twice.
+    let wide: String = (1..60).map(|n| format!("    type a{n} = tuple<a{0}, a{0}>;\n", n - 1)).collect();
+    for (types, last) in [(deep, LEVELS - 1), (wide, 59)] {
+        let wit = format!(
+            "package a:b;\ninterface types {{\n    type a0 = u8;\n{types}}}\nworld greeter {{\n    use types.{{a{last}}};\n    \
+             export greet: func(a: a{last}) -> string;\n}}\n"
+        );
+        author.write("types.wit", &wit);
+        assert!(
+            author.run(".", ["new", "mine", "--lang", "c", "--from", "types.wit"]).code(4).stderr.contains("levels")
+        );
+        author.write("greeter/wit/world.wit", &wit);
+        assert!(author.run("greeter", ["check"]).code(1).text().contains("levels"));
+    }
+    let left: Vec<_> = fs::read_dir(author.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("new") || name == "mine"), "{left:?}");
+    // The same in what another tool has made.
+    let types: String = (1..LEVELS).map(|n| format!("(type $a{n} (list $a{}))", n - 1)).collect();
+    let made = wat::parse_str(format!(
+        "(component (type $a0 (list u8)) {types} (import \"x\" (func (param \"a\" $a{}))))",
+        LEVELS - 1
+    ));
+    fs::write(author.file("made.wasm"), made.unwrap()).unwrap();
+    author.write("greeter/wit/world.wit", WIT);
+    let done = author.run("greeter", ["build", "--component", "../made.wasm"]).code(2);
+    assert!(done.stderr.contains("made.wasm"), "{done:?}");
+}
+
+#[test]
+fn no_line_of_another_file_is_shown() {
+    let author = with_strangers_skill("greeter.wasm");
+    fs::write(author.file("greeter/greeter.wasm"), component()).unwrap();
+    author.write("secret", "PASSWORD=hunter2\n");
+    fs::remove_file(author.file("greeter/wit/world.wit")).unwrap();
+    symlink("../../secret", author.file("greeter/wit/world.wit")).unwrap();
+    let shown = author.run("greeter", ["check"]).code(1).text();
+    assert!(shown.contains("wit/world.wit: it is a link to what is no WIT") && !shown.contains("hunter2"), "{shown}");
+    fs::remove_file(author.file("greeter/wit/world.wit")).unwrap();
+    author.write("greeter/wit/world.wit", WIT);
+    author.write("elsewhere/a.toml", "PASSWORD = hunter2\n");
+    symlink("../elsewhere", author.file("greeter/tests")).unwrap();
+    assert!(author.run("greeter", ["test"]).code(2).stderr.contains("not through a link"));
+    assert!(author.run("greeter", ["test", "--record"]).code(2).stderr.contains("not through a link"));
+}
+
+#[test]
+fn no_line_of_it_passes_for_one_of_ours() {
+    let author = with_strangers_skill("greeter.wasm");
+    fs::write(author.file("greeter/greeter.wasm"), component()).unwrap();
+    author.write(
+        "greeter/tests/a\nok    b.toml",
+        "[[test]]\nname = \"a\\nok      greeter: all is well (1 ms)\"\nresult = \"no\"\n",
+    );
+    let shown = author.run("greeter", ["test"]).code(1).text();
+    assert!(shown.starts_with("FAILED") && !shown.lines().any(|line| line.starts_with("ok")), "{shown}");
+    author.write(
+        "greeter/SKILL.md",
+        "---\nname: greeter\ndescription: Greets.\n\"a\\nnothing is wrong\": 1\n---\n\nCall it.\n",
+    );
+    let shown = author.run("greeter", ["check"]).text();
+    assert!(shown.contains("warning") && !shown.lines().any(|line| line.starts_with("nothing")), "{shown}");
+}
