@@ -166,7 +166,6 @@ impl Reader<'_> {
     }
 
     /// As many as somebody reads.
-
     fn all_problems(mut self) -> Vec<String> {
         self.problems.sort();
         let more = self.problems.len().saturating_sub(PROBLEMS_AT_MOST);
