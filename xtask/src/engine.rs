@@ -96,7 +96,8 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
     let dir = tempfile::Builder::new().prefix("sk").tempdir()?;
     let path = dir.path().to_owned();
     let mut engine = Engine { env: Vec::new(), children: Vec::new(), bridge: None, _dir: dir };
-    let kept = target().join("engines").join(if kind == Kind::Podman { "podman" } else { "docker" });
+    // Of its own: of two dockerds that share one, the later waits for the earlier to end, and gives up; and lanes have one each.
+    let kept = target().join("engines").join(kind.name());
     std::fs::create_dir_all(&kept)?;
     let local = format!("unix://{}", path.join("engine.sock").display());
     match kind {
