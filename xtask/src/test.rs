@@ -63,7 +63,7 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
 /// there soonest. Each is a step of about the same length.
 const ONCE: [&[&str]; 4] = [
     // Whoever writes skills: compilers, for the most part.
-    &["author_errors", "author_loop", "authors", "dev", "python_skill"],
+    &["author_attacks", "author_errors", "author_loop", "authors", "dev", "python_skill"],
     &["book", "by_path", "ready", "skill_tests", "traps"],
     // Clients by others.
     &["clients", "mcp", "mcp_attacks", "mcp_context", "mcp_crowd", "mcp_lines", "mcp_logs", "mcp_schemas", "mcp_sdk"],

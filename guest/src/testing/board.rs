@@ -27,8 +27,9 @@ struct Watch {
     waiting: VecDeque<Event>,
 }
 
-/// Whether `key` is one of `pattern`: `*` is anything within a part, `**` anything, an empty one every key.
-pub(super) fn matches(pattern: &str, key: &str) -> bool {
+/// Whether `key` is one of `pattern`: `*` is anything within a part, `**` anything, an empty one every key. As the host has it, which
+/// holds this to its own.
+pub fn matches(pattern: &str, key: &str) -> bool {
     if pattern.is_empty() {
         return true;
     }

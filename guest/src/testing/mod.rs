@@ -51,6 +51,7 @@ mod toml_tests;
 mod values;
 mod verbs;
 
+pub use board::matches;
 pub use clock::Clock;
 pub use compare::difference;
 pub use dispatch::FUNCTIONS;

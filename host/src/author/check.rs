@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::Network;
 
-use super::project::{SkillProject, TESTS, WIT};
-use super::{Describe, skill_md};
+use super::project::{SkillProject, TESTS, WIT, within};
+use super::{Describe, skill_md, stale};
 use crate::config::Config;
 use crate::policy::{PROJECT_ROOT, granted};
 use crate::roles::Roles;
@@ -61,14 +61,16 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
     let project = match SkillProject::open(dir) {
         Ok(project) => project,
         Err(error) if dir.join(FILE).exists() => {
-            // Of the rest nothing can be said.
             findings.error_lines(&error);
+            // Of the rest only this can be said.
+            let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+            check_skill_md(dir, &name.unwrap_or_default(), &mut findings);
             return Ok(findings);
         }
         Err(error) => return Err(error),
     };
     project.manifest.notes().iter().for_each(|note| findings.warn(project.path(FILE), note));
-    check_skill_md(&project, &mut findings);
+    let front = check_skill_md(dir, &project.manifest.skill.name, &mut findings);
     let wit = match project.wit(world) {
         Ok(wit) => {
             findings.errors.extend(wit.stray_items());
@@ -79,7 +81,10 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
             None
         }
     };
-    check_component(&project, wit.as_ref(), describe, &mut findings);
+    let exposed = check_component(&project, wit.as_ref(), describe, &mut findings);
+    if let (Some(front), Some(exposed)) = (front, exposed) {
+        spoken_of(&project, &front, &exposed, &mut findings);
+    }
     check_names(&project, operator, &mut findings);
     check_width(&project, &mut findings);
     if !has_tests(&project) {
@@ -89,42 +94,58 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
     Ok(findings)
 }
 
-fn read_skill_md(project: &SkillProject) -> Result<Frontmatter> {
-    let text = read_beneath(&open_dir(project.dir())?, skill_md::file(), frontmatter::MAX_BYTES)?;
-    Frontmatter::parse(&String::from_utf8_lossy(&text))
-}
-
-fn check_skill_md(project: &SkillProject, findings: &mut Findings) {
-    let file = project.path(skill_md::file());
-    match read_skill_md(project) {
-        Ok(front) => {
-            for problem in skill_md::problems(&front, &project.manifest.skill.name) {
-                findings.error(&file, problem);
-            }
-            for unknown in skill_md::unknown_fields(&front) {
-                findings.warn(&file, unknown);
-            }
-            if !skill_md::has_body(&front) {
-                findings
-                    .warn(&file, "there is nothing below the front matter: say how the skill is used, with an example");
-            }
-        }
-        Err(error) => findings.error(file, error),
-    }
-}
-
-fn check_component(project: &SkillProject, wit: Option<&WitSource>, describe: Describe<'_>, findings: &mut Findings) {
-    let file = project.component();
-    let component = match Component::read(project.dir(), &project.manifest) {
-        Ok(component) => component,
-        Err(error) => return findings.error(FILE, error),
+fn check_skill_md(dir: &Path, name: &str, findings: &mut Findings) -> Option<Frontmatter> {
+    let file = within(dir, skill_md::file());
+    let read = || {
+        let text = read_beneath(&open_dir(dir)?, skill_md::file(), frontmatter::MAX_BYTES);
+        let text = text.map_err(|error| match error.kind {
+            ErrorKind::NotFound => frontmatter::absent(),
+            _ => error,
+        });
+        Frontmatter::parse(&String::from_utf8_lossy(&text?))
     };
+    let front = match read() {
+        Ok(front) => front,
+        Err(error) => {
+            // It names the file, too, for whoever lists several.
+            let said = error.message.strip_prefix(&format!("{}: ", frontmatter::FILE)).unwrap_or(&error.message);
+            findings.error(&file, said);
+            return None;
+        }
+    };
+    for problem in skill_md::problems(&front, name) {
+        findings.error(&file, problem);
+    }
+    for unknown in skill_md::unknown_fields(&front) {
+        findings.warn(&file, unknown);
+    }
+    if !skill_md::has_body(&front) {
+        findings.warn(&file, "there is nothing below the front matter: say how the skill is used, with an example");
+    }
+    Some(front)
+}
+
+/// Gives what agents see of it.
+fn check_component(
+    project: &SkillProject,
+    wit: Option<&WitSource>,
+    describe: Describe<'_>,
+    findings: &mut Findings,
+) -> Option<Descriptor> {
+    let file = project.component();
+    let component = Component::read(project.dir(), &project.manifest);
+    let component = component.map_err(|error| findings.error(project.path(FILE), error)).ok()?;
     let descriptor = match describe(&component.bytes) {
         Ok(descriptor) => descriptor,
-        Err(error) => return findings.error(file, error),
+        Err(error) => {
+            findings.error(&file, error);
+            // Where it is because of them, they are to be found.
+            findings.errors.extend(wit.and_then(|wit| wit.uncallable().ok()).unwrap_or_default());
+            return None;
+        }
     };
     if let Err(error) = check_imports(&descriptor.imports, &descriptor.mismatches, &project.manifest) {
-        error.message.lines().for_each(|line| findings.error(project.path(FILE), line));
+        findings.error(project.path(FILE), error);
     }
     if let Err(error) = descriptor.check_callable() {
         findings.error(project.path(WIT), error);
@@ -137,24 +158,21 @@ fn check_component(project: &SkillProject, wit: Option<&WitSource>, describe: De
         Some(Err(error)) => findings.error_lines(&error),
         Some(Ok(_)) | None => {}
     }
+    findings.warnings.extend(stale::newer_source(project));
     for (name, why) in &descriptor.unavailable {
         findings.warn(project.path(WIT), format_args!("`{name}` cannot be called: {why}"));
     }
     unused(project, &descriptor, findings);
-    match descriptor.expose(&project.manifest.actions) {
-        Err(error) => findings.error(project.path(FILE), error),
-        Ok(exposed) => {
-            exposed.actions.iter().for_each(|action| documented(project, wit, action, findings));
-            spoken_of(project, &exposed, findings);
-        }
-    }
+    let exposed = descriptor.expose(&project.manifest.actions);
+    let exposed = exposed.map_err(|error| findings.error(project.path(FILE), error)).ok()?;
+    exposed.actions.iter().for_each(|action| documented(project, wit, action, findings));
+    Some(exposed)
 }
 
 /// What agents read first must speak of what there is.
-fn spoken_of(project: &SkillProject, exposed: &Descriptor, findings: &mut Findings) {
-    let Ok(front) = read_skill_md(project) else { return };
+fn spoken_of(project: &SkillProject, front: &Frontmatter, exposed: &Descriptor, findings: &mut Findings) {
     let actions: Vec<_> = exposed.actions.iter().map(|action| action.name.as_str()).collect();
-    for unknown in skill_md::unknown_actions(&front, &project.manifest.skill.name, &actions) {
+    for unknown in skill_md::unknown_actions(front, &project.manifest.skill.name, &actions) {
         findings.warn(project.path(skill_md::file()), unknown);
     }
 }
@@ -248,7 +266,7 @@ fn check_width(project: &SkillProject, findings: &mut Findings) {
             }
         }
     }
-    if capabilities.files.as_ref().is_some_and(|files| files.copy_out.iter().any(|root| root == "project")) {
+    if capabilities.files.as_ref().is_some_and(|files| files.copy_out.iter().any(|root| root == PROJECT_ROOT)) {
         wide(
             "files.copy-out",
             "it may replace any file of the project that it works in: say in SKILL.md which it writes",

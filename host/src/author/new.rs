@@ -16,6 +16,10 @@ use crate::skills::{WitSource, imports};
 const WIT_WORDS: &str = " as async bool borrow char constructor enum error-context export f32 f64 flags from func future import include \
                          interface list map option own package record resource result s16 s32 s64 s8 static stream string tuple type \
                          u16 u32 u64 u8 use variant with world ";
+/// What stands in `SKILL.md` where nobody has said what the skill does: of the greeting, and of another.
+pub const DESCRIPTION: &str =
+    "Greets somebody by name. Say here what the skill does and when to use it: an agent chooses by this.";
+const DESCRIPTION_TO_SAY: &str = "Say here what the skill does and when to use it: an agent chooses by this.";
 /// The most characters of a description, as the format of `SKILL.md` has it.
 pub const MAX_DESCRIPTION: usize = 1024;
 
@@ -26,17 +30,19 @@ pub struct NewSkill {
     pub name: String,
     /// In what it is to be written.
     pub language: Language,
-    /// What it does and when to use it.
-    pub description: String,
+    /// What it does and when to use it; without one, what the WIT says of it.
+    pub description: Option<String>,
     /// The WIT that it implements; a greeting without one.
     pub from: Option<PathBuf>,
+    /// The world in that, or the only one.
+    pub world: Option<String>,
 }
 
 impl NewSkill {
     /// Makes its directory in `parent`. Nothing of it is left where that fails.
     pub fn create(&self, parent: &Path) -> Result<PathBuf> {
         check_name(&self.name)?;
-        check_description(&self.description)?;
+        self.description.as_deref().map(check_description).transpose()?;
         let dir = parent.join(&self.name);
         if dir.symlink_metadata().is_ok() {
             return Err(Error::already_exists(format!(
@@ -60,8 +66,13 @@ impl NewSkill {
         let (source, words) = match &self.from {
             None => (templates::greeting(self.language), self.words(None)?),
             Some(from) => {
-                copy_wit(from, &dir.join("wit"))?;
-                let wit = WitSource::read(&dir.join("wit"), None)?;
+                copy_wit(from, self.world.as_deref(), &dir.join("wit"))?;
+                let wit = WitSource::read(&dir.join("wit"), self.world.as_deref())?;
+                let uncallable = wit.uncallable()?;
+                if !uncallable.is_empty() {
+                    let uncallable = uncallable.join("\n").replace(&format!("{}/", dir.display()), "");
+                    return Err(Error::invalid_argument(format!("a skill cannot have all of this WIT:\n{uncallable}")));
+                }
                 (templates::stub(self.language), self.words(Some(&wit))?)
             }
         };
@@ -91,20 +102,35 @@ impl NewSkill {
             (Some(wit), Language::C) => stubs::c(wit)?,
         };
         let imported = wit.map_or_else(|| vec!["log".to_owned()], stubs::imported);
+        let description = self.description(wit);
         let memory = if self.language == Language::Python { 128 } else { 64 };
         Ok(vec![
             ("name", self.name.clone()),
             ("snake", self.name.to_snake_case()),
             ("world", wit.map_or(self.name.as_str(), WitSource::name).to_owned()),
-            ("description", self.description.clone()),
             // As YAML reads it, whatever is in it.
-            ("quoted", Value::from(self.description.as_str()).to_string()),
+            ("quoted", Value::from(description.as_str()).to_string()),
+            ("description", description),
             ("usage", usage),
             ("capabilities", capabilities(&imported)),
             ("memory", memory.to_string()),
             ("imports", imported.join(", ")),
             ("stubs", stubs.trim_end().to_owned()),
         ])
+    }
+}
+
+impl NewSkill {
+    fn description(&self, wit: Option<&WitSource>) -> String {
+        if let Some(said) = &self.description {
+            return said.clone();
+        }
+        let Some(wit) = wit else { return DESCRIPTION.to_owned() };
+        let about = wit.about().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        match check_description(&about) {
+            Ok(()) => about,
+            Err(_) => DESCRIPTION_TO_SAY.to_owned(),
+        }
     }
 }
 
@@ -145,9 +171,9 @@ fn check_description(text: &str) -> Result<()> {
 }
 
 /// Copies a WIT package: a file, or the files of a directory with its `deps/`.
-fn copy_wit(from: &Path, to: &Path) -> Result<()> {
+fn copy_wit(from: &Path, world: Option<&str>, to: &Path) -> Result<()> {
     // What cannot be read is said of what was named, before anything is copied.
-    WitSource::read(from, None).or_else(|_| WitSource::read_beside_ours(from))?;
+    WitSource::read(from, world).or_else(|_| WitSource::read_beside_ours(from, world))?;
     let at = |path: &Path, error: std::io::Error| Error::of_file(error).context(path.display());
     if from.is_file() {
         let text = std::fs::read_to_string(from).map_err(|error| at(from, error))?;

@@ -17,18 +17,28 @@ const MAX_DEPTH: usize = 16;
 /// Why the component of `project`, which is `descriptor`, may not be what its sources say; nothing when it seems to be.
 pub fn why(project: &SkillProject, descriptor: &Descriptor) -> Option<String> {
     let component = project.component();
-    let beneath = |path: &Path| visible::line(&path.strip_prefix(project.dir()).unwrap_or(path).to_string_lossy());
     let differs = project.wit(None).and_then(|wit| wit.differences(descriptor)).is_ok_and(|found| !found.is_empty());
     if differs {
         return Some(format!(
             "{} was not built from the WIT that is beside it: `skillhost build`, and `skillhost check` says what differs",
-            beneath(&component)
+            beneath(project, &component)
         ));
     }
+    newer_source(project)
+}
+
+/// Which source of `project` is newer than its component, and what to do.
+pub fn newer_source(project: &SkillProject) -> Option<String> {
+    let component = project.component();
     let built = component.metadata().ok()?.modified().ok()?;
     let mut left = MAX_ENTRIES;
     let source = newer(project.dir(), built, MAX_DEPTH, &mut left)?;
-    Some(format!("{} is newer than {}: `skillhost build`", beneath(&source), beneath(&component)))
+    Some(format!("{} is newer than {}: `skillhost build`", beneath(project, &source), beneath(project, &component)))
+}
+
+/// A path in the project, in one line.
+fn beneath(project: &SkillProject, path: &Path) -> String {
+    visible::line(&path.strip_prefix(project.dir()).unwrap_or(path).to_string_lossy())
 }
 
 /// A source in `dir` that was changed after `built`.

@@ -215,10 +215,7 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
 
 fn parse_frontmatter(directory: &str, text: Result<SkillText>, texts: &mut Sha256) -> Result<Frontmatter> {
     let text = text.map_err(|error| match error.kind {
-        ErrorKind::NotFound => Error::not_found(format!(
-            "there is no {}: write one with the fields `name` and `description`",
-            frontmatter::FILE
-        )),
+        ErrorKind::NotFound => frontmatter::absent(),
         _ => error,
     })?;
     let text = text.text?;

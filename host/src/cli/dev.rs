@@ -8,9 +8,7 @@ use skillhost_api::visible;
 
 use super::app::App;
 use super::failure::Ended;
-use super::global::absolute;
 use super::outcome::print_outcome;
-use crate::paths;
 
 /// Says that you develop the skills of a project directory: they run, and are let have more by your running them
 #[derive(Debug, Args)]
@@ -32,9 +30,7 @@ pub(super) struct Dev {
 
 impl Dev {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
-        // What is developed is the directory, not a link that may lead elsewhere tomorrow.
-        let project = paths::real(&project)?;
+        let project = app.global.project_dir(self.dir)?;
         if self.stop {
             let answer = app.call(StopDeveloping { project }).await?;
             return print_outcome(app, &answer, &answer.typed.message).await;

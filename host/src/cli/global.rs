@@ -9,6 +9,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::BackendChoice;
 use skillhost_api::types::{Authority, Call};
 
+use crate::paths;
 use crate::process::{HostProcess, StateDir};
 use crate::project;
 
@@ -75,6 +76,11 @@ impl Global {
     /// The project of the owner's calls: the one that was named, or the working directory.
     pub(super) fn project(&self) -> Result<PathBuf> {
         self.named_project()?.map_or_else(|| absolute("."), Ok)
+    }
+
+    /// The directory of the project that is meant, or of that in `dir`: it itself, not a link that may lead elsewhere tomorrow.
+    pub(super) fn project_dir(&self, dir: Option<PathBuf>) -> Result<PathBuf> {
+        paths::real(&dir.map_or_else(|| self.project(), absolute)?)
     }
 
     /// The project that was named, in a flag or in the environment.

@@ -13,11 +13,7 @@ use super::app::App;
 use super::failure::Ended;
 use super::print::table;
 use crate::author::language::Language;
-use crate::author::new::NewSkill;
-
-/// What stands in `SKILL.md` where nobody has said what the skill does.
-const DESCRIPTION: &str =
-    "Greets somebody by name. Say here what the skill does and when to use it: an agent chooses by this.";
+use crate::author::new::{DESCRIPTION, NewSkill};
 
 /// Begins a skill: a directory with its description, its WIT, a source and tests
 #[derive(Debug, Args)]
@@ -42,11 +38,14 @@ pub(super) struct New {
     /// The WIT that it is to implement, a file or a directory [default: one function that greets]
     #[arg(long, value_name = "WIT")]
     from: Option<PathBuf>,
+    /// The world in it [default: the only one]
+    #[arg(long, requires = "from")]
+    world: Option<String>,
     /// Where its directory is made [default: the working directory]
     #[arg(long = "in", value_name = "DIR", default_value = ".", hide_default_value = true)]
     parent: PathBuf,
     /// Show the languages, with their tools
-    #[arg(long, conflicts_with_all = ["name", "lang", "description", "from"])]
+    #[arg(long, conflicts_with_all = ["name", "lang", "description", "from", "world"])]
     list: bool,
 }
 
@@ -72,17 +71,16 @@ impl New {
             None => return Err(missing("say the language with `--lang`").into()),
         };
         let description = match self.description {
-            Some(description) => description,
-            None if asks => ask(|| {
+            None if asks && self.from.is_none() => Some(ask(|| {
                 Input::new()
                     .with_prompt("What does it do, and when is it used")
                     .default(DESCRIPTION.to_owned())
                     .show_default(false)
                     .interact_text()
-            })?,
-            None => DESCRIPTION.to_owned(),
+            })?),
+            description => description,
         };
-        let skill = NewSkill { name, language, description, from: self.from };
+        let skill = NewSkill { name, language, description, from: self.from, world: self.world };
         let dir = skill.create(&self.parent)?;
         let dir = dir.strip_prefix(".").unwrap_or(&dir);
         if app.json() {

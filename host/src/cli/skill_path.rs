@@ -37,9 +37,9 @@ pub(super) fn found(global: &Global, said: &str) -> Result<(PathBuf, String)> {
     Ok((real, target))
 }
 
-/// Whether it cannot be a name: no name begins so.
+/// Whether it cannot be a name: no name begins so, or ends as a shell completes a directory.
 fn is_path(said: &str) -> bool {
-    matches!(said, "." | "..") || ["/", "./", "../"].iter().any(|start| said.starts_with(start))
+    matches!(said, "." | "..") || said.ends_with('/') || ["/", "./", "../"].iter().any(|start| said.starts_with(start))
 }
 
 /// The directory, and the action: as in a name, it begins after the first `.` of the last part.
@@ -82,6 +82,7 @@ mod tests {
             ("../..", "../..", None),
             ("./greeter", "./greeter", None),
             ("./greeter/", "./greeter", None),
+            ("greeter/", "greeter", None),
             ("./greeter.count", "./greeter", Some("count")),
             ("../a.b/greeter.api.count", "../a.b/greeter", Some("api.count")),
             ("/srv/skills/greeter.count", "/srv/skills/greeter", Some("count")),

@@ -15,11 +15,9 @@ use skillhost_api::visible;
 use super::app::App;
 use super::args::{millis, pair};
 use super::failure::{Ended, FAILED, log_of};
-use super::global::absolute;
 use super::outcome::{plain, print_outcome};
 use super::print::table;
 use super::{skill_path, stdin_reader};
-use crate::paths;
 
 /// Calls an action of a skill and prints its result
 #[derive(Debug, Args)]
@@ -34,7 +32,7 @@ Examples:
   skillhost run ../greeter.count
   echo '{\"name\": \"Ada\"}' | skillhost run hello --json -")]
 pub(super) struct Run {
-    /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it; the action may be left out where there is just one. A path
+    /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it, for a skill of plugins/PLUGIN/skills; the action may be left out where there is just one. A path
     /// (`.`, `./DIR`, `../DIR`, `/DIR`) is the skill in that directory
     #[arg(value_name = "SKILL[.ACTION]")]
     skill: String,
@@ -274,9 +272,7 @@ pub(super) struct Trust {
 
 impl Trust {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let project = self.dir.map_or_else(|| app.global.project(), absolute)?;
-        // What is trusted is the directory, not a link that may lead elsewhere tomorrow.
-        let project = paths::real(&project)?;
+        let project = app.global.project_dir(self.dir)?;
         if self.revoke {
             let answer = app.call(Distrust { project }).await?;
             return print_outcome(app, &answer, &answer.typed.message).await;

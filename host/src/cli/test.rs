@@ -16,13 +16,6 @@ use crate::author::write::replace_named;
 use crate::process::StateDir;
 use crate::testing::{EffectsOf, RealHost, SkillReport, SkillTests, TestReport, TestRunner, junit};
 
-/// How to begin, for a skill that has no tests.
-const EXAMPLE: &str = "\
-[[test]]
-name = \"greets by name\"
-args = { name = \"Ada\" }
-result = \"Hello, Ada!\"";
-
 /// Runs the tests of a skill, with fakes of all that it imports
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -143,7 +136,10 @@ impl Test {
         }
         if skill.is_without_tests() {
             let place = skill.dir.join("tests/first.toml");
-            app.note(&format!("{} has no tests; begin in {}:\n\n{EXAMPLE}\n", skill.name, place.display())).await?;
+            app.note(&format!("{} has no tests; begin in {}:", skill.name, place.display())).await?;
+            if !app.json() {
+                app.print_text(format!("{}\n", skill.first_test())).await?;
+            }
         }
         let name = skill.name.clone();
         let report = runner

@@ -31,7 +31,8 @@ const CRATES: [&str; 12] = [
     "wit_bindgen",
 ];
 /// Parts of the names of functions that are no author's.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
+    "__wasm_export_",
     "__wasi",
     "__wasilibc",
     "__wasm_call",
@@ -62,8 +63,16 @@ const NAMES: [&str; 13] = [
     "realloc",
 ];
 /// Parts of the paths of sources that are no author's.
-const SOURCES: [&str; 7] =
-    ["/rustc/", "/library/alloc/", "/library/core/", "/library/std/", "/wasi-libc/", "/wit-bindgen", "/dlmalloc"];
+const SOURCES: [&str; 8] = [
+    "/.skillhost/guest/",
+    "/rustc/",
+    "/library/alloc/",
+    "/library/core/",
+    "/library/std/",
+    "/wasi-libc/",
+    "/wit-bindgen",
+    "/dlmalloc",
+];
 
 /// A function that was under way.
 #[derive(Debug, Default)]

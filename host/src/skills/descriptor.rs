@@ -157,7 +157,7 @@ fn check_preamble(bytes: &[u8]) -> Result<()> {
         (Some(b"\0asm"), Some([_, _, 1, 0])) => Ok(()),
         (Some(b"\0asm"), Some([1, 0, 0, 0])) => refuse(
             "this is a core WebAssembly module, not a component: build for a target that makes components \
-             (Rust: `--target wasm32-wasip2`), or wrap the module with `wasm-tools component new`",
+             (Rust: `--target wasm32-wasip2`), or have `skillhost build --component FILE` make one of it",
         ),
         (Some(b"\0asm"), Some(_)) => refuse("this is WebAssembly of an unknown layer or version, not a component"),
         (Some(b"\0asm"), None) => refuse("the component is cut short within its first 8 bytes: build it again"),

@@ -18,6 +18,11 @@ const MAX_YAML: usize = 64 * 1024;
 /// The field, of clients' own, by which an author has the skill run by people alone.
 pub const FOR_PEOPLE: &str = "disable-model-invocation";
 
+/// What is said where there is none.
+pub fn absent() -> Error {
+    Error::not_found(format!("there is no {FILE}: write one with the fields `name` and `description`"))
+}
+
 /// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frontmatter {

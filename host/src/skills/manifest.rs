@@ -443,6 +443,20 @@ fuel = 10_000_000_000
         }
     }
 
+    /// What stands in for a key that is not there is not told of as if it were.
+    #[test]
+    fn an_empty_file_is_told_what_it_lacks() {
+        for text in ["", "[limits]\n"] {
+            let error = Manifest::parse_in("other", text, Path::new(FILE)).unwrap_err();
+            assert_eq!(error.message, "skill.toml:1: missing key `skill`");
+        }
+        let error =
+            parse(&FULL.replace("version = \"0.1.0\"", "version = 1").replace("deadline = \"2m\"", "deadline = 2"))
+                .unwrap_err();
+        let lines: Vec<_> = error.message.lines().map(|line| line.split(':').nth(1).unwrap()).collect();
+        assert_eq!(lines, ["4", "17"]);
+    }
+
     /// One line of the full manifest replaced, and what the error must say about it.
     #[test]
     fn errors_name_file_line_and_key() {
@@ -461,6 +475,11 @@ fuel = 10_000_000_000
             ("component = \"code_stats.wasm\"", "component = \"a\"\nsha256 = \"ab\"", ":6: skill.sha256: "),
             ("[actions]", "[action]", "skill.toml:7: action: unknown key `action`"),
             ("http       =", "net =", "skill.toml:14: capabilities.net: unknown key `net`; known here are"),
+            (
+                "http       =",
+                "network =",
+                "unknown key `network` (did you mean `capabilities.sandbox.network`?); known here are",
+            ),
             ("network = \"none\"", "network = \"host\"", "capabilities.sandbox.network: unknown variant `host`"),
             ("cpus = 1,", "cpus = 0,", "skill.toml:11: capabilities.sandbox.cpus: 0 is out of range"),
             ("containers = 1 ", "containers = 1000 ", "capabilities.sandbox.containers: 1000 is out of range"),
@@ -556,7 +575,7 @@ fuel = 10_000_000_000
         let text = "[skill]\nname = \"other\"\nversion = \"0.1.0\"\ncomponent = \"a.wasm\"\n[limits]\nfuel = 0\n";
         let message = Manifest::parse_in("code-stats", text, Path::new(FILE)).unwrap_err().message;
         let lines: Vec<&str> = message.lines().collect();
-        assert!(lines.len() == 2 && lines[0].starts_with("skill.toml:6: limits.fuel: "), "{message}");
-        assert!(lines[1].starts_with("skill.toml:2: skill.name: \"other\", but the skill's directory is"), "{message}");
+        assert!(lines.len() == 2 && lines[1].starts_with("skill.toml:6: limits.fuel: "), "{message}");
+        assert!(lines[0].starts_with("skill.toml:2: skill.name: \"other\", but the skill's directory is"), "{message}");
     }
 }

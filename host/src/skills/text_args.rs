@@ -21,7 +21,11 @@ impl Action {
         let params: Vec<_> = self.params.iter().map(|param| param.name.as_str()).collect();
         for (name, text) in text {
             let Some(param) = self.params.iter().find(|param| param.name == *name) else {
-                let meant = did_you_mean(name, params.iter().copied());
+                let within = name.split_once('.').map(|(first, _)| first).filter(|first| params.contains(first));
+                let meant = match within {
+                    Some(whole) => format!(" (`{whole}` is given whole, as JSON: --arg '{whole}={{…}}')"),
+                    None => did_you_mean(name, params.iter().copied()),
+                };
                 wrong.push(format!("there is no argument {:?}{meant}", cut(name)));
                 continue;
             };

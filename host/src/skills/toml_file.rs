@@ -52,15 +52,18 @@ pub fn read_where<T: DeserializeOwned>(
     }
     let example = Example::new(example)?;
     let mut table = document.clone();
-    let mut said: Vec<String> = Vec::new();
+    let mut said: Vec<(Option<usize>, String)> = Vec::new();
     let mut mended: Vec<Vec<String>> = Vec::new();
     while said.len() < MAX_ERRORS {
         let error = match T::deserialize(Deserializer::from(table.clone())) {
             Ok(read) => {
                 // What is wrong with a value that was put in its place says nothing of the file.
-                if let Some((key, why)) = wrong(&read).filter(|(key, _)| !mended.iter().any(|mended| mended == key)) {
-                    let line = span_of(document.get_ref(), key).map(|span| format!(":{}", line_of(&span)));
-                    said.push(format!("{}{}: {}: {why}", file.display(), line.unwrap_or_default(), key.join(".")));
+                if let Some((key, why)) =
+                    wrong(&read).filter(|(key, _)| !mended.iter().any(|mended| is_beneath(key, mended)))
+                {
+                    let line = span_of(document.get_ref(), key).map(|span| line_of(&span));
+                    let shown = line.map(|line| format!(":{line}")).unwrap_or_default();
+                    said.push((line, format!("{}{shown}: {}: {why}", file.display(), key.join("."))));
                 }
                 if said.is_empty() {
                     return Ok(read);
@@ -72,23 +75,31 @@ pub fn read_where<T: DeserializeOwned>(
         let span = error.span().unwrap_or(0..0);
         let mut key = Vec::new();
         descend(document.get_ref(), &span, &mut key);
+        let line = line_of(&span);
         let place = match key.as_slice() {
-            [] => format!("{}:{}", file.display(), line_of(&span)),
-            key => format!("{}:{}: {}", file.display(), line_of(&span), key.join(".")),
+            [] => format!("{}:{line}", file.display()),
+            key => format!("{}:{line}: {}", file.display(), key.join(".")),
         };
         let told = format!("{place}: {}", plain(error.message(), &key, &example));
         // It was not mended: nothing more can be told.
-        if said.last() == Some(&told) {
+        if said.last().is_some_and(|(_, last)| *last == told) {
             break;
         }
-        said.push(told);
+        said.push((Some(line), told));
         key.extend(missing(error.message()).map(str::to_owned));
         if !mend(table.get_mut(), &key, Some(example.table.get_ref())) {
             break;
         }
         mended.push(key);
     }
-    refuse(said)
+    // They came in the order of the program's own fields.
+    said.sort_by_key(|(line, _)| *line);
+    refuse(said.into_iter().map(|(_, told)| told).collect())
+}
+
+/// Whether a key is `above`, or in it.
+fn is_beneath(key: &[&str], above: &[String]) -> bool {
+    key.get(..above.len()).is_some_and(|start| start.iter().eq(above.iter()))
 }
 
 /// A document that is right.
@@ -117,6 +128,19 @@ impl Example {
             false => format!("{last} = {raw}"),
         })
     }
+
+    /// Where in the tables beside `key` one has the key `unknown`.
+    fn deeper(&self, key: &[String], unknown: &str) -> Option<String> {
+        let (_, above) = key.split_last()?;
+        let mut table = self.table.get_ref();
+        for part in above {
+            table = table.get(part.as_str())?.get_ref().as_table()?;
+        }
+        let has =
+            |value: &Spanned<DeValue<'_>>| value.get_ref().as_table().is_some_and(|table| table.contains_key(unknown));
+        let (beside, _) = table.iter().find(|(_, value)| has(value))?;
+        Some(above.iter().map(String::as_str).chain([&**beside.get_ref(), unknown]).collect::<Vec<_>>().join("."))
+    }
 }
 
 /// serde speaks of fields where a manifest has keys, and of the types of Rust.
@@ -135,6 +159,8 @@ fn plain(message: &str, key: &[String], example: &Example) -> String {
     let known: Vec<_> = expected.split('`').skip(1).step_by(2).collect();
     let meant = did_you_mean(what.split('`').nth(1).unwrap_or_default(), known.iter().copied());
     let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+    let elsewhere = what.split('`').nth(1).and_then(|unknown| example.deeper(key, unknown));
+    let meant = elsewhere.map_or(meant, |place| format!(" (did you mean `{place}`?)"));
     format!("{}{meant}; known here are {}", what.replace("unknown field ", "unknown key "), known.join(", "))
 }
 

@@ -196,6 +196,23 @@ impl Ty {
         )
     }
 
+    /// A value of it, as JSON and TOML both have it, to begin with.
+    pub fn sample(&self) -> String {
+        match self {
+            Self::Bool => "false".into(),
+            Self::Int(_) => "1".into(),
+            Self::F32 | Self::F64 => "1.0".into(),
+            Self::Char => "\"a\"".into(),
+            Self::String | Self::Bytes => "\"\"".into(),
+            Self::List(_) | Self::Flags(_) | Self::Tuple(_) => "[]".into(),
+            Self::Enum(labels) => {
+                labels.labels.first().map_or_else(|| "\"\"".into(), |label| format!("\"{}\"", label.name))
+            }
+            Self::Option(inner) => inner.sample(),
+            Self::Record(_) | Self::Variant(_) | Self::Result(_) => "{}".into(),
+        }
+    }
+
     /// What JSON it wants, in a few words, for an error message.
     pub fn wants(&self) -> String {
         match self {
@@ -213,7 +230,10 @@ impl Ty {
             Self::List(item) => format!("an array of {item}"),
             Self::Tuple(items) => format!("an array of {} values ({self})", items.len()),
             Self::Record(record) => {
-                format!("an object with the fields {}", listed(record.fields.iter().map(|f| &f.name)))
+                let fields: Vec<_> =
+                    record.fields.iter().take(SHOWN).map(|field| format!("{}: {}", field.name, field.ty)).collect();
+                let more = if record.fields.len() > SHOWN { ", …" } else { "" };
+                format!("an object with the fields {}{more}", fields.join(", "))
             }
             Self::Enum(labels) => format!("one of {}", quoted(labels.labels.iter().map(|l| &l.name))),
             Self::Flags(labels) => {
@@ -234,12 +254,6 @@ impl Ty {
 
 /// Enough of the names for an error message.
 const SHOWN: usize = 24;
-
-fn listed<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
-    let more = if names.len() > SHOWN { ", …" } else { "" };
-    let names: Vec<_> = names.take(SHOWN).map(String::as_str).collect();
-    format!("{}{more}", names.join(", "))
-}
 
 fn quoted<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     let more = if names.len() > SHOWN { ", …" } else { "" };

@@ -19,6 +19,10 @@ pub const FEATURES: WasmFeatures = WasmFeatures::WASM3
 pub(super) fn check(component: &[u8]) -> Result<()> {
     match Validator::new_with_features(FEATURES).validate_all(component) {
         Ok(_) => Ok(()),
+        Err(error) if error.message().contains("component model async") => Err(Error::invalid_argument(format!(
+            "the component has asynchronous functions, streams or futures, which this host does not call yet ({error}): take \
+             `async`, `stream` and `future` out of its WIT"
+        ))),
         Err(error) => Err(Error::invalid_argument(format!(
             "this host's engine does not take the component: {error}; build it without that, or again with a current toolchain"
         ))),

@@ -36,8 +36,8 @@ impl WitSource {
     }
 
     /// The same of one that has the host's package not beside it.
-    pub fn read_beside_ours(path: &Path) -> Result<Self> {
-        Self::read_into(wit_package::read()?.0, path, None)
+    pub fn read_beside_ours(path: &Path, world: Option<&str>) -> Result<Self> {
+        Self::read_into(wit_package::read()?.0, path, world)
     }
 
     fn read_into(mut resolve: Resolve, path: &Path, world: Option<&str>) -> Result<Self> {
@@ -74,6 +74,22 @@ impl WitSource {
     pub fn descriptor(&self) -> Result<Descriptor> {
         descriptor::of_world(&self.resolve, self.world, &self.docs(), String::new())
             .map_err(|error| error.context(self.path.display()))
+    }
+
+    /// What the world exports and nobody could call, each with its place and why.
+    pub fn uncallable(&self) -> Result<Vec<String>> {
+        let unavailable = self.descriptor()?.unavailable;
+        let place = |name: &str| {
+            let last = name.rsplit('.').next().unwrap_or(name);
+            let function = self.functions().into_iter().find(|function| function.name == last);
+            function.map_or_else(|| self.path.display().to_string(), |it| self.resolve.render_location(it.span))
+        };
+        Ok(unavailable.iter().map(|(name, why)| format!("{}: `{name}` cannot be called: {why}", place(name))).collect())
+    }
+
+    /// What is said of the world itself.
+    pub fn about(&self) -> Option<&str> {
+        self.of_world()?.docs.contents.as_deref()
     }
 
     /// What `component`, with the comments of this WIT in it, offers and the world does not have, or has otherwise. Each with

@@ -108,3 +108,17 @@ fn generous(asked: &Capabilities) -> Config {
     (config.policy, config.roots) = (policy, roots);
     config
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::blackboard::matches;
+
+    proptest! {
+        #[test]
+        fn the_fakes_match_keys_as_the_blackboard_does(pattern in "[ab:*]{0,6}", key in "[ab:]{0,8}") {
+            prop_assert_eq!(skillhost_guest::testing::matches(&pattern, &key), matches(&pattern, &key));
+        }
+    }
+}

@@ -75,6 +75,18 @@ impl SkillTests {
         Ok(found)
     }
 
+    /// How to begin, where there are none.
+    pub(crate) fn first_test(&self) -> String {
+        let Some(action) = self.descriptor.actions.first() else { return String::new() };
+        let mut text = format!("[[test]]\nname = \"what it is to do\"\ncall = \"{}\"\n", action.name);
+        if !action.params.is_empty() {
+            let args: Vec<_> =
+                action.params.iter().map(|param| format!("{} = {}", param.name, param.ty.sample())).collect();
+            text.push_str(&format!("args = {{ {} }}\n", args.join(", ")));
+        }
+        text + "# Run it with `--record`, and what comes is written here; then see whether it is right."
+    }
+
     /// Whether there is nothing to run.
     pub(crate) fn is_without_tests(&self) -> bool {
         self.tests.is_empty()

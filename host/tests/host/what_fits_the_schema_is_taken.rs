@@ -258,7 +258,7 @@ fn errors_name_the_place_what_is_wanted_and_what_is_there() {
             "args.value[0]: there is no \"sise\" (did you mean \"size\"?) here; known are size; args.value[0].size: missing: \
              expected an integer 0…255",
         ),
-        (json!([3]), "args.value[0]: expected an object with the fields size, got 3"),
+        (json!([3]), "args.value[0]: expected an object with the fields size: u8, got 3"),
         (json!({"a": 1}), "args.value: expected an array of item, got an object with a"),
     ] {
         assert_eq!(action.lower(&args(value)).unwrap_err().message, message);
@@ -313,6 +313,10 @@ fn text_is_read_by_the_type() {
     let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     for (given, said) in [
         (vec![text("value", "yes")], "argument value: expected true or false: \"yes\" is not JSON"),
+        (
+            vec![text("value.size", "1")],
+            "there is no argument \"value.size\" (`value` is given whole, as JSON: --arg 'value={…}'): any takes value",
+        ),
         (vec![text("valu", "true")], "there is no argument \"valu\" (did you mean \"value\"?): any takes value"),
         (
             vec![text("value", "yes"), text("x", "1"), text("y", "2")],

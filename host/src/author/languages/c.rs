@@ -1,5 +1,6 @@
 //! C: bindings are generated, and a compiler for WASI makes a core module.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use skillhost_api::error::{Error, Result};
@@ -16,11 +17,17 @@ pub(in crate::author) fn bindings(wit: &WitSource) -> Result<Files> {
     let mut files = Files::default();
     // It changes what it reads on its way.
     let mut resolve = wit.resolve().clone();
-    wit_bindgen_c::Opts::default()
-        .build()
-        .generate(&mut resolve, wit.world(), &mut files)
-        .map_err(|error| Error::invalid_argument(format!("there are no bindings in C for this WIT: {error:#}")))?;
-    Ok(files)
+    let none = |why: &dyn std::fmt::Display| {
+        Error::invalid_argument(format!("there are no bindings in C for the world `{}`: {why}", wit.name()))
+    };
+    let mut generator = wit_bindgen_c::Opts::default().build();
+    // Of some types it says that it does not know them in no other way.
+    let made = catch_unwind(AssertUnwindSafe(|| generator.generate(&mut resolve, wit.world(), &mut files)));
+    match made {
+        Ok(Ok(())) => Ok(files),
+        Ok(Err(error)) => Err(none(&format_args!("{error:#}"))),
+        Err(_) => Err(none(&"it has types that C's bindings do not have, such as lists of a fixed length")),
+    }
 }
 
 pub(super) fn build(compiler: &Tool, project: &SkillProject, wit: &WitSource) -> Result<Vec<u8>> {

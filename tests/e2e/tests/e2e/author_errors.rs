@@ -172,11 +172,21 @@ fn in_the_manifest_and_the_text() {
     author.change("hello/SKILL.md", "invocaton", "invocation");
     author.change("hello/SKILL.md", "`hello.salute`, ", "");
     author.run("hello", ["check", "--strict"]).ok();
+    author.write("hello/SKILL.md", "Call it.\n");
+    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: it does not begin with frontmatter"]);
     std::fs::remove_file(author.file("hello/SKILL.md")).unwrap();
-    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: "]);
+    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: there is no SKILL.md: write one with"]);
     author.write("hello/SKILL.md", "---\nname: hello\ndescription: Greets.\n---\n\nCall it.\n");
 
     let manifest = author.read("hello/skill.toml");
+    // What is wrong with one file does not hide what is wrong with the other.
+    author.write("hello/skill.toml", &(manifest.clone() + "[capabilities]\nnetwork = true\n"));
+    author.write("hello/SKILL.md", "---\nname: helo\ndescription: Greets.\n---\n\nCall it.\n");
+    says(
+        &author.run("hello", ["check"]).code(1),
+        &["skill.toml:6: ", "(did you mean `capabilities.sandbox.network`?)", "SKILL.md: `name` is \"helo\""],
+    );
+    author.write("hello/SKILL.md", "---\nname: hello\ndescription: Greets.\n---\n\nCall it.\n");
     author.write(
         "hello/skill.toml",
         &(manifest.clone()
@@ -223,6 +233,10 @@ fn what_is_tested_may_be_older_than_its_sources() {
     let tested = || author.run("hello", ["test"]).ok().stderr;
     assert_eq!(tested(), "");
     author.write("hello/src/deeper/hello.c", "");
+    says(
+        &author.run("hello", ["check"]).ok(),
+        &["warning: src/deeper/hello.c is newer than hello.wasm: `skillhost build`"],
+    );
     assert!(tested().contains("hello: src/deeper/hello.c is newer than hello.wasm: `skillhost build`"), "{}", tested());
     // What comes out the same is as young as what it was built from.
     take(&author).ok();

@@ -72,8 +72,16 @@ world shop {
 #[test]
 fn from_the_wit_of_somebody_else() {
     for (author, language) in [(Author::new(), "rust"), (Author::in_python(), "python"), (Author::in_c(), "c")] {
+        author.write("shop.wit", &format!("{WORLD}world other {{\n}}\n"));
+        let refused = author.run("", ["new", "corner-shop", "--lang", language, "--from", "shop.wit"]).code(2);
+        assert!(refused.stderr.contains("`--world`"), "{refused:?}");
         author.write("shop.wit", WORLD);
         author.run("", ["new", "corner-shop", "--lang", language, "--from", "shop.wit"]).ok();
+        assert!(
+            author.read("corner-shop/SKILL.md").contains("description: \"A shop.\""),
+            "{}",
+            author.read("corner-shop/SKILL.md")
+        );
         author.run("corner-shop", ["build"]).ok();
         let checked = author.run("corner-shop", ["check", "--output", "json"]).ok().json();
         assert_eq!(checked["errors"].as_array().unwrap().len(), 0, "{language}: {checked}");
@@ -122,6 +130,16 @@ fn a_name_that_cannot_be_one_makes_nothing() {
     author.write("bad.wit", "package a:b;\nworld w {\n  export go: func()\n}\n");
     let refused = author.run("", ["new", "other", "--lang", "rust", "--from", "bad.wit"]).code(2);
     assert!(refused.stderr.contains("bad.wit:4:1"), "the place in the file: {refused:?}");
+    for (signature, said) in
+        [("func() -> list<u8, 4>", "bad.wit"), ("async func()", "drop `async`"), ("func() -> stream<u8>", "stream")]
+    {
+        author.write("bad.wit", &format!("package a:b;\nworld w {{\n  export go: {signature};\n}}\n"));
+        for language in ["rust", "c", "python"] {
+            let refused = author.run("", ["new", "other", "--lang", language, "--from", "bad.wit"]).code(2);
+            assert!(refused.stderr.contains("world.wit:3:10: `go` cannot be called"), "{refused:?}");
+            assert!(said == "bad.wit" || refused.stderr.contains(said), "{refused:?}");
+        }
+    }
     // There is no terminal here.
     let refused = author.run("", ["new", "other"]).code(2);
     assert!(refused.stderr.contains("--lang"), "{refused:?}");

@@ -210,7 +210,10 @@ copy-in = "other"
 
     fs::remove_dir_all(dir.join("tests")).unwrap();
     let done = user.run(["test", dir.to_str().unwrap()]).ok();
-    assert!(done.stderr.contains("code-stats has no tests; begin in") && done.stderr.contains("[[test]]"), "{done:?}");
+    assert!(
+        done.stderr.contains("code-stats has no tests; begin in") && done.text().contains("call = \"count\"\nargs = {"),
+        "{done:?}"
+    );
     let done = user.run(["test", user.elsewhere().to_str().unwrap()]).code(2);
     assert!(done.stderr.contains("is no skill's directory"), "{done:?}");
 }
