@@ -98,9 +98,33 @@ fn size(value: &Value) -> usize {
 
 /// A value in a message.
 pub(super) fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.get(..text.floor_char_boundary(SHOWN_AT_MOST)) {
-        Some(kept) if kept.len() < text.len() => format!("{kept}…"),
-        _ => text,
+    let mut text = BoundedText { bytes: Vec::new() };
+    // It ends where it is full.
+    let whole = serde_json::to_writer(&mut text, value).is_ok();
+    let mut shown = String::from_utf8_lossy(&text.bytes).into_owned();
+    if !whole {
+        shown.truncate(shown.floor_char_boundary(SHOWN_AT_MOST));
+        shown.push('…');
+    }
+    shown
+}
+
+/// Takes no more than is shown.
+struct BoundedText {
+    bytes: Vec<u8>,
+}
+
+impl std::io::Write for BoundedText {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() > SHOWN_AT_MOST {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        let room = (SHOWN_AT_MOST + 4).saturating_sub(self.bytes.len()).min(bytes.len());
+        self.bytes.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        Ok(room)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

@@ -1,8 +1,6 @@
 //! From what a toolchain made to a skill's component: made a component where it is a core module, compared with the WIT,
 //! documented, and put in its place.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
@@ -13,6 +11,7 @@ use super::language::Language;
 use super::languages;
 use super::project::{SkillProject, within};
 use super::write::{replace, split, touch};
+use crate::rooted::read_named;
 use crate::skills::{MAX_COMPONENT, WitSource};
 
 /// A component that was put in its place.
@@ -99,14 +98,5 @@ fn all(problems: Vec<String>) -> Result<()> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let read = || {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_COMPONENT + 1).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(bytes)
-    };
-    let bytes = read().map_err(|error| Error::of_file(error).context(path.display()))?;
-    if bytes.len() as u64 > MAX_COMPONENT {
-        return Err(Error::too_large(format!("{} has more than {MAX_COMPONENT} bytes", path.display())));
-    }
-    Ok(bytes)
+    read_named(path, MAX_COMPONENT).map_err(|error| error.context(path.display()))
 }

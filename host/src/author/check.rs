@@ -63,8 +63,12 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
         Err(error) if dir.join(FILE).exists() => {
             findings.error_lines(&error);
             // Of the rest only this can be said.
-            let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-            check_skill_md(dir, &name.unwrap_or_default(), &mut findings);
+            check_skill_md(dir, &directory_name(dir), &mut findings);
+            return Ok(findings);
+        }
+        Err(_) if dir.join(frontmatter::FILE).exists() => {
+            // A document has no more than that.
+            check_skill_md(dir, &directory_name(dir), &mut findings);
             return Ok(findings);
         }
         Err(error) => return Err(error),
@@ -92,6 +96,11 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
             .warn(project.path(TESTS), "there are no tests: describe calls and what must come of them in tests/*.toml");
     }
     Ok(findings)
+}
+
+fn directory_name(dir: &Path) -> String {
+    let real = dir.canonicalize().unwrap_or_default();
+    real.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn check_skill_md(dir: &Path, name: &str, findings: &mut Findings) -> Option<Frontmatter> {

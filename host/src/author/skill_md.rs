@@ -1,5 +1,6 @@
 //! `SKILL.md` as the format says it: loading is lenient, its author is told of all that another program may refuse.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
@@ -13,6 +14,8 @@ use crate::skills::name::is_part;
 const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 /// What ends the names of a skill's own files.
 const FILES: [&str; 7] = ["c", "h", "md", "py", "rs", "toml", "wasm"];
+/// How many actions that there are none of are told.
+const MAX_TOLD: usize = 16;
 /// The most characters of `compatibility`.
 const MAX_COMPATIBILITY: usize = 500;
 
@@ -82,20 +85,22 @@ pub(super) fn unknown_fields(front: &Frontmatter) -> Vec<String> {
 /// Actions of the skill called `name` that the text speaks of, as `NAME.ACTION`, and that there are none of.
 pub(super) fn unknown_actions(front: &Frontmatter, name: &str, actions: &[&str]) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let mut found = Vec::new();
+    let (mut found, actions) = (BTreeSet::new(), BTreeSet::from_iter(actions.iter().copied()));
     for (at, start) in front.body.match_indices(&format!("{name}.")) {
         let before = front.body.get(..at).and_then(|text| text.chars().next_back());
         let rest = front.body.get(at + start.len()..).unwrap_or_default();
         let word = rest.split(|c| !is_part(c)).next().unwrap_or_default();
         let is_command = before.is_some_and(|c| c == ' ' || c == '`') && !word.is_empty();
         // As in the name of a file.
-        if is_command && !FILES.contains(&word) && !actions.contains(&word) {
-            let meant = did_you_mean(word, actions.iter().copied());
-            found.push(format!("it speaks of `{name}.{word}`, and the skill has no such action{meant}"));
+        if is_command && !FILES.contains(&word) && !actions.contains(word) {
+            found.insert(word);
         }
     }
-    found.dedup();
-    found
+    let told = found.into_iter().take(MAX_TOLD).map(|word| {
+        let meant = did_you_mean(word, actions.iter().copied());
+        format!("it speaks of `{name}.{word}`, and the skill has no such action{meant}")
+    });
+    told.collect()
 }
 
 /// Whether there is something to read below the front matter.

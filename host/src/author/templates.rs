@@ -47,7 +47,30 @@ pub(super) fn stub(language: Language) -> FileTemplate {
     }
 }
 
-/// The text with its words filled in.
+/// The text with its words filled in; what is filled in is text, whatever stands in it.
 pub(super) fn filled(text: &str, words: &[(&str, &str)]) -> String {
-    words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(&format!("{{{{{word}}}}}"), value))
+    let mut parts = text.split("{{");
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let known = part.split_once("}}").and_then(|(word, rest)| {
+            let (_, value) = words.iter().find(|(known, _)| *known == word)?;
+            Some((*value, rest))
+        });
+        match known {
+            Some((value, rest)) => filled.extend([value, rest]),
+            None => filled.extend(["{{", part]),
+        }
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_filled_in_is_not_filled_itself() {
+        let words = [("a", "{{b}}"), ("b", "{{a}} }}")];
+        assert_eq!(filled("x {{a}}{{b}} {{c}} {{", &words), "x {{b}}{{a}} }} {{c}} {{");
+    }
 }

@@ -8,16 +8,16 @@ use toml::{Table, Value};
 
 use super::Describe;
 use super::project::SkillProject;
-use crate::skills::Descriptor;
 use crate::skills::component::Component;
 use crate::skills::manifest::FILE;
+use crate::skills::{Action, Descriptor};
 
 /// The tables of a manifest that its users see.
 const TABLES: [&str; 3] = ["capabilities", "limits", "actions"];
 
 /// What users see of a version.
 struct SkillSurface {
-    actions: BTreeMap<String, String>,
+    actions: BTreeMap<String, Action>,
     settings: BTreeMap<String, String>,
 }
 
@@ -35,7 +35,7 @@ impl SkillSurface {
             flatten(name, value, &mut settings);
         }
         Ok(Self {
-            actions: descriptor.actions.into_iter().map(|action| (action.name, action.signature)).collect(),
+            actions: descriptor.actions.into_iter().map(|action| (action.name.clone(), action)).collect(),
             settings,
         })
     }
@@ -59,18 +59,51 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 /// What is otherwise in the skill in `new` than in that in `old`, in words.
 pub fn changes(old: &Path, new: &Path, describe: Describe<'_>) -> Result<Vec<String>> {
     let (old, new) = (SkillSurface::of(old, describe)?, SkillSurface::of(new, describe)?);
-    let mut found = Vec::new();
-    for (kind, old, new) in [("action", &old.actions, &new.actions), ("", &old.settings, &new.settings)] {
-        let kind = if kind.is_empty() { String::new() } else { format!("{kind} ") };
-        for (name, was) in old {
-            match new.get(name) {
-                None => found.push(format!("{kind}{name} is gone (it was {was})")),
-                Some(is) if is != was => found.push(format!("{kind}{name} was {was} and is {is}")),
-                Some(_) => {}
-            }
+    let signatures = |of: &SkillSurface| {
+        let actions = of.actions.iter().map(|(name, action)| (name.clone(), action.signature.clone()));
+        actions.collect::<BTreeMap<_, _>>()
+    };
+    let mut found = differences("action ", &signatures(&old), &signatures(&new));
+    for (name, was) in &old.actions {
+        let is = new.actions.get(name).filter(|is| is.signature == was.signature);
+        // Two types that differ may be called the same; what is said of them is no change.
+        if is.is_some_and(|is| schemas(is) != schemas(was)) {
+            found.push(format!("action {name} is {} as before, but the types in it are not the same", was.signature));
         }
-        let added = new.iter().filter(|(name, _)| !old.contains_key(*name));
-        found.extend(added.map(|(name, is)| format!("{kind}{name} is new: {is}")));
     }
+    found.extend(differences("", &old.settings, &new.settings));
     Ok(found)
+}
+
+fn differences(kind: &str, old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, was) in old {
+        match new.get(name) {
+            None => found.push(format!("{kind}{name} is gone (it was {was})")),
+            Some(is) if is != was => found.push(format!("{kind}{name} was {was} and is {is}")),
+            Some(_) => {}
+        }
+    }
+    let added = new.iter().filter(|(name, _)| !old.contains_key(*name));
+    found.extend(added.map(|(name, is)| format!("{kind}{name} is new: {is}")));
+    found
+}
+
+/// The shapes of what an action takes and gives, without comments.
+fn schemas(action: &Action) -> [serde_json::Value; 2] {
+    let mut both = [action.input_schema.clone(), action.output_schema.clone().unwrap_or_default()];
+    both.iter_mut().for_each(without_descriptions);
+    both
+}
+
+fn without_descriptions(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Object(fields) => {
+            // A property may be called so; then it is a schema, and no text.
+            fields.retain(|name, value| name != "description" || !value.is_string());
+            fields.values_mut().for_each(without_descriptions);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(without_descriptions),
+        _ => {}
+    }
 }

@@ -144,6 +144,9 @@ async fn ended(cli: Cli) -> Ended {
     if let Verb::Serve(serve) = cli.verb {
         return serve.run(&app).await;
     }
+    if matches!(cli.verb, Verb::New(_) | Verb::Build(_) | Verb::Check(_) | Verb::Test(_)) {
+        Interrupts::end_also_while_busy()?;
+    }
     let mut interrupts = Interrupts::new()?;
     let signal = tokio::select! {
         ended = run(&app, cli.verb) => {
@@ -192,6 +195,21 @@ struct Interrupts {
 }
 
 impl Interrupts {
+    /// Ends the program some time after a signal, also when what it works at hears of none: a stranger's files may make that long.
+    fn end_also_while_busy() -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("interrupts".into()).spawn(move || {
+            runtime.block_on(async {
+                if let Ok(mut interrupts) = Self::new() {
+                    let signal = interrupts.next().await;
+                    tokio::time::sleep(LETTING_GO).await;
+                    std::process::exit(128 + signal);
+                }
+            });
+        })?;
+        Ok(())
+    }
+
     fn new() -> Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }

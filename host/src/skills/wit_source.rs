@@ -3,7 +3,7 @@
 //! A toolchain reads it, and what it makes must be a component of just this world: [`WitSource::differences`] says where it
 //! is not, which an older build is, and another skill's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
@@ -19,6 +19,10 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_DEPTH: usize = 4;
 /// How many levels a type may have.
 const MAX_TYPE_DEPTH: usize = 100;
+/// How many parts all types have together, each counted wherever it stands: some generators walk every one of them anew.
+const MAX_ALL_PARTS: usize = 8 * MAX_NODES;
+/// How many problems of one kind are told, and how many names in one of them.
+const MAX_TOLD: usize = 16;
 
 /// A world of a WIT package on disk.
 #[derive(Debug)]
@@ -41,7 +45,7 @@ impl WitSource {
     }
 
     fn read_into(mut resolve: Resolve, path: &Path, world: Option<&str>) -> Result<Self> {
-        check_files(path, MAX_DEPTH, &mut { MAX_BYTES })?;
+        check_files(path, MAX_DEPTH, &mut { MAX_BYTES }, true)?;
         let (package, _) = resolve.push_path(path).map_err(|error| unreadable(path, &resolve.render_error(&error)))?;
         check_types(path, &resolve)?;
         let world = resolve.select_world(&[package], world).map_err(|error| {
@@ -131,15 +135,23 @@ impl WitSource {
     pub fn stray_items(&self) -> Vec<String> {
         let mut found = Vec::new();
         for function in self.functions() {
-            let names: Vec<_> = function.params.iter().map(|param| param.name.as_str()).collect();
+            let names: BTreeSet<_> = function.params.iter().map(|param| param.name.as_str()).collect();
             let text = function.docs.contents.as_deref().unwrap_or_default();
             let is_name = |name: &str| {
                 !name.is_empty()
                     && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
             };
             for (name, _) in text.lines().filter_map(param_item).filter(|(name, _)| is_name(name)) {
-                if !names.contains(&name) {
-                    let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                if !names.contains(name) {
+                    let shown: Vec<_> = function.params.iter().take(MAX_TOLD).map(|it| it.name.as_str()).collect();
+                    let has = match names.len() {
+                        0 => "none".to_owned(),
+                        all if all > shown.len() => format!("{}, …", shown.join(", ")),
+                        _ => shown.join(", "),
+                    };
+                    if found.len() >= MAX_TOLD {
+                        return found;
+                    }
                     found.push(format!(
                         "{}: the comment of `{}` describes a parameter `{name}`, which it does not have (it has {has}): name \
                          the parameter that is meant, or write the item without the colon",
@@ -210,11 +222,16 @@ fn check_types(path: &Path, resolve: &Resolve) -> Result<()> {
         }
         sizes.insert(id, (depth + 1, parts));
     }
+    let all = sizes.values().fold(0_usize, |all, (_, parts)| all.saturating_add(*parts));
+    if all > MAX_ALL_PARTS {
+        let why = format!("{}: its types have {all} parts together, and {MAX_ALL_PARTS} are the most", path.display());
+        return Err(Error::too_large(why));
+    }
     Ok(())
 }
 
 /// Refuses what is no text, has no end, or makes whoever reads it wait.
-fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
+fn check_files(path: &Path, depth: usize, left: &mut u64, is_named: bool) -> Result<()> {
     let refuse = |why: &str| Err(Error::invalid_argument(format!("{}: {why}", path.display())));
     let at = |error: std::io::Error| Error::of_file(error).context(path.display());
     // A package that several skills share may be a link.
@@ -222,7 +239,7 @@ fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
     if meta.is_dir() {
         let Some(depth) = depth.checked_sub(1) else { return refuse("it lies too deep for a WIT package") };
         for entry in std::fs::read_dir(path).map_err(at)? {
-            check_files(&entry.map_err(at)?.path(), depth, left)?;
+            check_files(&entry.map_err(at)?.path(), depth, left, false)?;
         }
         return Ok(());
     }
@@ -235,8 +252,8 @@ fn check_files(path: &Path, depth: usize, left: &mut u64) -> Result<()> {
         return refuse("a WIT package is given as text here: write it as `.wit`");
     }
     // An error shows the line that it is in, which is nobody's business where it is a stranger's link that leads there.
-    if ends(path, &["wit"]) && !ends(&path.canonicalize().map_err(at)?, &["wit"]) {
-        return refuse("it is a link to what is no WIT");
+    if (is_named || ends(path, &["wit"])) && !ends(&path.canonicalize().map_err(at)?, &["wit"]) {
+        return refuse("it is no `.wit` file, and leads to none");
     }
     match left.checked_sub(meta.len()) {
         Some(rest) => *left = rest,

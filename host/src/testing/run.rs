@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Event;
 use skillhost_guest::testing::{Expected, Fakes, TestCase, difference};
+use tempfile::TempDir;
 
 use super::coverage::Coverage;
 use super::grants::ManifestGuard;
@@ -26,6 +27,12 @@ use crate::engine::{self, Engine, Invocation, LinkedComponent, Preopen};
 use crate::private_dir::PrivateDir;
 use crate::skills::Lifted;
 use crate::skills::manifest::WorkspaceAccess;
+
+/// The most bytes of a test's workspace, and how long between two looks at it: a file system tells of no sizes by itself.
+const MAX_WORKSPACE: u64 = 256 << 20;
+const LOOK: Duration = Duration::from_millis(100);
+/// The most bytes of a test's problems and log that are kept once it was told how it ended.
+const MAX_KEPT: usize = 16 * 1024;
 
 /// How one test ended.
 #[derive(Debug, Serialize)]
@@ -45,6 +52,20 @@ pub(crate) struct TestReport {
     pub(crate) log: Vec<String>,
     /// How long it took.
     pub(crate) wall_time_ms: u64,
+}
+
+impl TestReport {
+    /// Leaves of what may be long as much as is of use to whoever reads the reports of many.
+    fn cut(&mut self) {
+        let mut left = MAX_KEPT;
+        for lines in [&mut self.problems, &mut self.log] {
+            lines.retain_mut(|line| {
+                line.truncate(line.floor_char_boundary(left));
+                left -= line.len();
+                !line.is_empty()
+            });
+        }
+    }
 }
 
 /// How a skill's tests ended.
@@ -86,6 +107,8 @@ pub(crate) struct TestRunner {
     engine: Arc<Engine>,
     descriptors: DirCache,
     effects: EffectsOf,
+    /// Has the workspaces of tests; goes with this, also when that is in the middle of one.
+    workspaces: TempDir,
 }
 
 impl TestRunner {
@@ -95,7 +118,8 @@ impl TestRunner {
         let private = PrivateDir::open(state)?;
         let engine = Engine::open_in(&private, program.clone())?;
         let descriptors = DirCache::new(private.cache("descriptors")?).describing_with(Some(program), engine::describe);
-        Ok(Self { engine: Arc::new(engine), descriptors, effects })
+        let workspaces = tempfile::Builder::new().prefix("skillhost-test-").tempdir()?;
+        Ok(Self { engine: Arc::new(engine), descriptors, effects, workspaces })
     }
 
     /// Ends what the tests have left.
@@ -128,8 +152,9 @@ impl TestRunner {
             if filter.is_some_and(|filter| !test.name.contains(filter)) || records && !test.is_open() {
                 continue;
             }
-            let (report, new) = self.play(skill, &prepared, file, test, &mut coverage).await;
+            let (mut report, new) = self.play(skill, &prepared, file, test, &mut coverage).await;
             ended(&report).await?;
+            report.cut();
             tests.push(report);
             recorded.entry(file).or_default().extend(new);
         }
@@ -200,9 +225,11 @@ impl TestRunner {
         let limits = manifest.limits.clone();
         let deadline = Instant::now() + limits.deadline;
         let script = test.script.clone();
+        let mut grows = None;
         let (fakes, project, preopen, session) = match &self.effects {
             EffectsOf::Fakes => {
-                let workspace = WorkspaceDir::new(&script)?;
+                let workspace = WorkspaceDir::new(self.workspaces.path(), &script)?;
+                grows = Some(workspace.clone());
                 let path = workspace.path().to_owned();
                 let access = manifest.capabilities.files.as_ref().map(|files| files.workspace).unwrap_or_default();
                 let write = access == WorkspaceAccess::ReadWrite;
@@ -239,7 +266,10 @@ impl TestRunner {
             context: TestContext { fakes: fakes.clone(), log: log.clone(), deadline, world },
             component: skill.reader(),
         };
-        let ended = self.engine.call(invocation).await;
+        let ended = tokio::select! {
+            ended = self.engine.call(invocation) => ended,
+            error = too_large(grows) => Err(error),
+        };
         log.finish();
         let ended = match ended {
             Ok(finished) => Ok(action.lift(&finished.results)?),
@@ -265,6 +295,21 @@ impl TestRunner {
         }
         let steps = witness.lock().steps().cloned().collect();
         Ok(Played { problems, log: fakes.log_lines().to_vec(), steps, ended })
+    }
+}
+
+/// Waits for a workspace of the tests' own to become larger than any that a test has use for.
+async fn too_large(workspace: Option<WorkspaceDir>) -> Error {
+    let Some(workspace) = workspace else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let looked = workspace.clone();
+        let found = tokio::task::spawn_blocking(move || looked.is_larger_than(MAX_WORKSPACE)).await;
+        if found.is_ok_and(|larger| larger) {
+            let why =
+                format!("a test's workspace has {MAX_WORKSPACE} bytes at most, and this one has more: write less");
+            return Error::quota_exceeded(why);
+        }
     }
 }
 

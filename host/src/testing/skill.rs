@@ -18,6 +18,8 @@ use crate::skills::{Component, Descriptor, manifest};
 const MAX_FILES: usize = 1_000;
 pub(super) const MAX_BYTES: u64 = 1 << 20;
 const MAX_BYTES_OF_ALL: u64 = 32 << 20;
+/// The most tests of one skill.
+const MAX_TESTS: usize = 10_000;
 
 /// A skill and its tests.
 pub(crate) struct SkillTests {
@@ -146,6 +148,9 @@ fn read_all(dir: &Path) -> Result<Vec<(String, TestCase)>> {
             Ok(read) => tests.extend(read.into_iter().map(|test| (shown.clone(), test))),
             Err(found) => problems.extend(found),
         }
+    }
+    if tests.len() > MAX_TESTS {
+        return Err(Error::too_large(format!("{} has more than {MAX_TESTS} tests", home.display())));
     }
     match problems.is_empty() {
         true => Ok(tests),

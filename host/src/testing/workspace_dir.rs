@@ -29,8 +29,8 @@ pub(super) struct WorkspaceDir {
 
 impl WorkspaceDir {
     /// A new one, with the files that the script has.
-    pub(super) fn new(script: &Script) -> Result<Self> {
-        let own = tempfile::Builder::new().prefix("skillhost-test-").tempdir()?;
+    pub(super) fn new(within: &Path, script: &Script) -> Result<Self> {
+        let own = tempfile::Builder::new().tempdir_in(within)?;
         let there = Self::at(own.path(), script)?;
         Ok(Self { _own: Some(Arc::new(own)), ..there })
     }
@@ -44,6 +44,12 @@ impl WorkspaceDir {
                 .map_err(|error| Error::from(error).context(format!("the test's workspace, {path:?}")))?;
         }
         Ok(workspace)
+    }
+
+    /// Whether its files are more than are looked at, or have more than so many bytes.
+    pub(super) fn is_larger_than(&self, bytes: u64) -> bool {
+        let files = self.files();
+        files.len() >= MAX_FILES || files.iter().map(|(_, bytes)| bytes).sum::<u64>() > bytes
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -157,9 +157,16 @@ pub fn binary() -> PathBuf {
     .clone()
 }
 
+/// Gives a file to that user, once: it would be a change of it again.
+fn give(path: &Path, uid: u32) {
+    if path.symlink_metadata().unwrap().uid() != uid {
+        std::os::unix::fs::lchown(path, Some(uid), Some(uid)).unwrap();
+    }
+}
+
 /// Gives a tree to the user as whom the program runs.
 fn hand_over(path: &Path, uid: u32) {
-    std::os::unix::fs::lchown(path, Some(uid), Some(uid)).unwrap();
+    give(path, uid);
     if path.symlink_metadata().unwrap().is_dir() {
         for entry in fs::read_dir(path).unwrap() {
             hand_over(&entry.unwrap().path(), uid);
@@ -272,7 +279,7 @@ impl User {
                     hand_over(&entry, uid);
                 }
             }
-            std::os::unix::fs::lchown(self.home.path(), Some(uid), Some(uid)).unwrap();
+            give(self.home.path(), uid);
         }
         run_as_user(&mut command);
         command.envs(self.env());

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use skillhost_e2e::author::Author;
+use skillhost_e2e::{Done, eventually, signal};
 
 /// The smallest WIT of a skill.
 const WIT: &str = "package a:b;\nworld greeter {\n    export greet: func() -> string;\n}\n";
@@ -113,8 +114,12 @@ fn no_line_of_another_file_is_shown() {
     fs::remove_file(author.file("greeter/wit/world.wit")).unwrap();
     symlink("../../secret", author.file("greeter/wit/world.wit")).unwrap();
     let shown = author.run("greeter", ["check"]).code(1).text();
-    assert!(shown.contains("wit/world.wit: it is a link to what is no WIT") && !shown.contains("hunter2"), "{shown}");
-    fs::remove_file(author.file("greeter/wit/world.wit")).unwrap();
+    assert!(shown.contains("wit/world.wit: it is no `.wit` file") && !shown.contains("hunter2"), "{shown}");
+    fs::remove_dir_all(author.file("greeter/wit")).unwrap();
+    symlink("../secret", author.file("greeter/wit")).unwrap();
+    let shown = author.run("greeter", ["check"]).code(1).text();
+    assert!(shown.contains("wit: it is no `.wit` file") && !shown.contains("hunter2"), "{shown}");
+    fs::remove_file(author.file("greeter/wit")).unwrap();
     author.write("greeter/wit/world.wit", WIT);
     author.write("elsewhere/a.toml", "PASSWORD = hunter2\n");
     symlink("../elsewhere", author.file("greeter/tests")).unwrap();
@@ -138,4 +143,85 @@ fn no_line_of_it_passes_for_one_of_ours() {
     );
     let shown = author.run("greeter", ["check"]).text();
     assert!(shown.contains("warning") && !shown.lines().any(|line| line.starts_with("nothing")), "{shown}");
+}
+
+#[test]
+fn what_is_long_takes_no_time_without_end() {
+    let author = with_strangers_skill("greeter.wasm");
+    fs::write(author.file("greeter/greeter.wasm"), component()).unwrap();
+    // Each type is within its bounds, and all of them are not.
+    let pairs: String = (1..=14).map(|n| format!("    type t{n} = tuple<t{0}, t{0}>;\n", n - 1)).collect();
+    let records: String = (0..1_000).map(|n| format!("    record r{n} {{ a: t14 }}\n")).collect();
+    author.write(
+        "large.wit",
+        &format!("package a:b;\ninterface types {{\n    type t0 = u8;\n{pairs}{records}}}\nworld w {{\n    import types;\n}}\n"),
+    );
+    assert!(author.run(".", ["new", "mine", "--lang", "c", "--from", "large.wit"]).code(4).stderr.contains("together"));
+    // As many parameters as comments of others.
+    let items: String = (0..15_000).map(|n| format!("    /// - z{n}: x\n")).collect();
+    let params: Vec<_> = (0..15_000).map(|n| format!("p{n}: u8")).collect();
+    author.write(
+        "greeter/wit/world.wit",
+        &format!(
+            "package a:b;\nworld greeter {{\n{items}    export greet: func({}) -> string;\n}}\n",
+            params.join(", ")
+        ),
+    );
+    let shown = author.run("greeter", ["check"]).code(1).text();
+    assert!(shown.contains("`z0`") && shown.len() < 100_000, "{} bytes", shown.len());
+    // A word for each of many actions that there are none of.
+    author.write("greeter/wit/world.wit", WIT);
+    let words: String = (0..30_000).map(|n| format!(" greeter.action-of-no-name-{n}")).collect();
+    author.write("greeter/SKILL.md", &format!("---\nname: greeter\ndescription: Greets.\n---\n\n{words}\n"));
+    let shown = author.run("greeter", ["check"]).ok().text();
+    assert_eq!(shown.matches("has no such action").count(), 16);
+}
+
+#[test]
+fn a_comment_becomes_no_code_and_fills_nothing_in() {
+    let author = Author::new();
+    let about = "Counts. \"\"\"; print(1); \"\"\" {{stubs}}";
+    author.write("c.wit", &format!("package a:b;\n/// {about}\nworld w {{\n    export go: func();\n}}\n"));
+    for (language, file, said) in [
+        ("python", "app.py", format!("# {about}\n")),
+        ("rust", "src/lib.rs", format!("//! {about}\n")),
+        ("c", "src/in-c.c", format!("// {about}\n")),
+    ] {
+        let name = format!("in-{language}");
+        author.run(".", ["new", &name, "--lang", language, "--from", "c.wit"]).ok();
+        let source = author.read(&format!("{name}/{file}"));
+        assert!(source.starts_with(&said), "{source}");
+    }
+}
+
+/// Also where it is at work with what hears of no signal.
+#[test]
+fn an_interrupt_ends_it_and_leaves_nothing_behind() {
+    let author = with_strangers_skill("greeter.wasm");
+    fs::write(
+        author.file("greeter/greeter.wasm"),
+        wat::parse_str(
+            "(component
+               (core module $code (memory (export \"memory\") 1) (func (export \"greet\") (result i32) (loop $l br $l) unreachable))
+               (core instance $i (instantiate $code))
+               (func (export \"greet\") (result string)
+                 (canon lift (core func $i \"greet\") (memory (core memory $i \"memory\")))))",
+        )
+        .unwrap(),
+    )
+    .unwrap();
+    author.write("greeter/tests/a.toml", "[[test]]\nname = \"a\"\n");
+    let limits = author.read("greeter/skill.toml") + "[limits]\nfuel = 1000000000000000\ndeadline = \"1h\"\n";
+    author.write("greeter/skill.toml", &limits);
+    let temporary = author.file("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let mut command = author.command("greeter", ["test"]);
+    let child = command.env("TMPDIR", &temporary).spawn().unwrap();
+    let is_there =
+        || fs::read_dir(&temporary).unwrap().next().map(|entry| fs::read_dir(entry.unwrap().path()).unwrap().count());
+    eventually("its workspace is there", || is_there().filter(|workspaces| *workspaces > 0));
+    signal(i32::try_from(child.id()).unwrap(), rustix::process::Signal::INT);
+    let ended = Done::from(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, 130, "{ended:?}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
 }

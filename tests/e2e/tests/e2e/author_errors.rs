@@ -262,6 +262,40 @@ fn what_changed_between_two_versions() {
     assert!(back["changes"][0].as_str().unwrap().contains("is gone"), "{back}");
 }
 
+/// A record may be called the same and be another.
+#[test]
+fn what_changed_in_a_type() {
+    let author = Author::new();
+    for (dir, field) in [("before", "u8"), ("after", "u32"), ("again", "u32")] {
+        let at = |file: &str| format!("{dir}/point/{file}");
+        author.write(&at("SKILL.md"), "---\nname: point\ndescription: Points.\n---\n\nCall it.\n");
+        author.write(&at("skill.toml"), "[skill]\nname = \"point\"\nversion = \"0.1.0\"\ncomponent = \"point.wasm\"\n");
+        author.write(
+            &at("wit/world.wit"),
+            &format!(
+                "package a:b;\nworld point {{\n    record pair {{ x: {field} }}\n    export show: func(pair: pair) -> string;\n}}\n"
+            ),
+        );
+        let component = wat::parse_str(format!(
+            "(component
+               (type $r (record (field \"x\" {field})))
+               (import \"pair\" (type $pair (eq $r)))
+               (core module $code (memory (export \"memory\") 1) (func (export \"show\") (param i32) (result i32) i32.const 8))
+               (core instance $i (instantiate $code))
+               (func (export \"show\") (param \"pair\" $pair) (result string)
+                 (canon lift (core func $i \"show\") (memory (core memory $i \"memory\")))))"
+        ));
+        std::fs::write(author.file(at("point.wasm")), component.unwrap()).unwrap();
+    }
+    let changed = author.run("after/point", ["check", "--against", "../../before/point"]).ok();
+    says(
+        &changed,
+        &["changed: action show is show: func(pair: pair) -> string as before, but the types in it are not"],
+    );
+    let same = author.run("after/point", ["check", "--against", "../../again/point"]).ok();
+    assert!(!same.text().contains("changed"), "{same:?}");
+}
+
 #[test]
 fn an_argument_of_the_action_that_is_written_as_an_option() {
     let author = with_hello();
