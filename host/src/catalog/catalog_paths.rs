@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::catalog::discovery::{Catalog, MAX_DIRS, Roots};
-use crate::skills::manifest;
+use crate::catalog::discovery::{Catalog, MAX_DIRS, Roots, is_skill_dir};
+use crate::catalog::loaded::FILES;
 
 /// Directories by their real path, and which of their entries matter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,10 +66,10 @@ impl CatalogPaths {
     /// is never at rest.
     fn project(&mut self, dir: &Path) {
         let Some(real) = self.reach(dir).filter(|real| real.is_dir()) else { return };
-        if real.join(manifest::FILE).symlink_metadata().is_ok() {
+        if is_skill_dir(&real) {
             self.0.insert(real, RelevantEntries::All);
         } else {
-            self.only(real, OsStr::new(manifest::FILE));
+            FILES.iter().for_each(|file| self.only(real.clone(), OsStr::new(file)));
         }
     }
 
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::catalog::discovery::{SkillRoot, SkillSource};
     use crate::catalog::loaded::SkillCache;
-    use crate::skills::frontmatter;
+    use crate::skills::{frontmatter, manifest};
 
     fn places(root: &Path) -> CatalogPaths {
         let roots = Roots(vec![SkillRoot::new(root, SkillSource::User)]);

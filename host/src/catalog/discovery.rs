@@ -1,7 +1,6 @@
 //! Which skills there are, and which of two with one name counts.
 //!
-//! A skill is a directory with a `skill.toml`; a directory of skills may hold ordinary ones (only a `SKILL.md`) for
-//! other programs, which are passed over in silence. A name is its *directory's* and is owned by the highest root that
+//! A skill is a directory with a `skill.toml`, or with only a `SKILL.md`: then it is a document, which other programs have, too. A name is its *directory's* and is owned by the highest root that
 //! has it, whether the skill there can be used or not: a broken or untrusted skill never gives way to one of the same
 //! name below, for then whoever breaks the first would choose the second. Plugins likewise, and whole: of a plugin
 //! whose name is taken nothing remains, so two of them never mix under one name.
@@ -22,11 +21,11 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use strum::IntoStaticStr;
 
 use crate::catalog::descriptor_cache::DescriptorCache;
-use crate::catalog::loaded::{CachedSkill, Loaded, SkillCache};
+use crate::catalog::loaded::{CachedSkill, FILES, Loaded, SkillCache};
 use crate::rooted::open_dir;
 use crate::skills::descriptor::Descriptor;
+use crate::skills::did_you_mean;
 use crate::skills::name::{SkillName, check_part};
-use crate::skills::{did_you_mean, frontmatter, manifest};
 
 /// The most directories that are looked at for one root, its plugins included. Of each root alone, so that a project
 /// cannot use up what the user's own skills need.
@@ -84,6 +83,9 @@ impl SkillRoot {
     }
 }
 
+/// Where other clients have theirs, in a project as in a home.
+const OTHERS: [&str; 3] = [".agents/skills", ".claude/skills", ".colony/skills"];
+
 /// The directories of skills, highest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Roots(pub Vec<SkillRoot>);
@@ -95,7 +97,7 @@ impl Roots {
         let mut roots = Vec::new();
         let mut push = |dir: PathBuf, source| roots.push(SkillRoot::new(dir, source));
         if let Some(project) = project {
-            for dir in ["skills", ".skillhost/skills", ".agents/skills"] {
+            for dir in ["skills", ".skillhost/skills"].into_iter().chain(OTHERS) {
                 push(project.join(dir), SkillSource::Project);
             }
         }
@@ -104,9 +106,11 @@ impl Roots {
             push(data.join("skillhost/skills"), SkillSource::User);
         }
         if let Some(home) = home {
-            push(home.join(".agents/skills"), SkillSource::User);
+            for dir in OTHERS {
+                push(home.join(dir), SkillSource::User);
+            }
         }
-        for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills"] {
+        for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills", "/etc/colony/skills"] {
             push(dir.into(), SkillSource::System);
         }
         // Whoever works in the directory of a skill that is the user's own, or the system's, means that one.
@@ -127,7 +131,12 @@ impl Roots {
 }
 
 fn is_skill(itself: &SkillRoot) -> bool {
-    itself.only.as_ref().is_some_and(|name| itself.dir.join(name).join(manifest::FILE).symlink_metadata().is_ok())
+    itself.only.as_ref().is_some_and(|name| is_skill_dir(&itself.dir.join(name)))
+}
+
+/// Whether a directory has what makes it a skill.
+pub(crate) fn is_skill_dir(dir: &Path) -> bool {
+    FILES.iter().any(|file| dir.join(file).symlink_metadata().is_ok())
 }
 
 /// The skills that were found.
@@ -163,6 +172,11 @@ impl CatalogEntry {
         self.known.clone().unwrap_or_else(|| loaded.describe(&self.dir, cache))
     }
 
+    /// Whether it is to be read, and has nothing to call.
+    pub fn is_document(&self) -> bool {
+        self.loaded.as_ref().is_ok_and(|loaded| loaded.is_document())
+    }
+
     /// Whether this is the skill that `other` was, read once.
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |one: &Result<Arc<Loaded>>, other: &Result<Arc<Loaded>>| matches!((one, other), (Ok(one), Ok(other)) if Arc::ptr_eq(one, other));
@@ -173,7 +187,7 @@ impl CatalogEntry {
 
     /// Whether [`Catalog::recall`] finds it for as long as nothing of it changes.
     pub fn is_recallable(&self) -> bool {
-        !self.name.contains('/') && self.loaded.is_ok() && matches!(self.known, Some(Ok(_)))
+        !self.name.contains('/') && !self.is_document() && self.loaded.is_ok() && matches!(self.known, Some(Ok(_)))
     }
 
     /// Whether [`Self::describe`] takes no look at the component.
@@ -208,11 +222,13 @@ impl Catalog {
         for root in &roots.0 {
             let Some(dir) = root.skill_dir(&name.skill) else { continue };
             let Some(CachedSkill { loaded, described }) = skill_cache.get(&dir, CWD, &dir) else {
-                let is_there = std::fs::symlink_metadata(dir.join(manifest::FILE));
-                match is_there.err()?.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => continue,
-                    _ => return None,
+                for file in FILES {
+                    match std::fs::symlink_metadata(dir.join(file)).err()?.kind() {
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {}
+                        _ => return None,
+                    }
                 }
+                continue;
             };
             let entry = CatalogEntry { name: name.skill.clone(), source: root.source, dir, loaded, known: described };
             return Some(entry).filter(CatalogEntry::is_recallable);
@@ -220,15 +236,11 @@ impl Catalog {
         None
     }
 
-    /// The skill called `name`, of those that were found in `roots`.
-    pub fn get(&self, name: &SkillName, roots: &Roots) -> Result<&CatalogEntry> {
+    /// The skill called `name`.
+    pub fn get(&self, name: &SkillName) -> Result<&CatalogEntry> {
         let shown = name.to_string();
         if let Some(entry) = self.skills.get(&shown) {
             return Ok(entry);
-        }
-        let mut dirs = roots.0.iter().filter(|_| name.plugin.is_none()).filter_map(|root| root.skill_dir(&name.skill));
-        if let Some(dir) = dirs.find(|dir| dir.join(frontmatter::FILE).symlink_metadata().is_ok()) {
-            return Err(Error::not_found(manifest::absent(&dir)));
         }
         let same: Vec<_> =
             self.skills.keys().filter(|known| known.rsplit('/').next() == Some(&shown)).map(String::as_str).collect();
@@ -249,7 +261,7 @@ impl Catalog {
         }
         let mut found = Vec::new();
         for entry in self.skills.values() {
-            let description = entry.loaded.as_ref().map_or("", |loaded| loaded.frontmatter.description.as_str());
+            let description = entry.loaded.as_ref().map(|loaded| loaded.frontmatter.searched()).unwrap_or_default();
             let description = description.to_lowercase();
             if words.iter().all(|word| entry.name.contains(word.as_str()) || description.contains(word.as_str())) {
                 let in_name = words.iter().filter(|word| entry.name.contains(word.as_str())).count();
@@ -313,7 +325,9 @@ impl Scan<'_> {
 
     fn has_skills(&mut self, dir: &Dir, skills: &Path) -> bool {
         let Ok(inner) = dir.open_dir(skills) else { return false };
-        self.entries(&inner, skills).iter().any(|name| inner.exists(Path::new(name).join(manifest::FILE)))
+        self.entries(&inner, skills)
+            .iter()
+            .any(|name| FILES.iter().any(|file| inner.exists(Path::new(name).join(file))))
     }
 
     fn skills_dir(&mut self, path: &Path, source: SkillSource, plugin: Option<&str>) {

@@ -21,6 +21,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::SkillFile;
 
 use crate::rooted::{open_dir, open_dir_itself, open_itself};
+use crate::skills::frontmatter;
 use crate::stamp::FileStamp;
 
 /// The most files of one skill.
@@ -76,8 +77,7 @@ pub struct Listing {
     pub left_out: Option<String>,
 }
 
-/// Lists the files of the skill in `dir`, whose component is at `component` in it. What is more than is listed of a skill
-/// is an error.
+/// Lists the files of the skill in `dir`, whose component is at `component` in it.
 pub fn list(dir: &Path, component: &Path, digests: &FileDigests) -> Result<Listing> {
     let mut walk = Walk { component, digests, files: Vec::new(), bytes: 0, entries: 0, left_out: Vec::new() };
     walk.dir(&open_skill(dir)?, "", 0).map_err(|error| error.context(dir.display()))?;
@@ -132,14 +132,13 @@ impl Walk<'_> {
         for entry in dir.entries()? {
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
-                return Err(Error::too_large(format!(
-                    "it has more than {MAX_ENTRIES} entries, which is too many to list"
-                )));
+                self.left_out.push(format!("what is behind the first {MAX_ENTRIES} entries"));
+                break;
             }
             names.push(entry?.file_name());
         }
-        // What is left out is named in an order, too.
-        names.sort();
+        // What is left out is named in an order, too. What must be read comes first, for there may be too many.
+        names.sort_by_key(|name| (name != frontmatter::FILE, name.clone()));
         for name in names.iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")) {
             let Some(text) = name.to_str() else {
                 self.left_out.push(format!("{prefix}{} (its name is not UTF-8)", name.to_string_lossy()));
@@ -157,7 +156,8 @@ impl Walk<'_> {
                     continue;
                 }
                 if depth >= MAX_DEPTH {
-                    return Err(Error::too_large(format!("{path} lies deeper than {MAX_DEPTH} directories")));
+                    self.left_out.push(format!("{path} (deeper than {MAX_DEPTH} directories)"));
+                    continue;
                 }
                 match open_dir_itself(dir, Path::new(name)) {
                     Ok(below) if is_cache(&below) => {
@@ -186,9 +186,9 @@ impl Walk<'_> {
             }
         };
         if self.files.len() >= MAX_FILES {
-            return Err(Error::too_large(format!(
-                "it has more than {MAX_FILES} files: keep what a model does not read elsewhere"
-            )));
+            self.left_out
+                .push(format!("{path} (more than {MAX_FILES} files: keep what a model does not read elsewhere)"));
+            return Ok(());
         }
         // Taken before the file is read.
         let stamp = FileStamp::of(&file)?;
@@ -205,9 +205,8 @@ impl Walk<'_> {
             }
         };
         if size > room {
-            return Err(Error::too_large(format!(
-                "its files have more than {MAX_BYTES} bytes: keep what a model does not read elsewhere"
-            )));
+            self.left_out.push(format!("{path} (the files would have more than {MAX_BYTES} bytes: keep it elsewhere)"));
+            return Ok(());
         }
         if let Some(stamp) = stamp.filter(|stamp| stamp.len() == size) {
             self.digests.keep(stamp, digest);
@@ -239,7 +238,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use skillhost_api::error::ErrorKind;
 
     struct Skill {
         temp: tempfile::TempDir,
@@ -344,21 +342,25 @@ mod tests {
             fs::write(skill.dir().join(format!("{number:03}")), "").unwrap();
         }
         assert_eq!(skill.paths().len(), MAX_FILES);
-        fs::write(skill.dir().join("one-more"), "").unwrap();
-        assert_eq!(skill.list().unwrap_err().kind, ErrorKind::TooLarge);
+        fs::write(skill.dir().join("SKILL.md"), "").unwrap();
+        let listing = skill.list().unwrap();
+        assert!(listing.files.len() == MAX_FILES && listing.files.iter().any(|file| file.path == "SKILL.md"));
+        assert!(listing.left_out.unwrap().starts_with("left out: 511 (more than 512 files"));
 
         let skill = Skill::new(&[("a", "1")]);
         let big = fs::File::create(skill.dir().join("big")).unwrap();
         big.set_len(MAX_BYTES - 1).unwrap();
         assert_eq!(skill.paths().len(), 2);
         big.set_len(MAX_BYTES).unwrap();
-        assert_eq!(skill.list().unwrap_err().kind, ErrorKind::TooLarge);
+        assert_eq!(skill.paths(), ["a"]);
+        assert!(skill.list().unwrap().left_out.unwrap().starts_with("left out: big (the files would have more than"));
 
         let deep = "d/".repeat(MAX_DEPTH);
         let skill = Skill::new(&[(&format!("{deep}file"), "")]);
         assert_eq!(skill.paths().len(), 1);
         fs::create_dir(skill.dir().join(format!("{deep}d"))).unwrap();
-        assert_eq!(skill.list().unwrap_err().kind, ErrorKind::TooLarge);
+        assert_eq!(skill.paths().len(), 1);
+        assert!(skill.list().unwrap().left_out.unwrap().contains("deeper than"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use cap_std::fs::Dir;
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::fs::AtFlags;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, ErrorKind, Result};
 
@@ -35,9 +36,9 @@ const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// A skill's files, read; its component is not.
 #[derive(Debug)]
 pub struct Loaded {
-    /// `skill.toml`.
+    /// `skill.toml`; that of a document asks for nothing.
     pub manifest: Manifest,
-    /// The SHA-256 of the text that it was read from, `sha256:…`.
+    /// The SHA-256 of the text that it was read from, `sha256:…`; empty of a document.
     pub manifest_digest: String,
     /// `SKILL.md`.
     pub frontmatter: Frontmatter,
@@ -54,8 +55,27 @@ impl Loaded {
     }
 
     /// The files that it and its component were read from, as seen from its directory.
-    pub fn files(&self) -> [&Path; 3] {
-        [Path::new(manifest::FILE), Path::new(frontmatter::FILE), &self.manifest.skill.component]
+    pub fn files(&self) -> Vec<&Path> {
+        let text = Path::new(frontmatter::FILE);
+        match self.is_document() {
+            true => vec![text],
+            false => vec![Path::new(manifest::FILE), text, &self.manifest.skill.component],
+        }
+    }
+
+    /// Whether it has only a `SKILL.md`: instructions and files to read, and nothing to call.
+    pub fn is_document(&self) -> bool {
+        self.manifest_digest.is_empty()
+    }
+
+    /// Refuses a call of what has nothing to call.
+    pub fn check_not_document(&self) -> Result<()> {
+        match self.is_document() {
+            true => Err(Error::invalid_argument(
+                "it is a document: it has instructions and files to read, which `skillhost inspect` shows, and nothing to call",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Holds a component's descriptor to the manifest: its imports are asked for and link, and it has actions, which are the
@@ -73,6 +93,9 @@ impl Loaded {
 
     /// The checked descriptor of the component in `dir`.
     pub(crate) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
+        if self.is_document() {
+            return Ok(Arc::new(Descriptor::of_document()));
+        }
         let stamp = FileStamp::settled(&dir.join(&self.manifest.skill.component));
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
             return known;
@@ -120,15 +143,20 @@ pub(crate) struct CachedSkill {
 /// What tells whether a skill's files are those that were read, whatever the way to them has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamps {
-    manifest: FileStamp,
+    /// None of a document.
+    manifest: Option<FileStamp>,
     frontmatter: FileStamp,
 }
 
 impl Stamps {
     /// Of the skill at `skill` as seen from `dir`.
     fn of(dir: impl AsFd, skill: &Path) -> Option<Self> {
+        let manifest = skill.join(manifest::FILE);
         Some(Self {
-            manifest: FileStamp::settled_in(&dir, &skill.join(manifest::FILE))?,
+            manifest: match FileStamp::settled_in(&dir, &manifest) {
+                None if is_there(&dir, &manifest) => return None,
+                stamp => stamp,
+            },
             frontmatter: FileStamp::settled_in(&dir, &skill.join(frontmatter::FILE))?,
         })
     }
@@ -147,7 +175,7 @@ impl SkillCache {
         if Stamps::of(&dir, skill)? != stamps {
             return None;
         }
-        let described = loaded.as_ref().ok().and_then(|loaded| {
+        let described = loaded.as_ref().ok().filter(|loaded| !loaded.is_document()).and_then(|loaded| {
             loaded.known(FileStamp::settled_in(dir, &skill.join(&loaded.manifest.skill.component))?)
         });
         Some(CachedSkill { loaded, described })
@@ -157,11 +185,11 @@ impl SkillCache {
     pub(crate) fn read(&self, root: &Dir, name: &OsStr, at: &Path) -> Option<Result<Arc<Loaded>>> {
         let (loaded, stamps) = match root.open_dir(name) {
             Ok(skill) => match load(&skill, &name.to_string_lossy()) {
-                (Err(_), _) if !has_manifest(&skill) => return None,
+                (Err(_), _) if !FILES.iter().any(|file| is_there(&skill, Path::new(file))) => return None,
                 read => read,
             },
             // A file, or something that went away: no skill. A link out of the root is one that is refused.
-            Err(_) if !at.join(manifest::FILE).exists() => return None,
+            Err(_) if !FILES.iter().any(|file| at.join(file).exists()) => return None,
             Err(error) => {
                 let why = "it cannot be opened beneath its root (a symbolic link out of it is not followed: put the skill \
                            itself there)";
@@ -178,22 +206,48 @@ impl SkillCache {
     }
 }
 
+/// The files that make a directory a skill.
+pub(crate) const FILES: [&str; 2] = [manifest::FILE, frontmatter::FILE];
+
 /// Also when it is a link that leads nowhere: then it is a skill that cannot be read.
-fn has_manifest(skill: &Dir) -> bool {
-    skill.symlink_metadata(manifest::FILE).is_ok()
+fn is_there(dir: impl AsFd, file: &Path) -> bool {
+    rustix::fs::statat(dir, file, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 /// What the skill's texts say, and what tells whether they are still those.
 fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
     let manifest = match SkillText::read(skill, manifest::FILE, manifest::MAX_BYTES) {
-        Ok(manifest) => manifest,
-        // Other programs' skills have none: nothing more of them is read.
+        Ok(manifest) => Some(manifest),
+        Err(_) if !is_there(skill, Path::new(manifest::FILE)) => None,
         Err(error) => return (Err(error), None),
     };
     let frontmatter = SkillText::read(skill, frontmatter::FILE, frontmatter::MAX_BYTES);
-    let stamps = manifest.stamp.zip(frontmatter.as_ref().ok().and_then(|text| text.stamp));
-    let stamps = stamps.map(|(manifest, frontmatter)| Stamps { manifest, frontmatter });
-    (parse(directory, manifest, frontmatter), stamps)
+    let text = frontmatter.as_ref().ok().and_then(|text| text.stamp);
+    let stamps = match &manifest {
+        None => text.map(|frontmatter| Stamps { manifest: None, frontmatter }),
+        Some(manifest) => {
+            let both = manifest.stamp.zip(text);
+            both.map(|(manifest, frontmatter)| Stamps { manifest: Some(manifest), frontmatter })
+        }
+    };
+    let loaded = match manifest {
+        None => parse_document(directory, frontmatter),
+        Some(manifest) => parse(directory, manifest, frontmatter),
+    };
+    (loaded, stamps)
+}
+
+/// What was written for other programs is taken as it is: its name here is its directory's.
+fn parse_document(directory: &str, text: Result<SkillText>) -> Result<Loaded> {
+    check_part("skill", directory)?;
+    let mut texts = Sha256::new();
+    Ok(Loaded {
+        manifest: Manifest::of_document(directory),
+        manifest_digest: String::new(),
+        frontmatter: parse_frontmatter(text, &mut texts)?,
+        texts: texts.finalize().into(),
+        described: Mutex::default(),
+    })
 }
 
 fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -> Result<Loaded> {
@@ -204,7 +258,8 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
     let manifest = Manifest::parse_in(directory, &text, Path::new(manifest::FILE));
-    let frontmatter = parse_frontmatter(directory, frontmatter, &mut texts);
+    let frontmatter = parse_frontmatter(frontmatter, &mut texts)
+        .and_then(|frontmatter| frontmatter.check_directory(directory).map(|()| frontmatter));
     // Whoever mends one of the two is not sent back for the other.
     let (manifest, frontmatter) = match (manifest, frontmatter) {
         (Err(one), Err(other)) => return Err(Error { message: format!("{}\n{}", one.message, other.message), ..one }),
@@ -213,16 +268,14 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     Ok(Loaded { manifest, manifest_digest, frontmatter, texts: texts.finalize().into(), described: Mutex::default() })
 }
 
-fn parse_frontmatter(directory: &str, text: Result<SkillText>, texts: &mut Sha256) -> Result<Frontmatter> {
+fn parse_frontmatter(text: Result<SkillText>, texts: &mut Sha256) -> Result<Frontmatter> {
     let text = text.map_err(|error| match error.kind {
         ErrorKind::NotFound => frontmatter::absent(),
         _ => error,
     })?;
     let text = text.text?;
     texts.update(&text);
-    let frontmatter = Frontmatter::parse(&text)?;
-    frontmatter.check_directory(directory)?;
-    Ok(frontmatter)
+    Frontmatter::parse(&text)
 }
 
 /// The text of a skill's file.
@@ -311,7 +364,7 @@ mod tests {
         let skill_cache = SkillCache::default();
         let loaded = skill_cache.read(&crate::rooted::open_dir(temp.path()).unwrap(), OsStr::new("a"), &at).unwrap();
         // Reading keeps only what was left alone for a while.
-        let stamps = Stamps { manifest: stamp(&at, manifest::FILE), frontmatter: stamp(&at, frontmatter::FILE) };
+        let stamps = Stamps { manifest: Some(stamp(&at, manifest::FILE)), frontmatter: stamp(&at, frontmatter::FILE) };
         skill_cache.kept.lock().put(at.clone().into(), CacheSlot { stamps, loaded });
         skill_cache.forget();
         assert!(skill_cache.get(&at, CWD, &at).is_none() && skill_cache.kept.lock().is_empty());

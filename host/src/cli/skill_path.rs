@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use skillhost_api::error::{Error, Result};
 
 use super::global::{Global, absolute};
-use crate::catalog::Roots;
+use crate::catalog::{Roots, is_skill_dir};
 use crate::paths;
 use crate::skills::{frontmatter, manifest};
 
@@ -30,7 +30,7 @@ pub(super) fn found(global: &Global, said: &str) -> Result<(PathBuf, String)> {
             return Ok((project, target));
         }
         // The name is another skill's there.
-        if dir.join(manifest::FILE).symlink_metadata().is_ok() {
+        if is_skill_dir(&dir) {
             break;
         }
     }
@@ -59,13 +59,15 @@ fn directory(dir: &Path) -> Result<PathBuf> {
     let real = paths::real(dir).ok().filter(|real| real.is_dir()).ok_or_else(|| {
         Error::not_found("there is no such directory: write the path of a skill's directory, or the name of a skill")
     })?;
-    if real.join(manifest::FILE).symlink_metadata().is_ok() {
+    if is_skill_dir(&real) {
         return Ok(real);
     }
-    let why = match real.join(frontmatter::FILE).symlink_metadata() {
-        Ok(_) => manifest::absent(&real),
-        Err(_) => format!("there is no {} in {}, so it is no skill", manifest::FILE, real.display()),
-    };
+    let why = format!(
+        "there is neither {} nor {} in {}, so it is no skill",
+        manifest::FILE,
+        frontmatter::FILE,
+        real.display()
+    );
     Err(Error::not_found(why))
 }
 

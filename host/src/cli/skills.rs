@@ -192,7 +192,8 @@ fn describe(skill: &SkillDetail) -> String {
         text.push('\n');
     };
     let summary = &skill.summary;
-    line(format!("{} {} ({})", summary.name, summary.version, <&str>::from(summary.state)));
+    let version = if summary.version.is_empty() { String::new() } else { format!(" {}", summary.version) };
+    line(format!("{}{version} ({})", summary.name, <&str>::from(summary.state)));
     if let Some(problem) = &summary.problem {
         line(format!("  problem    {}", visible::message(problem)));
     }
@@ -200,11 +201,18 @@ fn describe(skill: &SkillDetail) -> String {
         line(format!("  note       {}", visible::message(note)));
     }
     line(format!("  from       {} ({})", visible::line(&summary.directory.to_string_lossy()), summary.source));
-    line(format!("  component  {}", skill.digest));
+    if !skill.digest.is_empty() {
+        line(format!("  component  {}", skill.digest));
+    }
     if let Some(left_out) = &skill.left_out {
         line(format!("  files      {}", visible::message(left_out)));
     }
 
+    if skill.digest.is_empty() {
+        line(format!("\nIts author says:\n{}", visible::quoted(&summary.description)));
+        line(format!("{}\n", visible::quoted(&skill.body)));
+        return text;
+    }
     line("\nIt may:".into());
     if skill.permissions.is_empty() {
         line("  only compute: it imports nothing of the host's".into());

@@ -169,7 +169,7 @@ async fn check_ready(app: &App, skill: &SkillTests) -> Result<(), Failure> {
     let error = match state {
         SkillState::Ready if skill.is_of(&found.digest, &found.manifest_digest) => return Ok(()),
         SkillState::Ready => Error::unavailable("its files were replaced meanwhile: test it again"),
-        SkillState::Broken => Error::invalid_argument(problem.unwrap_or_default()),
+        SkillState::Document | SkillState::Broken => Error::invalid_argument(problem.unwrap_or_default()),
         SkillState::Untrusted | SkillState::Unapproved | SkillState::Disabled => {
             Error::denied(problem.unwrap_or_default())
         }

@@ -11,9 +11,9 @@ use skillhost_api::error;
 use super::Host;
 use super::actions::CatalogSnapshot;
 use crate::catalog::guarded_cache::GuardedCache;
-use crate::catalog::{Catalog, CatalogEntry, ChangeGuard, ChangeQueue, Roots, SkillSource, Unguarded, WatchSet};
+use crate::catalog::{Catalog, CatalogEntry, ChangeGuard, ChangeQueue, FILES, Roots, SkillSource, Unguarded, WatchSet};
 use crate::policy::trust;
-use crate::skills::{SkillName, manifest};
+use crate::skills::SkillName;
 
 /// The most projects whose catalogues are kept.
 const MAX_CATALOGUES: NonZeroUsize = NonZeroUsize::new(8).unwrap();
@@ -108,7 +108,7 @@ impl Host {
         }
         for root in Roots::from_env(project).0 {
             match &root.only {
-                Some(only) => drop(set.way(&root.dir.join(only).join(manifest::FILE))),
+                Some(only) => FILES.iter().for_each(|file| drop(set.way(&root.dir.join(only).join(file)))),
                 None => {
                     set.way(&root.dir);
                     set.way(&root.dir.with_file_name("plugins"));
@@ -170,7 +170,7 @@ impl Host {
             if dir == first.dir {
                 break;
             }
-            set.way(&dir.join(manifest::FILE));
+            FILES.iter().for_each(|file| drop(set.way(&dir.join(file))));
         }
         for file in first.loaded.iter().flat_map(|loaded| loaded.files()) {
             set.file(&first.dir.join(file));

@@ -53,6 +53,7 @@ impl Host {
         let developed = is_owners(asks) && own_project.is_some_and(|project| self.trust.is_developed(project));
         let descriptor = self.describe(entry).await?;
         let loaded = entry.loaded.clone()?;
+        loaded.check_not_document().map_err(|error| error.context(&name))?;
         // Before anybody is asked about it.
         if let Some(error) = self.broker.missing_roles(entry) {
             return Err(error);

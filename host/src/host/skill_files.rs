@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
 use skillhost_api::types::{Authority, SkillFile, SkillFileAnswer, SkillFileList, SkillFiles, SkillState};
@@ -44,8 +44,9 @@ impl Host {
             let trust = host.trusts(entries.iter(), project.as_deref(), asks)?;
             let state = |entry: &CatalogEntry| match switched_off::for_all(&host.config, entry) {
                 Some(_) => SkillState::Disabled,
-                None if trust.lets(entry) => SkillState::Ready,
-                None => SkillState::Untrusted,
+                None if !trust.lets(entry) => SkillState::Untrusted,
+                None if entry.is_document() => SkillState::Document,
+                None => SkillState::Ready,
             };
             let list = |entry: &CatalogEntry| of(entry, state(entry), &host.digests);
             let skills: Vec<_> = entries.par_iter().with_min_len(MIN_SHARE).map(list).collect();
@@ -99,7 +100,9 @@ fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFi
             return SkillFiles { name, state: SkillState::Broken, frontmatter: Value::Null, files: vec![], problem };
         }
     };
-    let frontmatter = loaded.frontmatter.fields().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut frontmatter: Map<_, _> =
+        loaded.frontmatter.fields().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    frontmatter.insert("name".into(), directory(&entry.name).into());
     let (files, problem) = match files::list(&entry.dir, &loaded.manifest.skill.component, digests) {
         Ok(listing) => (listing.files, listing.left_out),
         Err(error) => (Vec::new(), Some(error.message)),
@@ -109,13 +112,21 @@ fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFi
     SkillFiles { name, state, frontmatter: Value::Object(frontmatter), files, problem }
 }
 
-/// Why clients are not shown a skill that gives itself no name: they know it by that, too.
-fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> {
-    let directory = name.rsplit('/').next().unwrap_or(name);
+/// The name of a skill's directory.
+fn directory(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// That clients are told another name than it gives itself: they know a skill by its directory's.
+pub(super) fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> {
+    let directory = directory(name);
     match frontmatter.name.as_deref() {
-        // Another one is refused when it is read.
-        Some(_) => None,
-        None => Some(format!("`skills/list` leaves it out: its SKILL.md has no name; write `name: {directory}`")),
+        Some(own) if own == directory => None,
+        Some(own) => {
+            let shown: String = own.chars().take(SHOWN).collect();
+            Some(format!("its SKILL.md calls it {shown:?}; it goes by its directory's name, {directory}"))
+        }
+        None => Some(format!("its SKILL.md has no name; it goes by its directory's, {directory}")),
     }
 }
 

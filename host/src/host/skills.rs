@@ -10,7 +10,7 @@ use skillhost_api::types::{ActionDetail, Authority, Permission, SkillDetail, Ski
 use super::blocking::blocking;
 use crate::broker::Broker;
 use crate::catalog::discovery::MIN_SHARE;
-use crate::catalog::{Catalog, CatalogEntry, DirCache, Roots, SkillSource};
+use crate::catalog::{Catalog, CatalogEntry, DirCache, Loaded, Roots, SkillSource};
 use crate::config::Config;
 use crate::host::trust::is_owners;
 use crate::host::{Host, skill_files};
@@ -29,7 +29,7 @@ impl Host {
         let roots = Roots::from_env(project);
         match Catalog::recall(&roots, name, &self.skill_cache) {
             Some(entry) => Ok(entry),
-            None => Ok(self.catalog(roots.clone()).await?.get(name, &roots)?.clone()),
+            None => Ok(self.catalog(roots).await?.get(name)?.clone()),
         }
     }
 
@@ -181,6 +181,7 @@ impl TrustView<'_> {
                 );
                 (SkillState::Untrusted, Some(why))
             }
+            _ if entry.is_document() => (SkillState::Document, None),
             _ => (SkillState::Ready, None),
         }
     }
@@ -223,6 +224,13 @@ pub(super) fn described(entries: Vec<CatalogEntry>, cache: &DirCache) -> Vec<(Ca
     entries.into_par_iter().with_min_len(MIN_SHARE).map(describe).collect()
 }
 
+/// What has no effect in it, or another than its author meant.
+fn notes(name: &str, loaded: &Loaded) -> Vec<String> {
+    let mut notes = loaded.manifest.notes();
+    notes.extend(skill_files::misnamed(name, &loaded.frontmatter));
+    notes
+}
+
 fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: TrustView<'_>) -> SkillSummary {
     let (state, problem) = match descriptor {
         Err(error) => (SkillState::Broken, Some(error.message.clone())),
@@ -239,6 +247,6 @@ fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: Tr
         actions: actions.map(|action| action.name.clone()).collect(),
         state,
         problem,
-        notes: loaded.map(|loaded| loaded.manifest.notes()).unwrap_or_default(),
+        notes: loaded.map(|loaded| notes(&entry.name, loaded)).unwrap_or_default(),
     }
 }

@@ -84,6 +84,20 @@ pub struct ExportPath {
     pub function: String,
 }
 
+impl Descriptor {
+    /// That of a document: there is nothing to call.
+    pub(crate) fn of_document() -> Self {
+        Self {
+            digest: String::new(),
+            mismatches: Vec::new(),
+            imports: Vec::new(),
+            actions: Vec::new(),
+            unavailable: BTreeMap::new(),
+            is_program: false,
+        }
+    }
+}
+
 /// Describes the component in `bytes`. Whether the host has its imports' types is not looked at.
 pub fn describe(bytes: &[u8]) -> Result<Descriptor> {
     describe_linked(bytes, |_| Ok(()))

@@ -23,6 +23,9 @@ pub fn absent() -> Error {
     Error::not_found(format!("there is no {FILE}: write one with the fields `name` and `description`"))
 }
 
+/// The field, of clients' own, that says when to use a skill.
+const WHEN: &str = "when_to_use";
+
 /// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frontmatter {
@@ -70,6 +73,12 @@ impl Frontmatter {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The text that it is found by: what it is for, and when to use it.
+    pub fn searched(&self) -> String {
+        let when = self.fields.get(WHEN).and_then(Value::as_str).unwrap_or_default();
+        format!("{} {when}", self.description)
     }
 
     /// Whether its author has it run by people alone.

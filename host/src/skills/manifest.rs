@@ -12,7 +12,7 @@ use skillhost_api::error::Result;
 use skillhost_api::types::Network;
 
 use super::limits::Limits;
-use super::{frontmatter, name, toml_file};
+use super::{name, toml_file};
 
 /// The file's name.
 pub const FILE: &str = "skill.toml";
@@ -215,17 +215,13 @@ pub struct Http {
     pub hosts: Vec<String>,
 }
 
-/// What is said of a skill's directory in which there is only a `SKILL.md`.
-pub(crate) fn absent(dir: &Path) -> String {
-    format!(
-        "there is a {} but no {FILE} in {}: it is a skill for other programs; to run it here, write a {FILE} that names its \
-         component",
-        frontmatter::FILE,
-        dir.display()
-    )
-}
-
 impl Manifest {
+    /// That of a document, which has none: nothing is asked for.
+    pub fn of_document(name: &str) -> Self {
+        let skill = Skill { name: name.into(), version: String::new(), component: PathBuf::new(), sha256: None };
+        Self { skill, actions: Actions::default(), capabilities: Capabilities::default(), limits: Limits::default() }
+    }
+
     /// Reads a manifest. `file` only serves for error messages, which name it, the line and the key.
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
         toml_file::read(text, file, EXAMPLE)

@@ -128,7 +128,7 @@ fn a_bad_skill_hides_no_other_and_keeps_its_name() {
 }
 
 #[test]
-fn ordinary_skills_and_other_things_are_passed_over() {
+fn other_things_are_passed_over_and_a_text_alone_is_a_document() {
     let world = World::new();
     world.skill("project/.agents/skills/ours", "Ours.");
     fs::create_dir_all(world.path("project/.agents/skills/theirs")).unwrap();
@@ -138,7 +138,12 @@ fn ordinary_skills_and_other_things_are_passed_over() {
     fs::create_dir_all(world.path("project/plugins/vite-plugin/src")).unwrap();
     symlink("nowhere", world.path("project/.agents/skills/dangling")).unwrap();
     let catalog = world.catalog();
-    assert_eq!(names(&catalog), ["ours"]);
+    assert_eq!(names(&catalog), ["ours", "theirs"]);
+    let theirs = &catalog.skills["theirs"];
+    assert!(theirs.is_document() && !catalog.skills["ours"].is_document());
+    // When it comes to have a manifest, it is none any more.
+    fs::write(world.path("project/.agents/skills/theirs/skill.toml"), manifest("theirs", "")).unwrap();
+    assert!(!world.catalog().skills["theirs"].is_document());
     assert_eq!((catalog.collisions.len(), catalog.problems.len()), (0, 0));
 }
 
@@ -159,7 +164,7 @@ fn a_plugin_that_loses_its_name_loses_whole() {
     assert!(catalog.skills["shadow"].loaded.is_err());
     assert_eq!(catalog.collisions.len(), 1);
     assert!(catalog.collisions[0].contains("of which nothing is used"), "{}", catalog.collisions[0]);
-    let missing = catalog.get(&"two".parse().unwrap(), &world.roots()).unwrap_err();
+    let missing = catalog.get(&"two".parse().unwrap()).unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound);
     assert!(missing.message.contains("there is other/two"), "{missing}");
 }

@@ -64,7 +64,7 @@ pub struct SkillSummary {
     pub directory: PathBuf,
     /// Its actions' names.
     pub actions: Vec<String>,
-    /// `ready`, `untrusted`, `unapproved`, `disabled`, or `broken`.
+    /// Whether it can run.
     pub state: SkillState,
     /// Why it cannot run, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +83,8 @@ pub struct SkillSummary {
 pub enum SkillState {
     /// It can run.
     Ready,
+    /// It is to be read; there is nothing to call.
+    Document,
     /// It is of a project that the user has not trusted.
     Untrusted,
     /// It would have more than it was let run with, which its owner has not approved.

@@ -64,7 +64,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "list_skills",
         Effect::Reads,
         "List skills",
-        "Lists the skills, small programs for one task each: what each is for, and its actions.",
+        "Lists the skills: what each is for, and its actions; a document has none.",
         |_| Ok(ListSkills.into()),
     ));
     all.push(builtin::<One, InspectSkill>(
@@ -88,7 +88,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "reload_skills",
         Effect::Sets,
         "Reload skills",
-        "Reads all skills anew and lists them, with what is wrong with those that do not appear.",
+        "Reads all skills anew and lists them, with what is wrong.",
         |_| Ok(ReloadSkills.into()),
     ));
 }

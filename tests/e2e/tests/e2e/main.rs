@@ -14,6 +14,7 @@ mod call_records;
 mod calls_see_changes;
 mod clients;
 mod dev;
+mod documents;
 mod engines;
 mod file_actions;
 mod files;

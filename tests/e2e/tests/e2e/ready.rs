@@ -200,15 +200,6 @@ fn a_name_that_is_nearly_right_is_recognised() {
         let done = user.run(args).code(2);
         assert!(done.stderr.contains(said), "{done:?}");
     }
-    // One for other programs is no skill here, and is not unknown either.
-    let other = user.project().join("skills/other");
-    write(&other.join("SKILL.md"), "---\nname: other\ndescription: Another.\n---\n");
-    for verb in ["run", "inspect"] {
-        let done = user.run([verb, "other"]).code(2);
-        assert!(done.stderr.contains("there is a SKILL.md but no skill.toml in"), "{done:?}");
-        assert!(done.stderr.contains(&*other.to_string_lossy()), "{done:?}");
-    }
-    assert!(!user.run(["list"]).ok().text().contains("other"));
 }
 
 #[test]
