@@ -75,17 +75,17 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
     };
     project.manifest.notes().iter().for_each(|note| findings.warn(project.path(FILE), note));
     let front = check_skill_md(dir, &project.manifest.skill.name, &mut findings);
-    let wit = match project.wit(world) {
+    let (wit, no_wit) = match project.wit(world) {
         Ok(wit) => {
             findings.errors.extend(wit.stray_items());
-            Some(wit)
+            (Some(wit), None)
         }
-        Err(error) => {
-            findings.errors.push(error.message);
-            None
-        }
+        Err(error) => (None, Some(error)),
     };
     let exposed = check_component(&project, wit.as_ref(), describe, &mut findings);
+    // A program is built from none.
+    let is_program = exposed.as_ref().is_some_and(|exposed| exposed.actions.iter().all(Action::is_program));
+    findings.errors.extend(no_wit.filter(|_| !is_program).map(|error| error.message));
     if let (Some(front), Some(exposed)) = (front, exposed) {
         spoken_of(&project, &front, &exposed, &mut findings);
     }

@@ -336,7 +336,6 @@ mod tests {
                 actions: Vec::new(),
                 unavailable: Default::default(),
                 mismatches: Vec::new(),
-                is_program: false,
             };
             self.recorder.begin(actor, "act", Arc::new(descriptor), Instant::now()).await
         }

@@ -5,22 +5,17 @@
 //! end. Sending never blocks the guest: what is in flight is bounded by the same budget. The lines are kept as well, for who
 //! asks after the call.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{self, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use skillhost_api::types::{Event, LogLine};
-use tokio::io::AsyncWrite;
-use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use super::View;
 use super::bindings::skillhost::skill::log::{Host, Level};
 use super::last_words::{LastWords, LastWordsBuffer};
+use super::output_stream::{GuestOutput, OutputSink};
 use crate::broker::KeptLines;
 
 /// Takes events as they come; must not block.
@@ -128,20 +123,20 @@ impl Log {
     }
 
     /// A standard stream that writes here.
-    pub fn stream(&self, name: &'static str) -> GuestOutput {
-        GuestOutput { log: self.clone(), name, line: Arc::default() }
+    pub fn stream(&self, name: &'static str) -> GuestOutput<LogLines> {
+        GuestOutput(LogLines { log: self.clone(), name, line: Arc::default() })
     }
 }
 
 /// Standard output or standard error of a guest: each line is a log event.
 #[derive(Clone)]
-pub struct GuestOutput {
+pub struct LogLines {
     log: Log,
     name: &'static str,
     line: Arc<Mutex<Vec<u8>>>,
 }
 
-impl GuestOutput {
+impl OutputSink for LogLines {
     fn take(&self, bytes: &[u8]) {
         if self.name == STDERR {
             self.log.shared.last_words.lock().hear(bytes);
@@ -154,7 +149,9 @@ impl GuestOutput {
             }
         }
     }
+}
 
+impl LogLines {
     fn emit(&self, line: &mut Vec<u8>) {
         let text = String::from_utf8_lossy(line);
         self.log.line(self.name, text.trim_end_matches(['\n', '\r']).to_owned());
@@ -162,63 +159,12 @@ impl GuestOutput {
     }
 }
 
-impl Drop for GuestOutput {
+impl Drop for LogLines {
     fn drop(&mut self) {
         let mut line = self.line.lock();
         if !line.is_empty() {
             self.emit(&mut line);
         }
-    }
-}
-
-impl IsTerminal for GuestOutput {
-    fn is_terminal(&self) -> bool {
-        false
-    }
-}
-
-impl StdoutStream for GuestOutput {
-    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn p2_stream(&self) -> Box<dyn OutputStream> {
-        Box::new(self.clone())
-    }
-}
-
-impl OutputStream for GuestOutput {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.take(&bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        Ok(())
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(64 * 1024)
-    }
-}
-
-#[wasmtime_wasi::async_trait]
-impl Pollable for GuestOutput {
-    async fn ready(&mut self) {}
-}
-
-impl AsyncWrite for GuestOutput {
-    fn poll_write(self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        self.take(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -250,7 +196,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
         let log = Log::new(Arc::new(move |event| sink.lock().push(event)), 2 * (OVERHEAD + 4), Arc::default());
-        log.stream("stdout").take(b"four\nfour\nlost");
+        log.stream("stdout").0.take(b"four\nfour\nlost");
         log.finish();
         let lines: Vec<String> = seen
             .lock()

@@ -12,6 +12,7 @@ pub(crate) mod filesystem;
 mod last_words;
 mod log;
 mod network;
+mod output_stream;
 mod sandbox;
 mod scripts;
 mod shell;
@@ -31,6 +32,7 @@ pub use filesystem::{FilesystemAccess, FilesystemView, OpenFiles};
 pub use last_words::LastWords;
 pub use log::Log;
 pub use network::NetworkRefusals;
+pub use output_stream::ProgramOutput;
 pub use sandbox::{GuestProcess, GuestSandbox};
 pub use shell::GuestShell;
 

@@ -207,7 +207,6 @@ mod tests {
             actions: Vec::new(),
             unavailable: std::collections::BTreeMap::new(),
             mismatches: Vec::new(),
-            is_program: false,
         };
         let stamp = FileStamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
         (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)

@@ -11,15 +11,16 @@ use std::time::Instant;
 use skillhost_api::error::{Error, Result};
 use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
-use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limiter::{LimitHit, Limiter, size};
 use super::trace::Trace;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{
-    CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, View,
+    CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, ProgramOutput, View,
 };
-use crate::skills::Limits;
+use crate::skills::{Limits, ProgramStart, program};
 
 /// What an invocation's imports work with: [`Context`] where they act, or another where they are not the host's own.
 pub trait ImportContext: Send + 'static {
@@ -107,6 +108,8 @@ pub struct Invocation<C: 'static = Context> {
     pub function: String,
     /// Its arguments.
     pub args: Vec<Val>,
+    /// What it is started with, where it is a program.
+    pub program: Option<ProgramStart>,
     /// Whether it returns a value.
     pub returns: bool,
     /// The limits of the call.
@@ -166,15 +169,16 @@ impl Engine {
     }
 
     async fn run<C: ImportContext>(&self, invocation: Invocation<C>) -> Result<InvocationResult> {
-        let Invocation { prepared, interface, function, args, returns, limits, workspace, context, component } =
+        let Invocation { prepared, interface, function, args, program, returns, limits, workspace, context, component } =
             invocation;
+        let program = program.map(|start| (start, ProgramOutput::default()));
         let (deadline, log) = (context.deadline(), context.log().clone());
         let overrun = || failure::deadline(&limits);
         let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
             .await
             .map_err(|_| failure::no_place(&limits))?
             .map_err(|_| ended())?;
-        let mut store = self.store(&limits, workspace, context)?;
+        let mut store = self.store(&limits, workspace, program.as_ref(), context)?;
         // Epochs pass only while something runs.
         let running = self.ticker.run();
         let work = async {
@@ -196,10 +200,17 @@ impl Engine {
             // answer or to trap.
             Ok(_) if Instant::now() >= deadline => Err(overrun()),
             Ok(Ok(results)) => {
-                let left = store.get_fuel().map_err(|error| Error::other(format!("{error:#}")))?;
-                Ok(InvocationResult { results, fuel_used: limits.fuel.saturating_sub(left) })
+                let results = match &program {
+                    Some((_, output)) => vec![program_end(i32::from(results != [Val::Result(Ok(None))]), output)],
+                    None => results,
+                };
+                Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)? })
             }
             Ok(Err(error)) => {
+                if let (Some((_, output)), Some(I32Exit(code))) = (&program, error.downcast_ref()) {
+                    let results = vec![program_end(*code, output)];
+                    return Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)? });
+                }
                 let hit = store.data().hit();
                 // What it held is given back before anything is looked up; what it had begun to write is told.
                 drop((store, running, slot));
@@ -217,12 +228,16 @@ impl Engine {
         &self,
         limits: &Limits,
         workspace: Option<Preopen>,
+        program: Option<&(ProgramStart, ProgramOutput)>,
         context: C,
     ) -> Result<wasmtime::Store<StoreData<C>>> {
         let deadline = context.deadline();
         let mut wasi = WasiCtx::builder();
         wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
         wasi.stdout(context.log().stream("stdout")).stderr(context.log().stream("stderr"));
+        if let Some((start, output)) = program {
+            wasi.args(&start.args).stdin(MemoryInputPipe::new(start.input.clone())).stdout(output.stream());
+        }
         context.with_wasi(&mut wasi);
         if let Some(Preopen { path, write }) = workspace {
             let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
@@ -246,6 +261,16 @@ impl Engine {
         });
         Ok(store)
     }
+}
+
+fn fuel_used<C>(store: &wasmtime::Store<C>, limits: &Limits) -> Result<u64> {
+    let left = store.get_fuel().map_err(|error| Error::other(format!("{error:#}")))?;
+    Ok(limits.fuel.saturating_sub(left))
+}
+
+fn program_end(exit_code: i32, output: &ProgramOutput) -> Val {
+    let (bytes, truncated) = output.take_kept();
+    program::end(exit_code, &bytes, truncated)
 }
 
 /// Polls once, and takes a panic for what a task takes it for. None when it is not done.

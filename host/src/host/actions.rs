@@ -250,7 +250,6 @@ mod tests {
                 actions: vec![action],
                 unavailable: Default::default(),
                 mismatches: Vec::new(),
-                is_program: false,
             };
             DescribedSkill { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
         };

@@ -77,6 +77,7 @@ impl Host {
         let invoking = async {
             let args = action.with_text(request.args, &request.text_args)?;
             let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
+            let (program, args) = action.start(&name, args)?;
             let component = reader(entry.dir.clone(), loaded.clone(), descriptor.clone());
             let prepared = match self.engine.ready(&descriptor.digest) {
                 Some(prepared) => prepared,
@@ -108,6 +109,7 @@ impl Host {
                 interface: action.export.interface.clone(),
                 function: action.export.function.clone(),
                 args,
+                program,
                 returns: action.result.is_some(),
                 limits,
                 workspace,

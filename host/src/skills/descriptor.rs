@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skillhost_api::error::{Error, Result};
+use wasmtime::component::Val;
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{Function, Resolve, WorldId, WorldItem, WorldKey};
 
@@ -20,20 +21,18 @@ use super::component::MAX_COMPONENT;
 use super::docs::{Docs, Owners, clean, split_params};
 use super::linking::{self, TryLink};
 use super::manifest::Actions;
-use super::schema;
+use super::program::ProgramStart;
 use super::similar::did_you_mean;
 use super::ty::{ActionParam, MAX_NODES, Ty};
 use super::wasm_features;
 use super::wit::TypeReader;
+use super::{program, schema};
 use crate::digest::sha256;
 
 /// The most functions that a component may export.
 const MAX_FUNCTIONS: usize = 1_000;
 /// The most of [`MAX_NODES`] that one action may take, so that one huge type leaves room for the others.
 const MAX_ACTION_NODES: usize = 10_000;
-
-/// What a program exports.
-const PROGRAM: &str = "wasi:cli/run@";
 
 /// What a component offers and what it wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,8 +48,6 @@ pub struct Descriptor {
     pub unavailable: BTreeMap<String, String>,
     /// How the types of its imports differ from the host's, in words; nothing where it can be linked.
     pub mismatches: Vec<String>,
-    /// Whether it is a program, which exports `wasi:cli/run`.
-    pub is_program: bool,
 }
 
 /// A function that can be called.
@@ -84,6 +81,21 @@ pub struct ExportPath {
     pub function: String,
 }
 
+impl Action {
+    /// Whether it is a program.
+    pub fn is_program(&self) -> bool {
+        self.export.interface.as_deref().is_some_and(program::is_run)
+    }
+
+    /// What the program is started with, where it is one, and what is left to be handed to the function. `skill` is its name.
+    pub fn start(&self, skill: &str, args: Vec<Val>) -> Result<(Option<ProgramStart>, Vec<Val>)> {
+        match self.is_program() {
+            true => Ok((Some(ProgramStart::of(skill, args)?), Vec::new())),
+            false => Ok((None, args)),
+        }
+    }
+}
+
 impl Descriptor {
     /// That of a document: there is nothing to call.
     pub(crate) fn of_document() -> Self {
@@ -93,7 +105,6 @@ impl Descriptor {
             imports: Vec::new(),
             actions: Vec::new(),
             unavailable: BTreeMap::new(),
-            is_program: false,
         }
     }
 }
@@ -138,7 +149,6 @@ pub(super) fn of_world(resolve: &Resolve, world: WorldId, docs: &Docs, digest: S
         imports: imports(resolve, world, &owners),
         actions: Vec::new(),
         unavailable: BTreeMap::new(),
-        is_program: is_program(resolve, world, &owners),
     };
     let mut budget = MAX_NODES;
     for (export, name) in exports.iter().zip(names(&exports)) {
@@ -153,6 +163,11 @@ pub(super) fn of_world(resolve: &Resolve, world: WorldId, docs: &Docs, digest: S
                 descriptor.unavailable.insert(name, reason);
             }
         }
+    }
+    if let Some(run) = program_export(resolve, world, &owners) {
+        let is_free = |name: &&&str| descriptor.actions.iter().all(|action| action.name != **name);
+        let name = program::NAMES.iter().find(is_free).copied().unwrap_or(run);
+        descriptor.actions.push(program_action(name, run));
     }
     descriptor.actions.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(descriptor)
@@ -223,18 +238,34 @@ fn exports<'a>(resolve: &'a Resolve, world: WorldId, owners: &'a Owners) -> Resu
     Ok(found)
 }
 
-/// Interfaces that are no skill's own: `wasi:*` (a command's `run`, an HTTP handler), and the one through which
+/// Interfaces that are no skill's own: `wasi:*` (a program's `run`, which is told apart, an HTTP handler), and the one through which
 /// componentize-py starts its interpreter.
 fn is_toolchain_interface(name: &str) -> bool {
     name.starts_with("wasi:") || name == "exports" || name.starts_with("componentize-py:")
 }
 
-/// Whether the world has what a program starts with.
-fn is_program(resolve: &Resolve, world: WorldId, owners: &Owners) -> bool {
-    let exports = resolve.worlds.get(world).into_iter().flat_map(|world| world.exports.values());
-    exports
-        .into_iter()
-        .any(|item| matches!(item, WorldItem::Interface { id, .. } if owners.of(*id).starts_with(PROGRAM)))
+/// The action that starts the program which exports `run`.
+fn program_action(name: &str, run: &str) -> Action {
+    let (params, result) = (program::params(), Some(program::result()));
+    Action {
+        name: name.into(),
+        export: ExportPath { interface: Some(run.into()), function: "run".into() },
+        signature: signature(name, &params, result.as_ref()),
+        input_schema: schema::input(&params),
+        output_schema: schema::output(result.as_ref()),
+        params,
+        result,
+        docs: program::DOCS.into(),
+    }
+}
+
+/// The interface that the world exports as programs do.
+fn program_export<'a>(resolve: &Resolve, world: WorldId, owners: &'a Owners) -> Option<&'a str> {
+    let mut exports = resolve.worlds.get(world)?.exports.values();
+    exports.find_map(|item| match item {
+        WorldItem::Interface { id, .. } => Some(owners.of(*id)).filter(|name| program::is_run(name)),
+        _ => None,
+    })
 }
 
 fn is_toolchain_function(name: &str) -> bool {
@@ -360,13 +391,9 @@ impl Descriptor {
     }
 
     fn no_action(&self) -> Error {
-        let why = match (self.unavailable.is_empty(), self.is_program) {
-            (false, _) => format!("none of its exports can be one{}", self.why_none()),
-            (true, true) => "it is a program, with a `main`, and exports `wasi:cli/run` alone: export the functions that are to be \
-                             called from its world instead, and build it as a library (Rust: `crate-type = [\"cdylib\"]`)"
-                .to_owned(),
-            (true, false) => "it exports no function: export one from its world, such as `export greet: func(name: string) -> \
-                              string;`"
+        let why = match self.unavailable.is_empty() {
+            false => format!("none of its exports can be one{}", self.why_none()),
+            true => "it exports no function: export one from its world, such as `export greet: func(name: string) -> string;`"
                 .to_owned(),
         };
         Error::invalid_argument(format!("the skill has no action that can be called: {why}"))
@@ -402,5 +429,29 @@ impl Descriptor {
     fn why_none(&self) -> String {
         let reasons: Vec<_> = self.unavailable.iter().take(8).map(|(name, why)| format!("{name}: {why}")).collect();
         if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_program_words_and_input_are_optional_and_the_end_is_data() {
+        let action = program_action("run", "wasi:cli/run@0.2.6");
+        let start = |args: serde_json::Value| {
+            let lowered = action.lower(args.as_object().unwrap()).unwrap();
+            action.start("greeter", lowered).unwrap().0.unwrap()
+        };
+        assert_eq!(start(json!({})), ProgramStart { args: vec!["greeter".into()], input: String::new() });
+        assert_eq!(
+            start(json!({"args": ["-n", "a b"], "input": "x\n"})),
+            ProgramStart { args: vec!["greeter".into(), "-n".into(), "a b".into()], input: "x\n".into() }
+        );
+        let lifted = action.lift(&[program::end(3, b"\xffa", false)]).unwrap();
+        assert_eq!(lifted.result, json!({"exit-code": 3, "output": "\u{fffd}a", "truncated": false}));
+        assert!(!lifted.failed);
     }
 }

@@ -5,6 +5,7 @@
 //! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
+//! - [`program`]: programs, which export no function of their own, as actions.
 //! - [`describe_process`]: the same, in a process of its own.
 //! - [`similar`]: what somebody meant who wrote a name wrong.
 //! - `wasm_features`: what of WebAssembly a component may use.
@@ -30,6 +31,7 @@ pub mod linking;
 pub mod lower;
 pub mod manifest;
 pub mod name;
+pub mod program;
 pub mod schema;
 pub mod similar;
 pub mod text_args;
@@ -49,6 +51,7 @@ pub use lift::Lifted;
 pub use limits::Limits;
 pub use manifest::Manifest;
 pub use name::{CallTarget, SkillName};
+pub use program::ProgramStart;
 pub use similar::did_you_mean;
 pub use wasm_features::FEATURES;
 pub use wit_source::WitSource;

@@ -221,7 +221,7 @@ impl TestRunner {
     ) -> Result<Played> {
         let manifest = &skill.loaded.manifest;
         let action = skill.descriptor.action(test.call.as_deref()).map_err(|error| error.context("call"))?;
-        let args = action.lower(&test.args)?;
+        let (program, args) = action.start(&skill.name, action.lower(&test.args)?)?;
         let limits = manifest.limits.clone();
         let deadline = Instant::now() + limits.deadline;
         let script = test.script.clone();
@@ -260,6 +260,7 @@ impl TestRunner {
             interface: action.export.interface.clone(),
             function: action.export.function.clone(),
             args,
+            program,
             returns: action.result.is_some(),
             limits,
             workspace: preopen,

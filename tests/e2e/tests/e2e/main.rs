@@ -49,6 +49,7 @@ mod pause;
 mod pool;
 mod priority;
 mod processes;
+mod programs;
 mod pty;
 mod python_skill;
 mod readme;

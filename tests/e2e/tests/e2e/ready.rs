@@ -96,7 +96,9 @@ fn what_has_nothing_to_call_says_what_its_author_does_about_it() {
     add(&user, "empty", &wat::parse_str("(component)").unwrap(), "");
     add(&user, "closed", &component(""), "[actions]\nexpose = []\n");
     user.trust();
-    is(&user, "program", "broken", &["no action that can be called", "`wasi:cli/run`", "export the functions"]);
+    // A program's `main` is what is called.
+    assert_eq!(listed(&user, "program")["actions"], serde_json::json!(["run"]));
+    assert_eq!(user.call("program", &serde_json::json!({})).ok().json()["result"]["exit-code"], 0);
     is(&user, "empty", "broken", &["no action that can be called", "export greet: func("]);
     is(&user, "closed", "broken", &["actions.expose: it is empty"]);
 }

@@ -1,0 +1,95 @@
+//! A program, which is what a `main` becomes, is called like any action: words and input in, output and an exit code out.
+
+use serde_json::{Value, json};
+use skillhost_e2e::author::Author;
+use skillhost_e2e::mcp::Client;
+use skillhost_e2e::{Done, User, write};
+
+/// Says its words, copies its input, complains, and ends as it is told.
+const SOURCE: &str = r#"
+use std::io::{Read as _, Write as _};
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    match words.get(1).map(String::as_str) {
+        Some("fail") => {
+            eprintln!("it does not work");
+            std::process::exit(3);
+        }
+        Some("panic") => panic!("on purpose"),
+        Some("flood") => {
+            let line = [b'x'; 1024];
+            for _ in 0..5000 {
+                std::io::stdout().write_all(&line).unwrap();
+            }
+        }
+        Some("raw") => std::io::stdout().write_all(b"a\xffb").unwrap(),
+        Some("file") => println!("{:?}", std::fs::read_to_string("/etc/passwd").map_err(|error| error.kind())),
+        _ => {
+            let mut input = String::new();
+            std::io::stdin().read_to_string(&mut input).unwrap();
+            println!("{words:?} {input:?} {:?}", std::env::vars().count());
+        }
+    }
+}
+"#;
+
+/// A user whose project has it as a skill.
+fn user() -> User {
+    let author = Author::new();
+    author.write("main.rs", SOURCE);
+    author.shell("", "rustc --edition 2024 -O --target wasm32-wasip2 -o words.wasm main.rs").ok();
+    let user = User::new("");
+    let dir = user.project().join("skills/words");
+    write(&dir.join("words.wasm"), std::fs::read(author.file("words.wasm")).unwrap());
+    write(&dir.join("SKILL.md"), "---\nname: words\ndescription: Says words.\n---\n\nCall it.\n");
+    let manifest = "[skill]\nname = \"words\"\nversion = \"1.0.0\"\ncomponent = \"words.wasm\"\n";
+    write(&dir.join("skill.toml"), manifest);
+    write(
+        &dir.join("tests/a.toml"),
+        "[[test]]\nname = \"fails as data\"\nargs = { args = [\"fail\"] }\nresult = { exit-code = 1, output = \"\" }\n\
+         log = [\"it does not work\"]\n",
+    );
+    user.trust();
+    user
+}
+
+fn ended(done: Done) -> Value {
+    done.ok().json()["result"].clone()
+}
+
+#[test]
+fn words_and_input_go_in_and_an_end_comes_out() {
+    let user = user();
+    let call = |args: &Value| user.call("words", args);
+    let end = ended(call(&json!({"args": ["a b", "-c"], "input": "x\ny"})));
+    assert_eq!(
+        end,
+        json!({"exit-code": 0, "output": "[\"words\", \"a b\", \"-c\"] \"x\\ny\" 0\n", "truncated": false})
+    );
+    assert_eq!(ended(call(&json!({})))["output"], "[\"words\"] \"\" 0\n");
+    // As data: it is the program that failed, and not the call. What it complains of is its log.
+    let failed = call(&json!({"args": ["fail"]}));
+    assert!(failed.stderr.contains("it does not work"), "{failed:?}");
+    assert_eq!(ended(failed), json!({"exit-code": 1, "output": "", "truncated": false}));
+    assert_eq!(ended(call(&json!({"args": ["raw"]})))["output"], "a\u{fffd}b");
+    let flood = ended(call(&json!({"args": ["flood"]})));
+    assert_eq!((flood["output"].as_str().unwrap().len(), &flood["truncated"]), (4 << 20, &json!(true)));
+    // It sees nothing of this machine.
+    assert_eq!(ended(call(&json!({"args": ["file"]})))["output"], "Err(NotFound)\n");
+    let panicked = call(&json!({"args": ["panic"]}));
+    assert!(panicked.code(1).json()["error"]["message"].as_str().unwrap().contains("on purpose"));
+    user.run(["check", "--strict", "skills/words"]).ok();
+    let tested = user.run(["test", "skills/words"]).ok();
+    assert!(tested.text().contains("1 passed"), "{tested:?}");
+}
+
+#[test]
+fn to_an_agent_it_is_a_tool() {
+    let user = user();
+    let mut client = Client::start(&user, []);
+    let tools = client.ask("tools/list", json!({}));
+    assert!(tools.to_string().contains("words__run"), "{tools}");
+    let called = client.ask("tools/call", json!({"name": "words__run", "arguments": {"args": ["x"], "input": "y"}}));
+    assert!(called.to_string().contains("exit-code"), "{called}");
+}
