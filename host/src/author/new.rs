@@ -86,6 +86,18 @@ impl NewSkill {
         Ok(())
     }
 
+    fn description(&self, wit: Option<&WitSource>) -> String {
+        if let Some(said) = &self.description {
+            return said.clone();
+        }
+        let Some(wit) = wit else { return DESCRIPTION.to_owned() };
+        let about = wit.about().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        match check_description(&about) {
+            Ok(()) => about,
+            Err(_) => DESCRIPTION_TO_SAY.to_owned(),
+        }
+    }
+
     fn words(&self, wit: Option<&WitSource>) -> Result<Vec<(&'static str, String)>> {
         let call = match wit {
             None => format!("{}.greet --arg name=Ada", self.name),
@@ -117,20 +129,6 @@ impl NewSkill {
             ("imports", imported.join(", ")),
             ("stubs", stubs.trim_end().to_owned()),
         ])
-    }
-}
-
-impl NewSkill {
-    fn description(&self, wit: Option<&WitSource>) -> String {
-        if let Some(said) = &self.description {
-            return said.clone();
-        }
-        let Some(wit) = wit else { return DESCRIPTION.to_owned() };
-        let about = wit.about().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-        match check_description(&about) {
-            Ok(()) => about,
-            Err(_) => DESCRIPTION_TO_SAY.to_owned(),
-        }
     }
 }
 

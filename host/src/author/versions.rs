@@ -8,8 +8,9 @@ use toml::{Table, Value};
 
 use super::Describe;
 use super::project::SkillProject;
+use crate::rooted::{open_dir, read_beneath};
 use crate::skills::component::Component;
-use crate::skills::manifest::FILE;
+use crate::skills::manifest::{FILE, MAX_BYTES};
 use crate::skills::{Action, Descriptor};
 
 /// The tables of a manifest that its users see.
@@ -27,9 +28,11 @@ impl SkillSurface {
         let component = Component::read(project.dir(), &project.manifest)?;
         let descriptor: Descriptor = describe(&component.bytes)?.expose(&project.manifest.actions)?;
         let file = project.path(FILE);
-        let text = std::fs::read_to_string(&file).map_err(|error| Error::of_file(error).context(file.display()))?;
-        let table: Table =
-            text.parse().map_err(|error| Error::invalid_argument(format!("{}: {error}", file.display())))?;
+        let odd = |error: &dyn std::fmt::Display| Error::invalid_argument(format!("{}: {error}", file.display()));
+        let bytes = read_beneath(&open_dir(project.dir())?, Path::new(FILE), MAX_BYTES);
+        let text =
+            String::from_utf8(bytes.map_err(|error| error.context(file.display()))?).map_err(|error| odd(&error))?;
+        let table: Table = text.parse().map_err(|error: toml::de::Error| odd(&error))?;
         let mut settings = BTreeMap::new();
         for (name, value) in table.iter().filter(|(name, _)| TABLES.contains(&name.as_str())) {
             flatten(name, value, &mut settings);

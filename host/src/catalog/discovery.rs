@@ -1,7 +1,7 @@
 //! Which skills there are, and which of two with one name counts.
 //!
-//! A skill is a directory with a `skill.toml`, or with only a `SKILL.md`: then it is a document, which other programs have, too. A name is its *directory's* and is owned by the highest root that
-//! has it, whether the skill there can be used or not: a broken or untrusted skill never gives way to one of the same
+//! A skill is a directory with a `skill.toml`, or with only a `SKILL.md`: then it is a document, which other programs have, too.
+//! A name is its *directory's* and is owned by the highest root that has it, whether the skill there can be used or not: a broken or untrusted skill never gives way to one of the same
 //! name below, for then whoever breaks the first would choose the second. Plugins likewise, and whole: of a plugin
 //! whose name is taken nothing remains, so two of them never mix under one name.
 //!

@@ -129,9 +129,9 @@ pub struct SkillFileList {
 pub struct SkillFiles {
     /// The skill, `plugin/skill` when of a plugin.
     pub name: String,
-    /// `ready` or `untrusted`; `broken` when its `skill.toml` or `SKILL.md` cannot be read. The component is not looked at.
+    /// `ready`, `document` or `untrusted`; `broken` when its `skill.toml` or `SKILL.md` cannot be read. The component is not looked at.
     pub state: SkillState,
-    /// All fields of the frontmatter of `SKILL.md`, verbatim; `null` when it cannot be read.
+    /// All fields of the frontmatter of `SKILL.md`, verbatim but for `name`, which is the directory's; `null` when it cannot be read.
     pub frontmatter: Value,
     /// Its files by path, at most 512 of at most 16 MiB in all. The component is not among them, nor is what has a name
     /// that begins with a dot.

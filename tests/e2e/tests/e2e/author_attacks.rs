@@ -225,3 +225,23 @@ fn an_interrupt_ends_it_and_leaves_nothing_behind() {
     assert_eq!(ended.code, 130, "{ended:?}");
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
 }
+
+#[test]
+fn a_tested_skill_that_writes_without_end_is_ended_and_its_files_go() {
+    let author = with_strangers_skill("greeter.wasm");
+    author.write(
+        "main.rs",
+        "use std::io::Write as _;\nfn main() {\n    let mut file = std::fs::File::create(\"/workspace/large\").unwrap();\n    loop {\n        \
+         file.write_all(&[1; 1 << 16]).unwrap();\n    }\n}\n",
+    );
+    author.shell("", "rustc --edition 2024 -O --target wasm32-wasip2 -o greeter/greeter.wasm main.rs").ok();
+    let manifest = author.read("greeter/skill.toml")
+        + "[capabilities]\nfiles = { workspace = \"read-write\" }\n[limits]\nfuel = 1000000000000000\ndeadline = \"1h\"\n";
+    author.write("greeter/skill.toml", &manifest);
+    author.write("greeter/tests/a.toml", "[[test]]\nname = \"a\"\n");
+    let temporary = author.file("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let ended = Done::from(author.command("greeter", ["test"]).env("TMPDIR", &temporary).output().unwrap()).code(1);
+    assert!(ended.text().contains("a test's workspace has 268435456 bytes at most"), "{ended:?}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}
