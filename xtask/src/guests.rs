@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -18,7 +19,7 @@ use crate::setup::TARGET;
 /// Where guests live.
 const HOMES: [&str; 2] = ["skills", "tests/guests"];
 /// The profile of the workspace that guests are built with.
-const PROFILE: &str = "guest";
+pub(crate) const PROFILE: &str = "guest";
 /// Vectors: one turn of a loop does the work of several.
 const FLAGS: &str = "-Ctarget-feature=+simd128";
 
@@ -56,13 +57,10 @@ pub(crate) fn build(profile: Profile) -> Result<()> {
     let guests = find()?;
     let directory = target().join("guests");
     say(&format!("building {} guests for {TARGET}", guests.len()));
-    let mut command = cargo();
-    command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(&directory);
+    let mut command = cargo_build(&directory);
     for guest in &guests {
         command.args(["--package", &guest.package]);
     }
-    // Flags that are meant for this machine would be given to WebAssembly's linker.
-    command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
     run(&mut command)?;
 
     let skillhost = host::build(profile)?;
@@ -75,6 +73,15 @@ pub(crate) fn build(profile: Profile) -> Result<()> {
         say(&format!("{}: {said}", to.strip_prefix(root()).unwrap_or(&to).display()));
     }
     Ok(())
+}
+
+/// What builds guests in a target directory; their packages are to be named.
+pub(crate) fn cargo_build(target: &Path) -> Command {
+    let mut command = cargo();
+    command.args(["build", "--profile", PROFILE, "--target", TARGET, "--target-dir"]).arg(target);
+    // Flags that are meant for this machine would be given to WebAssembly's linker.
+    command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
+    command
 }
 
 /// Puts `built` at `to`, with the docs of the WIT that it was built from. Says whether anything changed: a component

@@ -7,6 +7,7 @@ mod bench;
 mod clients;
 mod demo;
 mod engine;
+mod freeze;
 mod guests;
 mod host;
 mod lane;
@@ -83,6 +84,8 @@ enum Verb {
         /// Those whose name has one of these in it; all, without any.
         names: Vec<String>,
     },
+    /// Keep the WIT package of this version, and guests that are built against it, in `tests/frozen`: every later host runs them.
+    Freeze,
     /// Check format, clippy, layers, lengths of files, and docs of WIT.
     Lint,
 }
@@ -111,6 +114,10 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Clients { names } => clients::clients(&names),
+        Verb::Freeze => {
+            setup::wasm_target()?;
+            freeze::freeze()
+        }
         Verb::Lint => lint::lint(),
     }
 }

@@ -81,6 +81,7 @@ const ONCE: [&[&str]; 4] = [
         "resources",
         "strangers_words",
         "table_query",
+        "wasi03",
         "watch_skills",
     ],
 ];

@@ -12,7 +12,7 @@ use super::languages;
 use super::project::{SkillProject, within};
 use super::write::{replace, split, touch};
 use crate::rooted::read_named;
-use crate::skills::{MAX_COMPONENT, WitSource};
+use crate::skills::{Concurrency, MAX_COMPONENT, WitSource};
 
 /// A component that was put in its place.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Built {
     pub comments: usize,
     /// Whether the file is another than before.
     pub changed: bool,
+    /// Whether it does several things at once.
+    pub concurrency: Concurrency,
 }
 
 /// Builds the skill of `project` with its language's own tool. Its world is the one named, or the only one.
@@ -77,7 +79,8 @@ fn put(made: Vec<u8>, wit: &WitSource, (dir, path): (&Path, &Path), describe: De
         // What is no component is named as such.
         Err(error) => return describe(&component).and(Err(error)),
     };
-    all(wit.differences(&describe(&documented)?)?).map_err(|error| {
+    let descriptor = describe(&documented)?;
+    all(wit.differences(&descriptor)?).map_err(|error| {
         Error::invalid_argument(format!(
             "the component was not built from this WIT, but from an older one or another skill's: build it again, from this \
              one.\n{}",
@@ -89,7 +92,7 @@ fn put(made: Vec<u8>, wit: &WitSource, (dir, path): (&Path, &Path), describe: De
         // It is as young as its sources. Where that cannot be said, it is built once more.
         let _ = touch(dir, path);
     }
-    Ok(Built { file: within(dir, path), comments: docs.len(), changed })
+    Ok(Built { file: within(dir, path), comments: docs.len(), changed, concurrency: descriptor.concurrency })
 }
 
 /// All problems in one error; none is no error.

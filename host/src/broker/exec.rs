@@ -330,11 +330,6 @@ impl Running {
         self.exec.control()
     }
 
-    /// Ends the whole process tree; the outcome will be `cancelled`.
-    pub(crate) fn kill(&self) {
-        self.exec.kill();
-    }
-
     /// Whether it runs, or has run, as far as is known.
     pub(super) fn could_start(&self) -> bool {
         !matches!(self.outcome, Some(Outcome::NotStarted(_)))

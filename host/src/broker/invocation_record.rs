@@ -330,13 +330,7 @@ mod tests {
                 invocation_id: Some(format!("inv_{number}")),
                 ..Actor::owner(Caller::default())
             };
-            let descriptor = Descriptor {
-                digest: "sha256:0".into(),
-                imports: Vec::new(),
-                actions: Vec::new(),
-                unavailable: Default::default(),
-                mismatches: Vec::new(),
-            };
+            let descriptor = Descriptor { digest: "sha256:0".into(), ..Descriptor::of_document() };
             self.recorder.begin(actor, "act", Arc::new(descriptor), Instant::now()).await
         }
 

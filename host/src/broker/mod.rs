@@ -38,7 +38,7 @@ pub(crate) use audit::Audit;
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
-pub(crate) use exec::{OutputCapture, Running, with_background};
+pub(crate) use exec::{DEFAULT_MAX_OUTPUT, OutputCapture, Running, with_background};
 pub(crate) use invocation_log::{InvocationLogs, KeptLines};
 pub(crate) use invocation_record::{InvocationRecorder, Returned};
 pub(crate) use network::NetworkUse;

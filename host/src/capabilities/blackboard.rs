@@ -1,4 +1,4 @@
-//! `skillhost:skill/blackboard`.
+//! `skillhost:skill/blackboard` and `blackboard-async`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,14 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
     BlackboardChange, BlackboardEntry, BlackboardEvent, DeleteRequest, ListRequest, PublishRequest, WatchRequest,
 };
-use tokio::sync::Mutex;
-use wasmtime::component::Resource;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use wasmtime::component::{Accessor, Resource, StreamReader};
 
 use super::bindings::skillhost::skill::blackboard as wit;
-use super::{GuestError, View};
+use super::bindings::skillhost::skill::blackboard_async;
+use super::streams::ValuesToGuest;
+use super::{AbortOnDrop, GuestError, HasCapabilities, Told, View, told_later};
 use crate::broker::BlackboardWatch;
 
 /// A guest's handle on a watch.
@@ -73,6 +76,62 @@ fn object(key: &str, text: Option<&str>) -> Result<Map<String, Value>> {
     }
 }
 
+impl View<'_> {
+    fn publishing(
+        &self,
+        key: String,
+        value: String,
+        options: wit::PublishOptions,
+    ) -> impl Future<Output = Result<u64, GuestError>> + Send + use<> {
+        self.context.brokered(move |broker, actor| async move {
+            let request = PublishRequest {
+                value: json("value", &key, &value)?,
+                metadata: object(&key, options.metadata.as_deref())?,
+                key,
+                if_version: options.if_version,
+                ttl_ms: options.ttl_ms,
+                tags: options.tags,
+            };
+            Ok(broker.publish(&actor, request).await?.version)
+        })
+    }
+
+    fn deleting(
+        &self,
+        key: String,
+        if_version: Option<u64>,
+    ) -> impl Future<Output = Result<bool, GuestError>> + Send + use<> {
+        let request = DeleteRequest { key, if_version };
+        self.context.brokered(|broker, actor| async move { Ok(broker.delete(&actor, &request).await?.is_some()) })
+    }
+
+    fn getting(&self, key: String) -> impl Future<Output = Result<Option<wit::Entry>, GuestError>> + Send + use<> {
+        self.context.brokered(|broker, actor| async move { Ok(broker.get(&actor, &key).await?.map(wit::Entry::from)) })
+    }
+
+    fn listing_entries(
+        &self,
+        pattern: String,
+        tags: Vec<String>,
+        after: String,
+    ) -> impl Future<Output = Result<Vec<wit::Entry>, GuestError>> + Send + use<> {
+        let request = ListRequest { pattern, tags, after };
+        self.context.brokered(|broker, actor| async move {
+            let listed = broker.list(&actor, request).await?;
+            Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
+        })
+    }
+
+    fn watching(
+        &self,
+        pattern: String,
+        existing: bool,
+    ) -> impl Future<Output = Result<BlackboardWatch, GuestError>> + Send + use<> {
+        let request = WatchRequest { pattern, existing, count: None };
+        self.context.brokered(|broker, actor| async move { broker.watch(&actor, &request).await })
+    }
+}
+
 impl wit::Host for View<'_> {
     async fn publish(&mut self, key: String, value: String) -> Result<u64, GuestError> {
         let options = wit::PublishOptions { if_version: None, ttl_ms: None, tags: Vec::new(), metadata: None };
@@ -85,30 +144,15 @@ impl wit::Host for View<'_> {
         value: String,
         options: wit::PublishOptions,
     ) -> Result<u64, GuestError> {
-        self.context
-            .brokered(|broker, actor| async move {
-                let request = PublishRequest {
-                    value: json("value", &key, &value)?,
-                    metadata: object(&key, options.metadata.as_deref())?,
-                    key,
-                    if_version: options.if_version,
-                    ttl_ms: options.ttl_ms,
-                    tags: options.tags,
-                };
-                Ok(broker.publish(&actor, request).await?.version)
-            })
-            .await
+        self.publishing(key, value, options).await
     }
 
     async fn delete(&mut self, key: String, if_version: Option<u64>) -> Result<bool, GuestError> {
-        let request = DeleteRequest { key, if_version };
-        self.context.brokered(|broker, actor| async move { Ok(broker.delete(&actor, &request).await?.is_some()) }).await
+        self.deleting(key, if_version).await
     }
 
     async fn get(&mut self, key: String) -> Result<Option<wit::Entry>, GuestError> {
-        self.context
-            .brokered(|broker, actor| async move { Ok(broker.get(&actor, &key).await?.map(wit::Entry::from)) })
-            .await
+        self.getting(key).await
     }
 
     async fn list(&mut self, pattern: String) -> Result<Vec<wit::Entry>, GuestError> {
@@ -121,21 +165,13 @@ impl wit::Host for View<'_> {
         tags: Vec<String>,
         after: String,
     ) -> Result<Vec<wit::Entry>, GuestError> {
-        let request = ListRequest { pattern, tags, after };
-        self.context
-            .brokered(|broker, actor| async move {
-                let listed = broker.list(&actor, request).await?;
-                Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
-            })
-            .await
+        self.listing_entries(pattern, tags, after).await
     }
 }
 
 impl wit::HostSubscription for View<'_> {
     async fn watch(&mut self, pattern: String, existing: bool) -> Result<Resource<Subscription>, GuestError> {
-        let request = WatchRequest { pattern, existing, count: None };
-        let watching =
-            self.context.brokered(|broker, actor| async move { broker.watch(&actor, &request).await }).await?;
+        let watching = self.watching(pattern, existing).await?;
         Ok(self.table.push(Subscription { watching: Arc::new(Mutex::new(watching)) })?)
     }
 
@@ -159,4 +195,67 @@ impl wit::HostSubscription for View<'_> {
         self.table.delete(subscription)?;
         Ok(())
     }
+}
+
+impl blackboard_async::Host for View<'_> {}
+
+impl<T: Send> blackboard_async::HostWithStore<T> for HasCapabilities {
+    async fn publish(
+        store: &Accessor<T, Self>,
+        key: String,
+        value: String,
+        options: wit::PublishOptions,
+    ) -> Result<u64, GuestError> {
+        store.with(|mut store| store.get().publishing(key, value, options)).await
+    }
+
+    async fn delete(store: &Accessor<T, Self>, key: String, if_version: Option<u64>) -> Result<bool, GuestError> {
+        store.with(|mut store| store.get().deleting(key, if_version)).await
+    }
+
+    async fn get(store: &Accessor<T, Self>, key: String) -> Result<Option<wit::Entry>, GuestError> {
+        store.with(|mut store| store.get().getting(key)).await
+    }
+
+    async fn list(
+        store: &Accessor<T, Self>,
+        pattern: String,
+        tags: Vec<String>,
+        after: String,
+    ) -> Result<Vec<wit::Entry>, GuestError> {
+        store.with(|mut store| store.get().listing_entries(pattern, tags, after)).await
+    }
+
+    async fn watch(store: &Accessor<T, Self>, pattern: String, existing: bool) -> Result<Told<wit::Event>, GuestError> {
+        let watching = store.with(|mut store| store.get().watching(pattern, existing)).await?;
+        store.with(|mut store| {
+            let (events, ended) = events(&store.get().context.runtime, watching);
+            let stream = StreamReader::new(&mut store, events).map_err(GuestError::Trap)?;
+            Ok((stream, told_later(&mut store, ended)?))
+        })
+    }
+}
+
+/// The events of a watch, as they are read, and what ends it.
+fn events(
+    runtime: &Handle,
+    mut watching: BlackboardWatch,
+) -> (ValuesToGuest<wit::Event>, oneshot::Receiver<Result<()>>) {
+    let (give, values) = mpsc::channel(1);
+    let (tell, ended) = oneshot::channel();
+    let task = runtime.spawn(async move {
+        let end = loop {
+            match watching.next_within(Duration::MAX).await {
+                Ok(Some(event)) => {
+                    if give.send(event.into()).await.is_err() {
+                        break Ok(());
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let _ = tell.send(end);
+    });
+    (ValuesToGuest { values, _task: AbortOnDrop(task) }, ended)
 }

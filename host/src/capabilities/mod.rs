@@ -15,16 +15,18 @@ mod network;
 mod output_stream;
 mod sandbox;
 mod scripts;
-mod shell;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use skillhost_api::error::{Error, ErrorKind, Result};
-use wasmtime::component::{HasData, Linker, ResourceTable, ResourceTableError};
+use tokio::sync::oneshot;
+use wasmtime::component::{Access, FutureReader, HasData, Linker, ResourceTable, ResourceTableError, StreamReader};
 
 use crate::broker::Broker;
 use crate::policy::Actor;
+use crate::skills::Concurrency;
 use crate::skills::imports::{INTERFACES, ImportKind};
 use bindings::skillhost::skill::types::{self, Conflict, Error as WitError};
 pub use blackboard::Subscription;
@@ -33,13 +35,13 @@ pub use last_words::LastWords;
 pub use log::Log;
 pub use network::NetworkRefusals;
 pub use output_stream::ProgramOutput;
-pub use sandbox::{GuestProcess, GuestSandbox};
-pub use shell::GuestShell;
+pub use sandbox::{GuestProcess, GuestSandbox, GuestShell};
+pub use streams::{BytesToHost, Over};
 
 mod bindings {
     wasmtime::component::bindgen!({
         path: "../wit",
-        world: "everything",
+        world: "concurrent",
         imports: { default: async | trappable },
         trappable_error_type: { "skillhost:skill/types.error" => super::GuestError },
         additional_derives: [serde::Serialize, serde::Deserialize],
@@ -53,6 +55,7 @@ mod bindings {
 }
 
 /// What an invocation's imports work with.
+#[derive(Clone)]
 pub struct Context {
     pub(crate) broker: Arc<Broker>,
     pub(crate) actor: Arc<Actor>,
@@ -60,6 +63,8 @@ pub struct Context {
     pub(crate) deadline: Instant,
     /// The host's own runtime.
     pub(crate) runtime: tokio::runtime::Handle,
+    /// Whether the invocation is over.
+    pub(crate) over: Over,
 }
 
 /// The part of a store that the imports see.
@@ -81,21 +86,30 @@ impl HasData for HasCapabilities {
     type Data<'a> = View<'a>;
 }
 
-/// Adds every interface of the package to a linker, which has WASI already, and puts our part of WASI in its place.
-pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+/// Adds the interfaces of the package to a linker that has WASI for components of this kind already, and puts our part of WASI in
+/// its place.
+pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>, kind: Concurrency) -> wasmtime::Result<()> {
     use bindings::skillhost::skill;
+    let view = T::capabilities;
     INTERFACES.iter().try_for_each(|row| match row.kind {
-        ImportKind::Types => skill::types::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::Log => skill::log::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::Sandbox => skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::Files => skill::files::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::Scripts => skill::scripts::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::Blackboard => skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, T::capabilities),
-        ImportKind::WasiFilesystem => filesystem::add_to_linker(linker),
-        ImportKind::WasiSockets => network::add_to_linker(linker),
+        ImportKind::Types => skill::types::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::Log => skill::log::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::Sandbox => skill::sandbox::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::Files => skill::files::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::Scripts => skill::scripts::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::Blackboard => skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, view),
+        ImportKind::WasiFilesystem => filesystem::add_to_linker(linker, kind),
+        ImportKind::WasiSockets => network::add_to_linker(linker, kind),
         // As wasmtime-wasi has them.
         ImportKind::WasiCli | ImportKind::WasiClocks | ImportKind::WasiIo | ImportKind::WasiRandom => Ok(()),
-    })
+    })?;
+    if kind == Concurrency::Concurrent {
+        skill::sandbox_async::add_to_linker::<T, HasCapabilities>(linker, view)?;
+        skill::files_async::add_to_linker::<T, HasCapabilities>(linker, view)?;
+        skill::scripts_async::add_to_linker::<T, HasCapabilities>(linker, view)?;
+        skill::blackboard_async::add_to_linker::<T, HasCapabilities>(linker, view)?;
+    }
+    Ok(())
 }
 
 /// The failure of a capability's function.
@@ -128,6 +142,21 @@ impl types::Host for View<'_> {
     }
 }
 
+/// A stream for a guest, and what becomes of it.
+type Told<T> = (StreamReader<T>, FutureReader<std::result::Result<(), WitError>>);
+
+/// A future for a guest, of how something ends that goes on.
+fn told_later<T: Send + 'static>(
+    store: &mut Access<'_, T, HasCapabilities>,
+    ended: oneshot::Receiver<Result<()>>,
+) -> Result<FutureReader<std::result::Result<(), WitError>>, GuestError> {
+    let told = async {
+        let ended = ended.await.unwrap_or_else(|_| Err(Error::cancelled("it was given up")));
+        Ok::<_, wasmtime::Error>(ended.map_err(WitError::from))
+    };
+    FutureReader::new(store, told).map_err(GuestError::Trap)
+}
+
 /// Aborts the task when dropped: the guest's call is gone.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
@@ -139,29 +168,35 @@ impl<T> Drop for AbortOnDrop<T> {
 
 impl Context {
     /// Runs `work` on the host's runtime until it is done, the deadline passes or the guest's call is gone.
-    async fn on_host<T: Send + 'static>(
+    fn on_host<T: Send + 'static, W: Future<Output = Result<T>> + Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T, GuestError> {
-        let deadline = self.deadline.into();
+        work: W,
+    ) -> impl Future<Output = Result<T, GuestError>> + Send + use<T, W> {
+        let (deadline, runtime) = (self.deadline.into(), self.runtime.clone());
         let work = async move {
             tokio::time::timeout_at(deadline, work)
                 .await
                 .unwrap_or_else(|_| Err(Error::timed_out("the action's deadline passed during this call")))
         };
-        let mut task = AbortOnDrop(self.runtime.spawn(work));
-        match (&mut task.0).await {
-            Ok(result) => Ok(result?),
-            Err(error) => Err(Error::other(format!("the host failed in this call: {error}")).into()),
+        async move {
+            let mut task = AbortOnDrop(runtime.spawn(work));
+            match (&mut task.0).await {
+                Ok(result) => Ok(result?),
+                Err(error) => Err(Error::other(format!("the host failed in this call: {error}")).into()),
+            }
         }
     }
 
     /// The same, of work that is the broker's on behalf of this invocation.
-    async fn brokered<T: Send + 'static, W: Future<Output = Result<T>> + Send + 'static>(
+    fn brokered<
+        T: Send + 'static,
+        W: Future<Output = Result<T>> + Send + 'static,
+        F: FnOnce(Arc<Broker>, Arc<Actor>) -> W,
+    >(
         &self,
-        work: impl FnOnce(Arc<Broker>, Arc<Actor>) -> W,
-    ) -> Result<T, GuestError> {
-        self.on_host(work(self.broker.clone(), self.actor.clone())).await
+        work: F,
+    ) -> impl Future<Output = Result<T, GuestError>> + Send + use<T, W, F> {
+        self.on_host(work(self.broker.clone(), self.actor.clone()))
     }
 }
 

@@ -7,18 +7,25 @@
 use skillhost_api::error::Error;
 use skillhost_api::units::quoted;
 use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, Resource};
+use wasmtime::component::{Accessor, Linker, Resource};
 use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::ResolveAddressStream;
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddressFamily};
 use wasmtime_wasi::p2::{Network, TcpSocket, UdpSocket};
+use wasmtime_wasi::p3::bindings::sockets::{ip_name_lookup as lookup, types as sockets};
+use wasmtime_wasi::sockets as async_sockets;
 
 use super::filesystem::is_there;
-use super::{CapabilitiesView, View};
+use super::{CapabilitiesView, Context, View};
 use crate::broker::NetworkUse;
+use crate::skills::Concurrency;
 
 const TCP: (&str, &str) = ("wasi:sockets/tcp-create-socket@0.2.12", "create-tcp-socket");
 const UDP: (&str, &str) = ("wasi:sockets/udp-create-socket@0.2.12", "create-udp-socket");
 const LOOKUP: (&str, &str) = ("wasi:sockets/ip-name-lookup@0.2.12", "resolve-addresses");
+/// The same of WASI 0.3.
+const ASYNC_TCP: (&str, &str) = ("wasi:sockets/types@0.3.0", "[static]tcp-socket.create");
+const ASYNC_UDP: (&str, &str) = ("wasi:sockets/types@0.3.0", "[static]udp-socket.create");
+const ASYNC_LOOKUP: (&str, &str) = ("wasi:sockets/ip-name-lookup@0.3.0", "resolve-addresses");
 
 /// What an invocation was refused already.
 #[derive(Debug, Default)]
@@ -27,7 +34,19 @@ pub struct NetworkRefusals {
 }
 
 /// Puts these functions in the place of wasmtime-wasi's, which must be in the linker already.
-pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(
+    linker: &mut Linker<T>,
+    kind: Concurrency,
+) -> wasmtime::Result<()> {
+    add_sync_to_linker(linker)?;
+    match kind {
+        Concurrency::Sequential => Ok(()),
+        Concurrency::Concurrent => add_async_to_linker(linker),
+    }
+}
+
+/// Those of WASI 0.2.
+fn add_sync_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     for (interface, name) in [TCP, UDP, LOOKUP] {
         is_there(linker, interface, name)?;
     }
@@ -36,7 +55,7 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         TCP.1,
         |mut store: StoreContextMut<'_, T>, (_family,): (IpAddressFamily,)| {
             Box::new(async move {
-                refuse(store.data_mut().capabilities(), NetworkUse::Tcp).await;
+                refusal(store.data_mut().capabilities(), NetworkUse::Tcp).await;
                 Ok((Err::<Resource<TcpSocket>, _>(ErrorCode::AccessDenied),))
             })
         },
@@ -45,7 +64,7 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         UDP.1,
         |mut store: StoreContextMut<'_, T>, (_family,): (IpAddressFamily,)| {
             Box::new(async move {
-                refuse(store.data_mut().capabilities(), NetworkUse::Udp).await;
+                refusal(store.data_mut().capabilities(), NetworkUse::Udp).await;
                 Ok((Err::<Resource<UdpSocket>, _>(ErrorCode::AccessDenied),))
             })
         },
@@ -54,7 +73,7 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
         LOOKUP.1,
         |mut store: StoreContextMut<'_, T>, (_network, name): (Resource<Network>, String)| {
             Box::new(async move {
-                refuse(store.data_mut().capabilities(), NetworkUse::Lookup(name)).await;
+                refusal(store.data_mut().capabilities(), NetworkUse::Lookup(name)).await;
                 Ok((Err::<Resource<ResolveAddressStream>, _>(ErrorCode::PermanentResolverFailure),))
             })
         },
@@ -63,12 +82,59 @@ pub(super) fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T
     Ok(())
 }
 
-async fn refuse(view: View<'_>, what: NetworkUse) {
-    let View { context, network, .. } = view;
-    if network.told.contains(&what.effect()) {
-        return;
+/// Those of WASI 0.3.
+fn add_async_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    for (interface, name) in [ASYNC_TCP, ASYNC_UDP, ASYNC_LOOKUP] {
+        is_there(linker, interface, name)?;
     }
-    network.told.push(what.effect());
+    linker.allow_shadowing(true);
+    linker.instance(ASYNC_TCP.0)?.func_wrap_async(
+        ASYNC_TCP.1,
+        |mut store: StoreContextMut<'_, T>, (_family,): (sockets::IpAddressFamily,)| {
+            Box::new(async move {
+                refusal(store.data_mut().capabilities(), NetworkUse::Tcp).await;
+                Ok((Err::<Resource<async_sockets::TcpSocket>, _>(sockets::ErrorCode::AccessDenied),))
+            })
+        },
+    )?;
+    linker.instance(ASYNC_UDP.0)?.func_wrap_async(
+        ASYNC_UDP.1,
+        |mut store: StoreContextMut<'_, T>, (_family,): (sockets::IpAddressFamily,)| {
+            Box::new(async move {
+                refusal(store.data_mut().capabilities(), NetworkUse::Udp).await;
+                Ok((Err::<Resource<async_sockets::UdpSocket>, _>(sockets::ErrorCode::AccessDenied),))
+            })
+        },
+    )?;
+    linker.instance(ASYNC_LOOKUP.0)?.func_wrap_concurrent(
+        ASYNC_LOOKUP.1,
+        |store: &Accessor<T>, (name,): (String,)| {
+            Box::pin(async move {
+                store.with(|mut store| refusal(store.get().capabilities(), NetworkUse::Lookup(name))).await;
+                Ok((Err::<Vec<sockets::IpAddress>, _>(lookup::ErrorCode::AccessDenied),))
+            })
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// Refuses, and says so; once for each use.
+fn refusal(view: View<'_>, what: NetworkUse) -> impl Future<Output = ()> + Send + use<> {
+    let View { context, network, .. } = view;
+    let told = network.told.contains(&what.effect());
+    if !told {
+        network.told.push(what.effect());
+    }
+    let context = (!told).then(|| context.clone());
+    async move {
+        if let Some(context) = context {
+            refuse(&context, what).await;
+        }
+    }
+}
+
+async fn refuse(context: &Context, what: NetworkUse) {
     let tried = match &what {
         NetworkUse::Tcp => "it wanted a TCP socket".to_owned(),
         NetworkUse::Udp => "it wanted a UDP socket".to_owned(),

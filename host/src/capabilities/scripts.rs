@@ -1,15 +1,16 @@
-//! `skillhost:skill/scripts`.
+//! `skillhost:skill/scripts` and `scripts-async`.
 
 use std::collections::BTreeMap;
 
 use skillhost_api::types::{
     ExecuteScriptRequest, ImageFilter, ImageSummary, ParamSummary, RunScriptRequest, ScriptSummary, TemplateSummary,
 };
-use wasmtime::component::Resource;
+use wasmtime::component::{Accessor, Resource};
 
 use super::bindings::skillhost::skill::sandbox::{ExecResult, RunOptions};
 use super::bindings::skillhost::skill::scripts::{self as wit, Host};
-use super::{GuestError, GuestSandbox, View};
+use super::bindings::skillhost::skill::scripts_async;
+use super::{GuestError, GuestSandbox, HasCapabilities, View};
 
 fn params(params: BTreeMap<String, ParamSummary>) -> Vec<wit::Param> {
     let param = |(name, param): (String, ParamSummary)| wit::Param {
@@ -82,22 +83,7 @@ impl Host for View<'_> {
         args: Vec<(String, String)>,
         options: RunOptions,
     ) -> Result<ExecResult, GuestError> {
-        let (options, delivery) = options.into();
-        let request = ExecuteScriptRequest {
-            container_id: self.table.get(&container)?.id().to_owned(),
-            script_name: name,
-            text_args: args,
-            options,
-            delivery,
-            ..ExecuteScriptRequest::default()
-        };
-        let max_output = request.delivery.max_output;
-        self.context
-            .brokered(|broker, actor| async move {
-                let script = broker.execute_script(&actor, request).await?;
-                Ok(script.into_answer(max_output).await?.exec.into())
-            })
-            .await
+        self.executing_script(&container, name, args, options)?.await
     }
 
     async fn run(
@@ -108,13 +94,74 @@ impl Host for View<'_> {
         env: Vec<(String, String)>,
         options: RunOptions,
     ) -> Result<ExecResult, GuestError> {
+        self.running_script(&container, source, args, env, options)?.await
+    }
+}
+
+impl scripts_async::Host for View<'_> {}
+
+impl<T: Send> scripts_async::HostWithStore<T> for HasCapabilities {
+    async fn execute(
+        store: &Accessor<T, Self>,
+        container: Resource<GuestSandbox>,
+        name: String,
+        args: Vec<(String, String)>,
+        options: RunOptions,
+    ) -> Result<ExecResult, GuestError> {
+        store.with(|mut store| store.get().executing_script(&container, name, args, options))?.await
+    }
+
+    async fn run(
+        store: &Accessor<T, Self>,
+        container: Resource<GuestSandbox>,
+        source: wit::Source,
+        args: Vec<(String, String)>,
+        env: Vec<(String, String)>,
+        options: RunOptions,
+    ) -> Result<ExecResult, GuestError> {
+        store.with(|mut store| store.get().running_script(&container, source, args, env, options))?.await
+    }
+}
+
+impl View<'_> {
+    fn executing_script(
+        &self,
+        container: &Resource<GuestSandbox>,
+        name: String,
+        args: Vec<(String, String)>,
+        options: RunOptions,
+    ) -> Result<impl Future<Output = Result<ExecResult, GuestError>> + Send + use<>, GuestError> {
+        let (options, delivery) = options.into();
+        let request = ExecuteScriptRequest {
+            container_id: self.table.get(container)?.id().to_owned(),
+            script_name: name,
+            text_args: args,
+            options,
+            delivery,
+            ..ExecuteScriptRequest::default()
+        };
+        let max_output = request.delivery.max_output;
+        Ok(self.context.brokered(move |broker, actor| async move {
+            let script = broker.execute_script(&actor, request).await?;
+            Ok(script.into_answer(max_output).await?.exec.into())
+        }))
+    }
+
+    fn running_script(
+        &self,
+        container: &Resource<GuestSandbox>,
+        source: wit::Source,
+        args: Vec<(String, String)>,
+        env: Vec<(String, String)>,
+        options: RunOptions,
+    ) -> Result<impl Future<Output = Result<ExecResult, GuestError>> + Send + use<>, GuestError> {
         let (template_name, script) = match source {
             wit::Source::Template(name) => (Some(name), None),
             wit::Source::Python(source) => (None, Some(source)),
         };
         let (options, delivery) = options.into();
         let request = RunScriptRequest {
-            container_id: self.table.get(&container)?.id().to_owned(),
+            container_id: self.table.get(container)?.id().to_owned(),
             template_name,
             script,
             text_args: args,
@@ -124,11 +171,9 @@ impl Host for View<'_> {
             ..RunScriptRequest::default()
         };
         let max_output = request.delivery.max_output;
-        self.context
-            .brokered(|broker, actor| async move {
-                let script = broker.run_script(&actor, request).await?;
-                Ok(script.into_answer(max_output).await?.exec.into())
-            })
-            .await
+        Ok(self.context.brokered(move |broker, actor| async move {
+            let script = broker.run_script(&actor, request).await?;
+            Ok(script.into_answer(max_output).await?.exec.into())
+        }))
     }
 }

@@ -201,13 +201,7 @@ mod tests {
     fn example() -> (tempfile::TempDir, DirCache, FileKey, Descriptor) {
         let temp = tempfile::tempdir().unwrap();
         let cache = DirCache::open(temp.path()).unwrap();
-        let descriptor = Descriptor {
-            digest: format!("sha256:{}", "0".repeat(64)),
-            imports: Vec::new(),
-            actions: Vec::new(),
-            unavailable: std::collections::BTreeMap::new(),
-            mismatches: Vec::new(),
-        };
+        let descriptor = Descriptor { digest: format!("sha256:{}", "0".repeat(64)), ..Descriptor::of_document() };
         let stamp = FileStamp::of(fs::File::open(temp.path()).unwrap()).unwrap();
         (temp, cache, FileKey { path: "component.wasm".into(), stamp }, descriptor)
     }

@@ -56,8 +56,9 @@ impl App {
         &self,
         project: PathBuf,
         request: O,
+        show: &mut dyn FnMut(CallOutput) -> Option<CallOutput>,
     ) -> Result<Answer<O::Answer>, Failure> {
-        self.make(Call { project: Some(project), ..self.global.call(request)? }, None, &mut shown).await
+        self.make(Call { project: Some(project), ..self.global.call(request)? }, None, show).await
     }
 
     /// A call with input; `show` says what is to be printed of each piece of its output.

@@ -65,7 +65,7 @@ impl Build {
             app.note(&said(&built, None)).await?;
             // Without `--out` it is a skill's.
             if self.out.is_none() {
-                compile_ahead(app, &built.file).await?;
+                compile_ahead(app, &built).await?;
             }
             return Ok(0);
         }
@@ -115,17 +115,17 @@ impl Build {
         });
         let built = building.await.map_err(|error| Error::other(format!("the build failed: {error}")))??;
         app.note(&said(&built, Some(started.elapsed()))).await?;
-        compile_ahead(app, &built.file).await
+        compile_ahead(app, &built).await
     }
 }
 
 /// Compiles a component as the host would at its first call, and keeps the code where that host looks for it.
-async fn compile_ahead(app: &App, component: &Path) -> Result<(), Failure> {
+async fn compile_ahead(app: &App, built: &Built) -> Result<(), Failure> {
     let started = Instant::now();
     let compile = async || {
         let state = StateDir::create(&app.global.state_dir()?)?;
         let engine = Engine::open_in(&PrivateDir::open(state.path())?, PathBuf::from("/proc/self/exe"))?;
-        engine.compile_ahead(std::fs::read(component)?).await
+        engine.compile_ahead(built.concurrency, std::fs::read(&built.file)?).await
     };
     let mut compiling = pin!(compile());
     let ended = match timeout(NOTICED, &mut compiling).await {
@@ -146,7 +146,7 @@ async fn compile_ahead(app: &App, component: &Path) -> Result<(), Failure> {
 }
 
 fn said(built: &Built, took: Option<Duration>) -> String {
-    let Built { file, comments, changed } = built;
+    let Built { file, comments, changed, concurrency: _ } = built;
     let what = if *changed { "made" } else { "unchanged:" };
     let took = took.map(|took| format!(" in {:.1} s", took.as_secs_f64())).unwrap_or_default();
     let comments = if *comments == 1 { "1 comment".to_owned() } else { format!("{comments} comments") };

@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
+use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     self, Distrust, InspectSkill, ListSkills, Operation, ReloadSkills, RunRequest, SearchSkills, SkillDetail, SkillList,
 };
 use skillhost_api::units::parse_duration;
 use skillhost_api::visible;
 
-use super::app::App;
+use super::app::{App, shown};
 use super::args::{millis, pair};
 use super::failure::{Ended, FAILED, log_of};
 use super::outcome::{plain, print_outcome};
@@ -58,8 +59,14 @@ impl Run {
             },
             text_args: self.args,
             deadline_ms: self.deadline.map(millis),
+            stream: !app.json(),
         };
-        let answer = app.call_in(project, request).await?;
+        let mut show = |output| match output {
+            // As JSON all of it is one answer, with what is kept of a stream.
+            CallOutput::Stdout(_) if app.json() => None,
+            output => shown(output),
+        };
+        let answer = app.call_in(project, request, &mut show).await?;
         let failure = answer.typed.failed.then(|| answer.typed.failure.clone().unwrap_or_default());
         match failure {
             Some(failure) if !app.json() => {
@@ -70,6 +77,8 @@ impl Run {
             _ => {
                 app.answer(&answer, |answer| match &answer.result {
                     Value::Null => String::new(),
+                    // It was shown as it came.
+                    _ if answer.streamed => String::new(),
                     result => plain(result),
                 })
                 .await?;
@@ -178,7 +187,7 @@ pub(super) struct Inspect {
 impl Inspect {
     pub(super) async fn run(self, app: &App) -> Ended {
         let (project, skill) = skill_path::found(&app.global, &self.skill)?;
-        let answer = app.call_in(project, InspectSkill { skill }).await?;
+        let answer = app.call_in(project, InspectSkill { skill }, &mut shown).await?;
         app.answer(&answer, describe).await?;
         Ok(0)
     }

@@ -8,7 +8,7 @@ use skillhost_api::error::Error;
 use skillhost_api::types::{InspectSkill, SkillState, SkillSummary};
 use skillhost_api::visible;
 
-use super::app::App;
+use super::app::{self, App};
 use super::failure::{Ended, FAILED, Failure};
 use super::global::absolute;
 use super::skill_path;
@@ -164,7 +164,7 @@ impl Test {
 /// Real effects are for what would run as a skill: what is not trusted, or asks for more than was let run, has none here either.
 async fn check_ready(app: &App, skill: &SkillTests) -> Result<(), Failure> {
     let (project, name) = skill_path::found(&app.global, &skill.dir.to_string_lossy())?;
-    let found = app.call_in(project, InspectSkill { skill: name }).await?.typed;
+    let found = app.call_in(project, InspectSkill { skill: name }, &mut app::shown).await?.typed;
     let SkillSummary { state, problem, .. } = found.summary;
     let error = match state {
         SkillState::Ready if skill.is_of(&found.digest, &found.manifest_digest) => return Ok(()),

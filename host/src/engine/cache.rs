@@ -19,6 +19,7 @@ use wasmtime::component::Component;
 
 use super::compile::{self, Compiler};
 use crate::private_dir::PrivateDir;
+use crate::skills::Concurrency;
 
 /// Bytes that the directory may hold; the longest unused files go first.
 const MAX_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -51,13 +52,13 @@ impl Cache {
     }
 
     /// Compiles the component of these bytes, and keeps what comes of it. Blocks; `digest` is theirs.
-    pub(crate) fn compile(&self, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
+    pub(crate) fn compile(&self, kind: Concurrency, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
         let name = name(engine, digest);
         let path = self.dir.path_of(&name);
         let component = match &self.compiler {
             Some(compiler) => {
                 let file = tempfile::NamedTempFile::new_in(self.dir.path_of(""))?;
-                compiler.compile(bytes, file.reopen()?)?;
+                compiler.compile(kind, bytes, file.reopen()?)?;
                 file.persist(&path).map_err(|error| Error::from(error.error))?;
                 self.load(engine, &name)
                     .and_then(|loaded| loaded.ok_or_else(|| wasmtime::Error::msg("it is gone")))

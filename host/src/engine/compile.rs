@@ -14,11 +14,11 @@ use skillhost_api::error::{Error, Result};
 
 use super::config;
 use crate::json;
-use crate::skills::MAX_COMPONENT;
+use crate::skills::{Concurrency, MAX_COMPONENT};
 use crate::subprocess::{self, ProcessBounds};
 
-/// The first argument that makes `skillhost` do this: its bounds follow (memory in MiB, processor time in seconds), a component is on
-/// standard input, the code goes to standard output and what is wrong with the component to standard error.
+/// The first argument that makes `skillhost` do this: its bounds follow (memory in MiB, processor time in seconds) and the kind of
+/// component, which is on standard input; the code goes to standard output and what is wrong with the component to standard error.
 pub const VERB: &str = "compile-component";
 
 /// What compiling one component may use. The largest that we know, with a Python interpreter in it (18 MB), takes 17 s
@@ -42,10 +42,10 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// Writes the code of `component` to `code`, which is empty.
-    pub(crate) fn compile(&self, component: &[u8], code: File) -> Result<()> {
+    pub(crate) fn compile(&self, kind: Concurrency, component: &[u8], code: File) -> Result<()> {
         let bounds = &self.bounds;
         let mut command = Command::new(&self.program);
-        command.arg(VERB).arg(bounds.memory_mib.to_string()).arg(bounds.cpu_seconds.to_string());
+        command.arg(VERB).arg(bounds.memory_mib.to_string()).arg(bounds.cpu_seconds.to_string()).arg(kind.name());
         command.stdout(code).stderr(Stdio::piped());
         let ended = subprocess::run(command, component, MAX_SAID, bounds.wall)
             .map_err(|error| Error::from(error).context("the component cannot be compiled"))?
@@ -72,10 +72,12 @@ impl Compiler {
 
 /// Compiles the component on standard input. Returns the exit code.
 pub fn answer() -> i32 {
-    let mut numbers = std::env::args_os().skip(2).map_while(|number| number.to_str()?.parse().ok());
-    let (Some(memory_mib), Some(cpu_seconds)) = (numbers.next(), numbers.next()) else { return 2 };
+    let mut words = std::env::args_os().skip(2).map_while(|word| word.into_string().ok());
+    let mut number = || words.next()?.parse().ok();
+    let (Some(memory_mib), Some(cpu_seconds)) = (number(), number()) else { return 2 };
+    let Some(kind) = words.next().and_then(|word| word.parse().ok()) else { return 2 };
     subprocess::confine(&ProcessBounds { memory_mib, cpu_seconds, ..BOUNDS }, MAX_CODE);
-    match compile() {
+    match compile(kind) {
         Ok(()) => 0,
         Err(error) => {
             // Whoever asked is gone, or hears of it by the exit code.
@@ -85,11 +87,12 @@ pub fn answer() -> i32 {
     }
 }
 
-fn compile() -> Result<()> {
+fn compile(kind: Concurrency) -> Result<()> {
     let mut component = Vec::new();
     std::io::stdin().lock().take(MAX_COMPONENT + 1).read_to_end(&mut component)?;
-    let code =
-        config::compiler().and_then(|engine| engine.precompile_component(&component)).map_err(|error| bad(&error))?;
+    let code = config::compiler(kind)
+        .and_then(|engine| engine.precompile_component(&component))
+        .map_err(|error| bad(&error))?;
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(&code)?;
     Ok(stdout.flush()?)

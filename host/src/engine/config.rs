@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
-use crate::skills::FEATURES;
-use crate::skills::Limits;
+use crate::skills::{Concurrency, Limits};
 
 /// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
 pub(crate) const MAX_LIVE: u32 = 256;
@@ -23,21 +22,21 @@ pub enum Allocation {
     OnDemand,
 }
 
-/// Makes the engine: with a pool where the address space allows it, otherwise without.
-pub(crate) fn engine() -> wasmtime::Result<(Engine, Allocation)> {
+/// Makes the engine of a kind of components: with a pool where the address space allows it, otherwise without.
+pub(crate) fn engine(kind: Concurrency) -> wasmtime::Result<(Engine, Allocation)> {
     // The pool reserves terabytes of address space that it does not use; only trying tells whether that is possible.
-    match Engine::new(&config(Allocation::Pooling)) {
+    match Engine::new(&config(kind, Allocation::Pooling)) {
         Ok(engine) => Ok((engine, Allocation::Pooling)),
         Err(error) => {
             tracing::warn!("the pooling allocator cannot be had, instances will be slower to make: {error:#}");
-            Ok((Engine::new(&config(Allocation::OnDemand))?, Allocation::OnDemand))
+            Ok((Engine::new(&config(kind, Allocation::OnDemand))?, Allocation::OnDemand))
         }
     }
 }
 
 /// Makes an engine that only compiles. Code does not depend on how instances get their memory, and this reserves none.
-pub(crate) fn compiler() -> wasmtime::Result<Engine> {
-    Engine::new(&config(Allocation::OnDemand))
+pub(crate) fn compiler(kind: Concurrency) -> wasmtime::Result<Engine> {
+    Engine::new(&config(kind, Allocation::OnDemand))
 }
 
 /// The most that one invocation can ask for, as the pool counts.
@@ -46,13 +45,13 @@ fn most(limit: u64) -> u32 {
 }
 
 /// The settings. Public for who wants to compare with Wasmtime alone.
-pub fn config(allocation: Allocation) -> Config {
+pub fn config(kind: Concurrency, allocation: Allocation) -> Config {
     let mut config = Config::new();
     // The two ways to stop a guest: fuel is exact and the same everywhere, epochs are cheap and follow the clock.
     config.consume_fuel(true).epoch_interruption(true);
-    config.wasm_features(FEATURES, true).wasm_features(FEATURES.complement(), false);
-    // Skills call and return; concurrency within one component is not offered, and costs each store its bookkeeping.
-    config.concurrency_support(false);
+    config.wasm_features(kind.features(), true).wasm_features(kind.features().complement(), false);
+    // It costs each store its bookkeeping, also of what calls and returns.
+    config.concurrency_support(kind == Concurrency::Concurrent);
     // What a trap says to an author: the functions of the component, never addresses of the host. Their places are looked up
     // elsewhere (`locate`).
     config
@@ -66,7 +65,11 @@ pub fn config(allocation: Allocation) -> Config {
     if allocation == Allocation::Pooling {
         let mut pool = PoolingAllocationConfig::new();
         pool.total_component_instances(MAX_LIVE)
-            .total_stacks(MAX_LIVE)
+            .total_stacks(match kind {
+                Concurrency::Sequential => MAX_LIVE,
+                // Each instance of a component may wait on a stack of its own.
+                Concurrency::Concurrent => MAX_LIVE.saturating_mul(most(Limits::MOST.instances)),
+            })
             // As many as all invocations together can ask for: no skill can use up the slots of another. What is not
             // used costs address space alone.
             .total_core_instances(MAX_LIVE.saturating_mul(most(Limits::MOST.instances)))

@@ -60,6 +60,12 @@ pub(super) fn explain(
             ));
         }
         Some(Trap::StackOverflow) => return stack_overflow(trace.recursion(), ""),
+        Some(Trap::AsyncDeadlock) => {
+            return Error::other(
+                "the action waits for what cannot happen: nothing that it has begun is under way any more (an await that nothing \
+                 wakes, or a stream of its own that it neither reads nor drops)",
+            );
+        }
         // Toolchains put the stack beneath what else is in a memory: what grows out of it leaves the memory.
         Some(Trap::MemoryOutOfBounds) => {
             if let Some(recursion) = trace.recursion() {
@@ -68,14 +74,15 @@ pub(super) fn explain(
         }
         _ => {}
     }
-    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
+    // These errors of Wasmtime's have no name to ask for; tests hold their words.
+    let text = format!("{error:#}");
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || text.contains("store handle limit exceeded") {
         return Error::quota_exceeded(format!(
-            "the action holds its {} resources: drop what is no longer needed, or raise `resources` under [limits] in its skill.toml",
+            "the action holds its {} resources, calls under way, streams and futures: drop what is no longer needed, or raise \
+             `resources` under [limits] in its skill.toml",
             limits.resources
         ));
     }
-    // These errors of Wasmtime's have no name to ask for; tests hold their words.
-    let text = format!("{error:#}");
     if let Some((_, what)) = text.split_once("resource limit exceeded: ") {
         return Error::quota_exceeded(format!(
             "the component needs more than it may have ({}): raise `memories`, `tables` or `instances` under [limits] in its \

@@ -15,10 +15,12 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::limiter::{LimitHit, Limiter, size};
+use super::result_stream::{self, ItemSink};
 use super::trace::Trace;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{
-    CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, ProgramOutput, View,
+    CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, Over, ProgramOutput,
+    View,
 };
 use crate::skills::{Limits, ProgramStart, program};
 
@@ -28,6 +30,10 @@ pub trait ImportContext: Send + 'static {
     fn log(&self) -> &Log;
     /// When the call is over.
     fn deadline(&self) -> Instant;
+    /// Whether the call is over, for what it was about to hand over.
+    fn over(&self) -> Over {
+        Over::default()
+    }
     /// What is special of its WASI. Nothing, usually.
     fn with_wasi(&self, _: &mut WasiCtxBuilder) {}
 }
@@ -39,6 +45,10 @@ impl ImportContext for Context {
 
     fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    fn over(&self) -> Over {
+        self.over.clone()
     }
 }
 
@@ -112,6 +122,8 @@ pub struct Invocation<C: 'static = Context> {
     pub program: Option<ProgramStart>,
     /// Whether it returns a value.
     pub returns: bool,
+    /// Where the items of its result go, where that comes as a stream.
+    pub stream: Option<ItemSink>,
     /// The limits of the call.
     pub limits: Limits,
     /// The workspace, when granted.
@@ -169,18 +181,32 @@ impl Engine {
     }
 
     async fn run<C: ImportContext>(&self, invocation: Invocation<C>) -> Result<InvocationResult> {
-        let Invocation { prepared, interface, function, args, program, returns, limits, workspace, context, component } =
-            invocation;
+        let Invocation {
+            prepared,
+            interface,
+            function,
+            args,
+            program,
+            returns,
+            stream,
+            limits,
+            workspace,
+            context,
+            component,
+        } = invocation;
         let program = program.map(|start| (start, ProgramOutput::default()));
-        let (deadline, log) = (context.deadline(), context.log().clone());
+        let (deadline, log, over) = (context.deadline(), context.log().clone(), context.over());
         let overrun = || failure::deadline(&limits);
         let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
             .await
             .map_err(|_| failure::no_place(&limits))?
             .map_err(|_| ended())?;
-        let mut store = self.store(&limits, workspace, program.as_ref(), context)?;
+        let runtime = self.runtime(prepared.kind)?;
+        let mut store = store(&runtime.engine, &limits, workspace, program.as_ref(), context)?;
+        // Before anything of it is dropped.
+        let over = over.on_drop();
         // Epochs pass only while something runs.
-        let running = self.ticker.run();
+        let running = runtime.ticker.run();
         let work = async {
             let instance = prepared.pre.instantiate_async(&mut store).await?;
             let compiled = prepared.pre.component();
@@ -192,6 +218,9 @@ impl Engine {
             let export = instance.get_func(&mut store, index).ok_or_else(|| missing(&function))?;
             let mut results = vec![Val::Bool(false); usize::from(returns)];
             export.call_async(&mut store, &args, &mut results).await?;
+            if let (Some(sink), [result]) = (stream, results.as_mut_slice()) {
+                result_stream::follow(&mut store, result, sink).await?;
+            }
             Ok::<_, wasmtime::Error>(results)
         };
         let ended = tokio::time::timeout_at(deadline.into(), work).await;
@@ -213,7 +242,7 @@ impl Engine {
                 }
                 let hit = store.data().hit();
                 // What it held is given back before anything is looked up; what it had begun to write is told.
-                drop((store, running, slot));
+                drop((over, store, running, slot));
                 let mut trace = Trace::of(&error);
                 if prepared.has_lines && failure::has_place(&error) {
                     self.locate(&mut trace, component).await;
@@ -223,44 +252,44 @@ impl Engine {
             Err(_) => Err(overrun()),
         }
     }
+}
 
-    fn store<C: ImportContext>(
-        &self,
-        limits: &Limits,
-        workspace: Option<Preopen>,
-        program: Option<&(ProgramStart, ProgramOutput)>,
-        context: C,
-    ) -> Result<wasmtime::Store<StoreData<C>>> {
-        let deadline = context.deadline();
-        let mut wasi = WasiCtx::builder();
-        wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
-        wasi.stdout(context.log().stream("stdout")).stderr(context.log().stream("stderr"));
-        if let Some((start, output)) = program {
-            wasi.args(&start.args).stdin(MemoryInputPipe::new(start.input.clone())).stdout(output.stream());
-        }
-        context.with_wasi(&mut wasi);
-        if let Some(Preopen { path, write }) = workspace {
-            let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-            wasi.preopened_dir(&path, "/workspace", perms)
-                .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
-        }
-        let mut table = ResourceTable::new();
-        table.set_max_capacity(size(limits.resources));
-        let files = OpenFiles::new(size(limits.open_files));
-        let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
-        let data = StoreData { wasi: wasi.build(), table, context, files, network, limiter };
-        let mut store = wasmtime::Store::new(&self.engine, data);
-        store.limiter(|data| &mut data.limiter);
-        store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;
-        store.set_hostcall_fuel(size(limits.host_call_bytes));
-        store.set_max_component_handles(size(limits.resources));
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| {
-            let over = Instant::now() >= deadline;
-            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
-        });
-        Ok(store)
+fn store<C: ImportContext>(
+    engine: &wasmtime::Engine,
+    limits: &Limits,
+    workspace: Option<Preopen>,
+    program: Option<&(ProgramStart, ProgramOutput)>,
+    context: C,
+) -> Result<wasmtime::Store<StoreData<C>>> {
+    let deadline = context.deadline();
+    let mut wasi = WasiCtx::builder();
+    wasi.allow_tcp(false).allow_udp(false).allow_ip_name_lookup(false);
+    wasi.stdout(context.log().stream("stdout")).stderr(context.log().stream("stderr"));
+    if let Some((start, output)) = program {
+        wasi.args(&start.args).stdin(MemoryInputPipe::new(start.input.clone())).stdout(output.stream());
     }
+    context.with_wasi(&mut wasi);
+    if let Some(Preopen { path, write }) = workspace {
+        let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+        wasi.preopened_dir(&path, "/workspace", perms)
+            .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
+    }
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(size(limits.resources));
+    let files = OpenFiles::new(size(limits.open_files));
+    let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
+    let data = StoreData { wasi: wasi.build(), table, context, files, network, limiter };
+    let mut store = wasmtime::Store::new(engine, data);
+    store.limiter(|data| &mut data.limiter);
+    store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;
+    store.set_hostcall_fuel(size(limits.host_call_bytes));
+    store.set_max_component_handles(size(limits.resources));
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_callback(move |_| {
+        let over = Instant::now() >= deadline;
+        Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+    });
+    Ok(store)
 }
 
 fn fuel_used<C>(store: &wasmtime::Store<C>, limits: &Limits) -> Result<u64> {

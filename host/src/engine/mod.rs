@@ -1,4 +1,4 @@
-//! How a skill's code runs: one configuration, one linker, a fresh store for every call.
+//! How a skill's code runs: one configuration and one linker for each kind of components, a fresh store for every call.
 //!
 //! - Guests run on a runtime of their own. A guest that computes is interrupted every few milliseconds and lets others
 //!   have their turn, but on a shared runtime even that would hold up timers and sockets. Only a call's first
@@ -14,6 +14,8 @@ mod invocation;
 mod limiter;
 mod linking;
 pub mod locate;
+mod result_stream;
+mod runtime;
 mod ticker;
 mod trace;
 
@@ -32,14 +34,15 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::capabilities::{self, Context};
 use crate::digest::sha256;
 use crate::private_dir::PrivateDir;
-pub use crate::skills::Limits;
+pub use crate::skills::{Concurrency, Limits};
 use crate::subprocess::ProcessBounds;
 use cache::Cache;
 use compile::Compiler;
 pub use config::{Allocation, config as wasmtime_config};
 pub use invocation::{ComponentReader, ImportContext, Invocation, InvocationResult, Preopen, StoreData};
 pub use linking::describe;
-use ticker::Ticker;
+pub use result_stream::ItemSink;
+use runtime::ComponentRuntime;
 use trace::Trace;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
@@ -47,10 +50,9 @@ const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Runs components.
 pub struct Engine {
-    engine: wasmtime::Engine,
-    allocation: Allocation,
-    linker: Linker<StoreData<Context>>,
-    ticker: Ticker,
+    sequential: ComponentRuntime,
+    /// Made when the first component needs it.
+    concurrent: std::sync::OnceLock<ComponentRuntime>,
     cache: Arc<Cache>,
     ready: Mutex<LruCache<String, Arc<ComponentSlot>>>,
     live: Arc<Semaphore>,
@@ -91,6 +93,7 @@ struct ComponentSlot {
 /// A component that is compiled and linked: all but its instance.
 pub struct LinkedComponent<C: 'static = Context> {
     pre: InstancePre<StoreData<C>>,
+    kind: Concurrency,
     /// Whether it says which line of its source an instruction comes from.
     has_lines: bool,
 }
@@ -98,7 +101,7 @@ pub struct LinkedComponent<C: 'static = Context> {
 // Not derived: what its imports work with need not be one that can be cloned.
 impl<C: 'static> Clone for LinkedComponent<C> {
     fn clone(&self) -> Self {
-        Self { pre: self.pre.clone(), has_lines: self.has_lines }
+        Self { pre: self.pre.clone(), kind: self.kind, has_lines: self.has_lines }
     }
 }
 
@@ -106,8 +109,6 @@ impl Engine {
     /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
     /// held to `bounds`; without one, this process does, and nothing bounds it.
     pub(crate) fn open(cache: PrivateDir, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
-        let (engine, allocation) = config::engine()?;
-        let linker = linking::linker(&engine)?;
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
         let guests = tokio::runtime::Builder::new_multi_thread()
             .thread_name("guest")
@@ -116,7 +117,8 @@ impl Engine {
             .build()
             .context("cannot start the threads that run skills")?;
         Ok(Self {
-            ticker: Ticker::start(&engine).context("cannot start the thread that interrupts skills")?,
+            sequential: ComponentRuntime::new(Concurrency::Sequential)?,
+            concurrent: std::sync::OnceLock::new(),
             cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
             live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
@@ -127,10 +129,21 @@ impl Engine {
             beginning: Semaphore::new(
                 tokio::runtime::Handle::current().metrics().num_workers().saturating_sub(1).max(1),
             ),
-            engine,
-            allocation,
-            linker,
         })
+    }
+
+    /// What runs components of this kind.
+    fn runtime(&self, kind: Concurrency) -> Result<&ComponentRuntime> {
+        if kind == Concurrency::Sequential {
+            return Ok(&self.sequential);
+        }
+        if let Some(runtime) = self.concurrent.get() {
+            return Ok(runtime);
+        }
+        let made = ComponentRuntime::new(kind)
+            .map_err(|error| Error::other(format!("the engine cannot be had: {error:#}")))?;
+        // Whoever was first.
+        Ok(self.concurrent.get_or_init(|| made))
     }
 
     /// One for a program that is no host: where the host of this state directory keeps compiled code.
@@ -141,7 +154,7 @@ impl Engine {
 
     /// How instances get their memory.
     pub fn allocation(&self) -> Allocation {
-        self.allocation
+        self.sequential.allocation
     }
 
     /// The component with this digest, if it is ready.
@@ -149,9 +162,9 @@ impl Engine {
         self.ready.lock().get(digest)?.linked.get().cloned()
     }
 
-    /// The component with this digest, compiled and linked. `bytes` is asked only when it is not ready; what it gives must
-    /// have that digest.
-    pub async fn prepare<B>(&self, digest: &str, bytes: B) -> Result<LinkedComponent>
+    /// The component with this digest and of this kind, compiled and linked. `bytes` is asked only when it is not ready; what
+    /// it gives must have that digest.
+    pub async fn prepare<B>(&self, kind: Concurrency, digest: &str, bytes: B) -> Result<LinkedComponent>
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
@@ -160,8 +173,8 @@ impl Engine {
             let compiles = || {
                 slot.compiling.send_replace(true);
             };
-            let (component, has_lines) = self.compiled(digest, bytes().await?, compiles).await?;
-            link(&self.linker, &component, has_lines)
+            let (component, has_lines) = self.compiled(kind, digest, bytes().await?, compiles).await?;
+            link(&self.runtime(kind)?.linker, kind, &component, has_lines)
         });
         Ok(prepared.await?.clone())
     }
@@ -170,23 +183,32 @@ impl Engine {
     /// time.
     pub(crate) async fn prepare_with<C: ImportContext>(
         &self,
+        kind: Concurrency,
         digest: &str,
         bytes: Vec<u8>,
         define: impl FnOnce(&mut Linker<StoreData<C>>) -> wasmtime::Result<()>,
     ) -> Result<LinkedComponent<C>> {
-        let (component, has_lines) = self.compiled(digest, bytes, || {}).await?;
-        let mut linker = Linker::new(&self.engine);
-        let defined = wasmtime_wasi::p2::add_to_linker_async(&mut linker)
-            .and_then(|()| capabilities::filesystem::add_to_linker(&mut linker))
-            .and_then(|()| define(&mut linker));
-        defined.map_err(|error| Error::other(format!("the imports cannot be defined: {error:#}")))?;
-        link(&linker, &component, has_lines)
+        let (component, has_lines) = self.compiled(kind, digest, bytes, || {}).await?;
+        let defined = linking::wasi(&self.runtime(kind)?.engine, kind).and_then(|mut linker| {
+            capabilities::filesystem::add_to_linker(&mut linker, kind)?;
+            define(&mut linker)?;
+            Ok(linker)
+        });
+        let linker = defined.map_err(|error| Error::other(format!("the imports cannot be defined: {error:#}")))?;
+        link(&linker, kind, &component, has_lines)
     }
 
     /// The component of these bytes, from the cache or compiled now, which is told before; and whether it has lines of its source.
-    async fn compiled(&self, digest: &str, bytes: Vec<u8>, compiles: impl FnOnce()) -> Result<(Component, bool)> {
+    async fn compiled(
+        &self,
+        kind: Concurrency,
+        digest: &str,
+        bytes: Vec<u8>,
+        compiles: impl FnOnce(),
+    ) -> Result<(Component, bool)> {
         let bytes: Arc<[u8]> = bytes.into();
-        let (engine, cache, of, digest) = (self.engine.clone(), self.cache.clone(), bytes.clone(), digest.to_owned());
+        let compiler = self.runtime(kind)?.engine.clone();
+        let (engine, cache, of, digest) = (compiler.clone(), self.cache.clone(), bytes.clone(), digest.to_owned());
         let known = aside(move || Ok((cache.compiled(&engine, &digest), locate::has_lines(&of), digest)));
         let (compiled, has_lines, digest) = known.await?;
         let component = match compiled {
@@ -194,17 +216,17 @@ impl Engine {
             None => {
                 compiles();
                 let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
-                let (engine, cache) = (self.engine.clone(), self.cache.clone());
-                aside(move || cache.compile(&engine, &digest, &bytes)).await?
+                let cache = self.cache.clone();
+                aside(move || cache.compile(kind, &compiler, &digest, &bytes)).await?
             }
         };
         Ok((component, has_lines))
     }
 
     /// Compiles the component of these bytes, so that its first call need not.
-    pub(crate) async fn compile_ahead(&self, bytes: Vec<u8>) -> Result<()> {
+    pub(crate) async fn compile_ahead(&self, kind: Concurrency, bytes: Vec<u8>) -> Result<()> {
         let digest = sha256(&bytes);
-        self.compiled(&digest, bytes, || {}).await.map(drop)
+        self.compiled(kind, &digest, bytes, || {}).await.map(drop)
     }
 
     /// Waits until the component with this digest is being compiled, by whomever.
@@ -220,8 +242,9 @@ impl Engine {
 
     /// What invocations hold now.
     pub fn live(&self) -> EngineUsage {
-        let pool = self.engine.pooling_allocator_metrics();
-        let slots = |count: fn(&PoolingAllocatorMetrics) -> usize| pool.as_ref().map_or(0, count);
+        let runtimes = [Some(&self.sequential), self.concurrent.get()].into_iter().flatten();
+        let pools: Vec<_> = runtimes.filter_map(|runtime| runtime.engine.pooling_allocator_metrics()).collect();
+        let slots = |count: fn(&PoolingAllocatorMetrics) -> usize| pools.iter().map(count).sum();
         EngineUsage {
             invocations: usize::try_from(config::MAX_LIVE).unwrap_or(usize::MAX) - self.live.available_permits(),
             instances: slots(|pool| usize::try_from(pool.core_instances()).unwrap_or(usize::MAX)),
@@ -244,6 +267,7 @@ impl Engine {
 
 fn link<C: 'static>(
     linker: &Linker<StoreData<C>>,
+    kind: Concurrency,
     component: &Component,
     has_lines: bool,
 ) -> Result<LinkedComponent<C>> {
@@ -251,7 +275,7 @@ fn link<C: 'static>(
     let pre = linker.instantiate_pre(component).map_err(|error| {
         Error::invalid_argument(format!("the component imports what this host does not have: {error:#}"))
     })?;
-    Ok(LinkedComponent { pre, has_lines })
+    Ok(LinkedComponent { pre, kind, has_lines })
 }
 
 /// Does work that waits, or takes long.

@@ -239,18 +239,14 @@ mod tests {
                 export: ExportPath { interface: None, function: "act".into() },
                 params: Vec::new(),
                 result: None,
+                stream: None,
                 docs: "x".repeat(docs),
                 signature: "func()".into(),
                 input_schema: json!({"type": "object"}),
                 output_schema: None,
             };
-            let descriptor = Descriptor {
-                digest: format!("sha256:{docs}"),
-                imports: Vec::new(),
-                actions: vec![action],
-                unavailable: Default::default(),
-                mismatches: Vec::new(),
-            };
+            let descriptor =
+                Descriptor { digest: format!("sha256:{docs}"), actions: vec![action], ..Descriptor::of_document() };
             DescribedSkill { entry, descriptor: Arc::new(descriptor), state: SkillState::Ready }
         };
         catalog.skills.into_values().map(described).collect()

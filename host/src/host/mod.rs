@@ -13,6 +13,7 @@ mod run;
 mod skill_files;
 mod skills;
 mod streamed_calls;
+mod streamed_result;
 mod texts;
 mod trust;
 mod watch_skills;

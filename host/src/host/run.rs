@@ -12,8 +12,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
 
 use super::blocking::blocking;
+use super::streamed_result::StreamedResult;
 use crate::broker::{Returned, SKILL_RUN, SKILL_WATCHES, with_background};
-use crate::capabilities::{Context, Log};
+use crate::capabilities::{Context, Log, Over};
 use crate::catalog::{Loaded, SkillSource};
 use crate::engine::{ComponentReader, Invocation, Preopen};
 use crate::host::Host;
@@ -83,7 +84,9 @@ impl Host {
                 Some(prepared) => prepared,
                 None => {
                     let read = component.clone();
-                    let preparing = self.engine.prepare(&descriptor.digest, async || blocking(move || read()).await);
+                    let preparing = self
+                        .engine
+                        .prepare(descriptor.concurrency, &descriptor.digest, async || blocking(move || read()).await);
                     with_background(preparing, self.tell_compiling(&descriptor.digest, &name, io))
                         .await
                         .map_err(|error| error.context(&name))?
@@ -104,6 +107,11 @@ impl Host {
             let log = Log::new(sink, usize::try_from(limits.log_bytes).unwrap_or(usize::MAX), record.lines());
             // From here: compiling a component for the first time is the host's work, not the skill's.
             let context = self.context(actor, log.clone(), Instant::now() + limits.deadline);
+            let (sink, streamed) =
+                match action.stream.as_ref().map(|stream| StreamedResult::new(stream, request.stream)) {
+                    Some((sink, reader, streamed)) => (Some(sink), Some((reader, streamed))),
+                    None => (None, None),
+                };
             let invocation = Invocation {
                 prepared,
                 interface: action.export.interface.clone(),
@@ -111,6 +119,7 @@ impl Host {
                 args,
                 program,
                 returns: action.result.is_some(),
+                stream: sink,
                 limits,
                 workspace,
                 context,
@@ -123,7 +132,12 @@ impl Host {
                     }
                 }
             };
-            let finished = with_background(self.engine.call(invocation), forward).await;
+            let calling = async {
+                let Some((reader, mut streamed)) = streamed else { return (self.engine.call(invocation).await, None) };
+                let (finished, passed) = tokio::join!(self.engine.call(invocation), streamed.pass_on(reader, io));
+                (passed.and(finished), Some(streamed))
+            };
+            let (finished, streamed) = with_background(calling, forward).await;
             log.finish();
             while let Ok(event) = queue.try_recv() {
                 io.send(CallOutput::Event(event)).await?;
@@ -132,7 +146,10 @@ impl Host {
                 invocation_id: Some(invocation_id.clone()),
                 ..error.context(format!("{name}.{}", action.name))
             })?;
-            let lifted = action.lift(&finished.results)?;
+            let mut lifted = action.lift(&finished.results)?;
+            if let (Some(streamed), false) = (streamed, lifted.failed) {
+                lifted.result = streamed.end();
+            }
             Ok(RunAnswer {
                 action: action.name.clone(),
                 skill: name.clone(),
@@ -140,6 +157,7 @@ impl Host {
                 result: lifted.result,
                 failure: lifted.failure,
                 failed: lifted.failed,
+                streamed: action.stream.is_some(),
                 wall_time_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
                 fuel_used: Some(finished.fuel_used),
             })
@@ -184,7 +202,7 @@ impl Host {
     /// What the imports of an invocation work with.
     pub(crate) fn context(&self, actor: Actor, log: Log, deadline: Instant) -> Context {
         let runtime = tokio::runtime::Handle::current();
-        Context { broker: self.broker.clone(), actor: Arc::new(actor), log, deadline, runtime }
+        Context { broker: self.broker.clone(), actor: Arc::new(actor), log, deadline, runtime, over: Over::default() }
     }
 
     /// Tells that a component is being compiled, for as long as this is not dropped.

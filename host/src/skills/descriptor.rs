@@ -22,11 +22,12 @@ use super::docs::{Docs, Owners, clean, split_params};
 use super::linking::{self, TryLink};
 use super::manifest::Actions;
 use super::program::ProgramStart;
+use super::result_stream::ResultStream;
 use super::similar::did_you_mean;
 use super::ty::{ActionParam, MAX_NODES, Ty};
-use super::wasm_features;
+use super::wasm_features::Concurrency;
 use super::wit::TypeReader;
-use super::{program, schema};
+use super::{imports, program, schema};
 use crate::digest::sha256;
 
 /// The most functions that a component may export.
@@ -39,6 +40,8 @@ const MAX_ACTION_NODES: usize = 10_000;
 pub struct Descriptor {
     /// The component's SHA-256, `sha256:…`.
     pub digest: String,
+    /// Whether it does several things at once.
+    pub concurrency: Concurrency,
     /// What it imports, by full name (`skillhost:skill/sandbox@0.1.0`, `wasi:cli/stdout@0.2.6`). Interfaces that have
     /// only types are left out: they let it do nothing.
     pub imports: Vec<String>,
@@ -62,6 +65,8 @@ pub struct Action {
     /// What it returns. A `result` at the top is told apart when it is lifted: its `ok` is the result, its `err` the
     /// skill's own failure.
     pub result: Option<Ty>,
+    /// The stream that its result comes as, of which `result` is the end.
+    pub stream: Option<ResultStream>,
     /// What it does.
     pub docs: String,
     /// Its signature as WIT.
@@ -101,6 +106,7 @@ impl Descriptor {
     pub(crate) fn of_document() -> Self {
         Self {
             digest: String::new(),
+            concurrency: Concurrency::Sequential,
             mismatches: Vec::new(),
             imports: Vec::new(),
             actions: Vec::new(),
@@ -128,7 +134,7 @@ pub fn describe_linked(bytes: &[u8], link: TryLink) -> Result<Descriptor> {
     let decoded = std::panic::catch_unwind(|| decode(bytes))
         .map_err(|_| malformed(&"its types are put together in a way that cannot be read"))?
         .map_err(|error| malformed(&format_args!("{error:#}")))?;
-    wasm_features::check(bytes)?;
+    let concurrency = Concurrency::of(bytes)?;
     let DecodedWasm::Component(resolve, world) = decoded else {
         return Err(Error::invalid_argument(
             "this is a WIT package in binary form, with no code in it: build the component that implements it",
@@ -136,7 +142,10 @@ pub fn describe_linked(bytes: &[u8], link: TryLink) -> Result<Descriptor> {
     };
     let descriptor = of_world(&resolve, world, &Docs::read(bytes), sha256(bytes))?;
     let mismatches = linking::mismatches(&resolve, world, &descriptor.imports, link);
-    Ok(Descriptor { mismatches, ..descriptor })
+    // Of WASI 0.3 there may be functions that wait for nothing.
+    let imports_async = descriptor.imports.iter().any(|import| imports::is_async(import));
+    let concurrency = if imports_async { Concurrency::Concurrent } else { concurrency };
+    Ok(Descriptor { concurrency, mismatches, ..descriptor })
 }
 
 /// Describes what a component of this world offers; `docs` are its comments. Whether it links is not looked at.
@@ -145,8 +154,9 @@ pub(super) fn of_world(resolve: &Resolve, world: WorldId, docs: &Docs, digest: S
     let exports = exports(resolve, world, &owners)?;
     let mut descriptor = Descriptor {
         digest,
+        concurrency: Concurrency::Sequential,
         mismatches: Vec::new(),
-        imports: imports(resolve, world, &owners),
+        imports: imports_of(resolve, world, &owners),
         actions: Vec::new(),
         unavailable: BTreeMap::new(),
     };
@@ -255,6 +265,7 @@ fn program_action(name: &str, run: &str) -> Action {
         output_schema: schema::output(result.as_ref()),
         params,
         result,
+        stream: None,
         docs: program::DOCS.into(),
     }
 }
@@ -272,7 +283,7 @@ fn is_toolchain_function(name: &str) -> bool {
     name.starts_with("cabi-") || name.starts_with("cabi_") || name == "_initialize" || name == "_start"
 }
 
-fn imports(resolve: &Resolve, world: WorldId, owners: &Owners) -> Vec<String> {
+fn imports_of(resolve: &Resolve, world: WorldId, owners: &Owners) -> Vec<String> {
     let mut names = BTreeSet::new();
     for (key, item) in resolve.worlds.get(world).into_iter().flat_map(|world| &world.imports) {
         let acts = match item {
@@ -338,11 +349,16 @@ fn action(reader: &mut TypeReader<'_>, export: &Export<'_>, name: &str) -> std::
         let docs = described.remove(&param.name).unwrap_or_default();
         params.push(ActionParam { name: param.name.clone(), docs, ty: reader.ty(&param.ty, 0)? });
     }
-    let result = function.result.as_ref().map(|ty| reader.ty(ty, 0)).transpose()?;
+    let stream = function.result.as_ref().map(|ty| ResultStream::of(reader, ty)).transpose()?.flatten();
+    let result = match &stream {
+        Some(stream) => Some(stream.result()),
+        None => function.result.as_ref().map(|ty| reader.ty(ty, 0)).transpose()?,
+    };
     Ok(Action {
         name: name.to_owned(),
         export: export.path.clone(),
         signature: signature(&function.name, &params, result.as_ref()),
+        stream,
         input_schema: schema::input(&params),
         output_schema: schema::output(result.as_ref()),
         params,

@@ -13,8 +13,8 @@ pub const PACKAGE: &str = "skillhost:skill";
 pub const VERSION: &str = "0.1.0";
 /// What the name of a package of WASI begins with.
 const WASI: &str = "wasi:";
-/// What its versions begin with that the host speaks.
-const WASI_VERSION: &str = "0.2.";
+/// What the name of an interface ends with whose functions are asynchronous.
+const ASYNC: &str = "-async";
 
 /// An interface of the host: a row of [`INTERFACES`].
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub struct KnownInterface {
     package: &'static str,
     /// None: all that the package has.
     interface: Option<&'static str>,
+    /// Whether there is one whose functions are asynchronous as well, which has the same name with [`ASYNC`] behind it.
+    has_async: bool,
     /// What it lets the skill do.
     pub lets: &'static str,
     /// None: it needs nothing.
@@ -67,6 +69,7 @@ interfaces! {
     Types {
         package: PACKAGE,
         interface: Some("types"),
+        has_async: false,
         lets: "do nothing: it only has types",
         needs: None,
     }
@@ -74,6 +77,7 @@ interfaces! {
     Log {
         package: PACKAGE,
         interface: Some("log"),
+        has_async: false,
         lets: "write to the invocation's log and report progress",
         needs: None,
     }
@@ -81,6 +85,7 @@ interfaces! {
     Sandbox {
         package: PACKAGE,
         interface: Some("sandbox"),
+        has_async: true,
         lets: "launch sandboxes and run commands in them",
         needs: Some(SANDBOX),
     }
@@ -88,6 +93,7 @@ interfaces! {
     Files {
         package: PACKAGE,
         interface: Some("files"),
+        has_async: true,
         lets: "copy files between host roots and its sandboxes",
         needs: Some(FILES),
     }
@@ -95,6 +101,7 @@ interfaces! {
     Scripts {
         package: PACKAGE,
         interface: Some("scripts"),
+        has_async: true,
         lets: "run the scripts and templates that the operator keeps for its sandboxes' roles",
         needs: Some(SANDBOX),
     }
@@ -102,6 +109,7 @@ interfaces! {
     Blackboard {
         package: PACKAGE,
         interface: Some("blackboard"),
+        has_async: true,
         lets: "read and publish values that the agents of the session share",
         needs: Some(BLACKBOARD),
     }
@@ -109,6 +117,7 @@ interfaces! {
     WasiCli {
         package: "wasi:cli",
         interface: None,
+        has_async: false,
         lets: "write standard output and error to its own log; there are no arguments, environment or input",
         needs: None,
     }
@@ -116,6 +125,7 @@ interfaces! {
     WasiClocks {
         package: "wasi:clocks",
         interface: None,
+        has_async: false,
         lets: "read the time",
         needs: None,
     }
@@ -123,6 +133,7 @@ interfaces! {
     WasiFilesystem {
         package: "wasi:filesystem",
         interface: None,
+        has_async: false,
         lets: "use the files of the workspace when the manifest asks for it, otherwise none",
         needs: None,
     }
@@ -130,6 +141,7 @@ interfaces! {
     WasiIo {
         package: "wasi:io",
         interface: None,
+        has_async: false,
         lets: "wait for its own input and output",
         needs: None,
     }
@@ -137,6 +149,7 @@ interfaces! {
     WasiRandom {
         package: "wasi:random",
         interface: None,
+        has_async: false,
         lets: "get random numbers",
         needs: None,
     }
@@ -144,6 +157,7 @@ interfaces! {
     WasiSockets {
         package: "wasi:sockets",
         interface: None,
+        has_async: false,
         lets: "do nothing: no address can be reached",
         needs: None,
     }
@@ -159,7 +173,11 @@ struct ImportName<'a> {
 impl ImportName<'_> {
     fn known(&self) -> Option<&'static KnownInterface> {
         let is_this = |row: &&KnownInterface| {
-            row.package == self.package && row.interface.is_none_or(|interface| interface == self.interface)
+            let is_named = |interface: &str| match self.interface.strip_suffix(ASYNC) {
+                Some(sync) if row.has_async => sync == interface,
+                _ => self.interface == interface,
+            };
+            row.package == self.package && row.interface.is_none_or(is_named)
         };
         INTERFACES.iter().find(is_this)
     }
@@ -229,12 +247,12 @@ fn check(import: &str, asked: &Capabilities) -> Result<(), RefusedImport> {
             refuse(format!("this host offers nothing of that package; of WASI it has {}", known.join(", ")))
         }
         None => refuse(format!(
-            "this host does not have it; a skill may import {PACKAGE}@{VERSION} and WASI 0.2, so drop it or compose the \
+            "this host does not have it; a skill may import {PACKAGE}@{VERSION} and WASI 0.2 and 0.3, so drop it or compose the \
              component that provides it into this one"
         )),
-        Some(_) if is_wasi && !name.version.starts_with(WASI_VERSION) => {
-            refuse("this host speaks WASI 0.2; build the component for `wasm32-wasip2` or another target of WASI 0.2".into())
-        }
+        Some(_) if is_wasi && !is_wasi_version(name.version) => refuse(
+            "this host speaks WASI 0.2 and 0.3; build the component for `wasm32-wasip2` or another target of these".into(),
+        ),
         Some(_) if !is_wasi && name.version != VERSION => {
             let theirs = match name.version {
                 "" => String::new(),
@@ -251,18 +269,36 @@ fn check(import: &str, asked: &Capabilities) -> Result<(), RefusedImport> {
     }
 }
 
+/// Whether the host speaks this version of WASI.
+pub(super) fn is_wasi_version(version: &str) -> bool {
+    version.starts_with("0.2.") || is_async_wasi(version)
+}
+
+/// Whether that is a version with asynchronous functions. What came before its release had other types.
+fn is_async_wasi(version: &str) -> bool {
+    version.starts_with("0.3.") && !version.contains('-')
+}
+
+/// Whether whoever imports it may do several things at once.
+pub(super) fn is_async(import: &str) -> bool {
+    take_apart(import).is_some_and(|name| match name.package.starts_with(WASI) {
+        true => is_async_wasi(name.version),
+        false => name.package == PACKAGE && name.interface.ends_with(ASYNC),
+    })
+}
+
 /// Whether it is an interface of the host's, in its version.
 pub(super) fn is_offered(import: &str) -> bool {
     take_apart(import).is_some_and(|name| match name.known() {
         Some(row) if row.package == PACKAGE => name.version == VERSION,
-        Some(_) => name.version.starts_with(WASI_VERSION),
+        Some(_) => is_wasi_version(name.version),
         None => false,
     })
 }
 
 /// The line of a manifest's [capabilities] that asks for this interface of ours; none where nothing need be asked for.
 pub fn asked_by(interface: &str) -> Option<&'static str> {
-    let row = INTERFACES.iter().find(|row| row.package == PACKAGE && row.interface == Some(interface))?;
+    let row = ImportName { package: PACKAGE, interface, version: VERSION }.known()?;
     row.needs.as_ref().map(|needs| needs.line)
 }
 
@@ -287,12 +323,13 @@ mod tests {
         let mut wit = wit_parser::Resolve::default();
         let (package, _) = wit.push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../wit")).unwrap();
         let of_wit: Vec<_> = wit.packages[package].interfaces.keys().map(String::as_str).collect();
-        let own = INTERFACES.iter().filter(|row| row.package == PACKAGE);
-        let mut of_table: Vec<_> = own.map(|row| row.interface.unwrap()).collect();
+        let own = || INTERFACES.iter().filter(|row| row.package == PACKAGE);
+        let mut of_table: Vec<_> = own().map(|row| row.interface.unwrap().to_owned()).collect();
+        of_table.extend(own().filter(|row| row.has_async).map(|row| format!("{}{ASYNC}", row.interface.unwrap())));
         assert_eq!(of_wit.len(), of_table.len(), "{of_wit:?} {of_table:?}");
-        of_table.retain(|interface| !of_wit.contains(interface));
+        of_table.retain(|interface| !of_wit.contains(&interface.as_str()));
         assert_eq!(of_table, [""; 0]);
-        let everything = wit.select_world(&[package], Some("everything")).unwrap();
+        let everything = wit.select_world(&[package], Some("concurrent")).unwrap();
         assert_eq!(wit.worlds[everything].imports.len(), of_wit.len(), "the world that is linked has them all");
     }
 
@@ -347,7 +384,8 @@ mod tests {
             ("skillhost:skill/shell@0.1.0", "no such interface"),
             ("wasi:http/outgoing-handler@0.2.0", "`http` capability is not available"),
             ("wasi:keyvalue/store@0.2.0", "nothing of that package"),
-            ("wasi:cli/stdout@0.3.0", "WASI 0.2"),
+            ("wasi:cli/stdout@0.3.0-rc-2026-02-09", "WASI 0.2 and 0.3"),
+            ("wasi:cli/stdout@0.4.0", "WASI 0.2 and 0.3"),
             ("acme:db/query@1.0.0", "does not have it"),
             ("skillhost:skill/log", "build the skill against that version"),
             ("log", "only interfaces of packages"),
@@ -357,6 +395,8 @@ mod tests {
             assert!(why.contains(said), "{why}");
             assert!(!is_offered(import));
         }
-        check("wasi:cli/stdout@0.2.6", &Capabilities::default()).unwrap();
+        for version in ["0.2.6", "0.3.0"] {
+            check(&format!("wasi:cli/stdout@{version}"), &Capabilities::default()).unwrap();
+        }
     }
 }

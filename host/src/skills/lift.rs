@@ -7,6 +7,7 @@ use skillhost_api::error::{Error, Result};
 use wasmtime::component::Val;
 
 use super::descriptor::Action;
+use super::result_stream::ResultStream;
 use super::schema::NOT_NUMBERS;
 use super::ty::{ResultTy, Ty};
 
@@ -27,20 +28,42 @@ pub struct Lifted {
 impl Action {
     /// The JSON of what the component's function returned.
     pub fn lift(&self, results: &[Val]) -> Result<Lifted> {
+        if let Some(stream) = &self.stream {
+            return match results {
+                [value] => at_end(value, stream),
+                _ => Err(mismatch()),
+            };
+        }
         let lifted = match (&self.result, results) {
             (None, []) => Lifted { result: Value::Null, failure: None, failed: false },
             (Some(Ty::Result(ResultTy { ok, err })), [Val::Result(value)]) => match value {
                 Ok(value) => Lifted { result: payload(value, ok)?, failure: None, failed: false },
-                Err(value) => {
-                    let failure = err.is_some().then(|| payload(value, err)).transpose()?;
-                    Lifted { result: Value::Null, failure, failed: true }
-                }
+                Err(value) => failed(value, err)?,
             },
             (Some(ty), [value]) => Lifted { result: lift(value, ty)?, failure: None, failed: false },
             _ => return Err(mismatch()),
         };
         Ok(lifted)
     }
+}
+
+/// What is known at the end of a stream, whose place in `value` is empty by then. The result is what came, which is known elsewhere.
+fn at_end(value: &Val, stream: &ResultStream) -> Result<Lifted> {
+    let whole = |ended: &Val| match (ended, &stream.end) {
+        (Val::Result(Err(value)), Some(ResultTy { err, .. })) => failed(value, err),
+        _ => Ok(Lifted { result: Value::Null, failure: None, failed: false }),
+    };
+    match (value, &stream.around) {
+        (Val::Result(Err(value)), Some(ResultTy { err, .. })) => failed(value, err),
+        (Val::Result(Ok(Some(value))), Some(_)) => whole(value),
+        (Val::Result(_), Some(_)) => Err(mismatch()),
+        (value, _) => whole(value),
+    }
+}
+
+fn failed(value: &Option<Box<Val>>, err: &Option<Box<Ty>>) -> Result<Lifted> {
+    let failure = err.is_some().then(|| payload(value, err)).transpose()?;
+    Ok(Lifted { result: Value::Null, failure, failed: true })
 }
 
 fn payload(value: &Option<Box<Val>>, ty: &Option<Box<Ty>>) -> Result<Value> {
@@ -51,7 +74,7 @@ fn payload(value: &Option<Box<Val>>, ty: &Option<Box<Ty>>) -> Result<Value> {
     }
 }
 
-fn lift(value: &Val, ty: &Ty) -> Result<Value> {
+pub(crate) fn lift(value: &Val, ty: &Ty) -> Result<Value> {
     Ok(match (value, ty) {
         (Val::Bool(value), Ty::Bool) => (*value).into(),
         (Val::U8(value), Ty::Int(_)) => (*value).into(),

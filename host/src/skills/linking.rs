@@ -44,7 +44,7 @@ pub(super) fn mismatches(resolve: &Resolve, world: WorldId, imports: &[String], 
 }
 
 /// A component with the imports of `world`, and nothing else.
-fn probe(resolve: &Resolve, world: WorldId) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn probe(resolve: &Resolve, world: WorldId) -> anyhow::Result<Vec<u8>> {
     let mut resolve = resolve.clone();
     if let Some(world) = resolve.worlds.get_mut(world) {
         world.exports.clear();

@@ -4,16 +4,17 @@
 use skillhost_api::error::{Error, Result};
 use wasmtime::component::Val;
 
+use super::imports;
 use super::ty::{ActionParam, Field, Int, RecordTy, Ty};
 
-/// How the name of what a program exports begins. (The next version's is asynchronous.)
-const RUN: &str = "wasi:cli/run@0.2.";
+/// How the name of what a program exports begins.
+const RUN: &str = "wasi:cli/run@";
 /// The name of the action, and of the one in whose component something else is called so.
 pub(super) const NAMES: [&str; 2] = ["run", "program"];
 
 /// Whether an interface is that of a program.
 pub(super) fn is_run(interface: &str) -> bool {
-    interface.starts_with(RUN)
+    interface.strip_prefix(RUN).is_some_and(imports::is_wasi_version)
 }
 
 /// What it does, for whoever calls it.

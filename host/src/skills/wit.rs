@@ -18,16 +18,13 @@ pub(super) struct TypeReader<'a> {
 }
 
 /// The reason why something cannot be an action, for people.
-type UnsupportedReason = String;
+pub(super) type UnsupportedReason = String;
 
 impl TypeReader<'_> {
-    /// Refuses a function that belongs to a resource, or is asynchronous.
+    /// Refuses a function that belongs to a resource.
     pub(super) fn check_kind(&self, function: &Function) -> Result<(), UnsupportedReason> {
         match &function.kind {
-            FunctionKind::Freestanding => Ok(()),
-            FunctionKind::AsyncFreestanding => {
-                Err("it is an async function, and this host calls synchronous ones: drop `async`".into())
-            }
+            FunctionKind::Freestanding | FunctionKind::AsyncFreestanding => Ok(()),
             FunctionKind::Method(_)
             | FunctionKind::AsyncMethod(_)
             | FunctionKind::Static(_)
@@ -114,8 +111,15 @@ impl TypeReader<'_> {
                         .into(),
                 );
             }
-            TypeDefKind::Stream(_) => return Err(unsupported("a stream")),
-            TypeDefKind::Future(_) => return Err(unsupported("a future")),
+            TypeDefKind::Stream(_) => {
+                return Err(
+                    "it has a stream elsewhere than as its result, or within that: an action can only return one"
+                        .into(),
+                );
+            }
+            TypeDefKind::Future(_) => {
+                return Err("its signature has a future: make the function `async` and return the value itself".into());
+            }
             TypeDefKind::Map(..) => return Err(unsupported("a map (a list of tuples can stand for it)")),
             TypeDefKind::FixedLengthList(..) => {
                 return Err(unsupported("a list of fixed length (a tuple can stand for it)"));

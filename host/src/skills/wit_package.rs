@@ -4,11 +4,15 @@ use skillhost_api::error::{Error, Result};
 use wit_parser::{PackageId, Resolve, SourceMap};
 
 /// Its files, by name.
-pub const WIT_FILES: [(&str, &str); 7] = [
+pub const WIT_FILES: [(&str, &str); 11] = [
+    ("blackboard-async.wit", include_str!("../../../wit/blackboard-async.wit")),
     ("blackboard.wit", include_str!("../../../wit/blackboard.wit")),
+    ("files-async.wit", include_str!("../../../wit/files-async.wit")),
     ("files.wit", include_str!("../../../wit/files.wit")),
     ("log.wit", include_str!("../../../wit/log.wit")),
+    ("sandbox-async.wit", include_str!("../../../wit/sandbox-async.wit")),
     ("sandbox.wit", include_str!("../../../wit/sandbox.wit")),
+    ("scripts-async.wit", include_str!("../../../wit/scripts-async.wit")),
     ("scripts.wit", include_str!("../../../wit/scripts.wit")),
     ("types.wit", include_str!("../../../wit/types.wit")),
     ("worlds.wit", include_str!("../../../wit/worlds.wit")),
@@ -40,5 +44,21 @@ mod tests {
         assert_eq!(files, WIT_FILES.map(|(name, _)| name));
         let (resolve, package) = read().unwrap();
         assert!(resolve.select_world(&[package], Some("everything")).is_ok());
+    }
+
+    #[test]
+    fn the_package_is_as_it_was_frozen() {
+        let version = super::super::imports::VERSION;
+        let kept = format!("{}/../tests/frozen/{version}/package.wit", env!("CARGO_MANIFEST_DIR"));
+        let kept = std::fs::read_to_string(kept).unwrap();
+        // Comments may be mended.
+        fn lines(text: &str) -> Vec<&str> {
+            let mut lines: Vec<_> =
+                text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).collect();
+            lines.sort_unstable();
+            lines
+        }
+        let now = WIT_FILES.map(|(_, text)| text).join("\n");
+        assert_eq!(lines(&now), lines(&kept), "who changes the package raises its version, and offers the old one too");
     }
 }

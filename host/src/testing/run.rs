@@ -143,7 +143,10 @@ impl TestRunner {
         mut ended: impl AsyncFnMut(&TestReport) -> Result<(), E>,
     ) -> Result<SkillReport, E> {
         let bytes = skill.component.bytes.clone();
-        let prepared = self.engine.prepare_with(&skill.component.digest, bytes, imports::define).await;
+        let prepared = self
+            .engine
+            .prepare_with(skill.descriptor.concurrency, &skill.component.digest, bytes, imports::define)
+            .await;
         let prepared = prepared.map_err(|error| error.context(&skill.name))?;
         let (mut coverage, mut tests) = (Coverage::default(), Vec::new());
         let mut recorded: BTreeMap<&str, Vec<Recorded>> = BTreeMap::new();
@@ -262,6 +265,7 @@ impl TestRunner {
             args,
             program,
             returns: action.result.is_some(),
+            stream: None,
             limits,
             workspace: preopen,
             context: TestContext { fakes: fakes.clone(), log: log.clone(), deadline, world },

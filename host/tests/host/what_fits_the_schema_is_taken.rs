@@ -18,6 +18,7 @@ fn action(ty: Ty) -> Action {
         output_schema: schema::output(Some(&ty)),
         params,
         result: Some(ty),
+        stream: None,
         docs: String::new(),
         signature: String::new(),
     }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use skillhost::engine::{Allocation, wasmtime_config};
+use skillhost::engine::{Allocation, Concurrency, wasmtime_config};
 use wasmtime::component::{Component, ComponentNamedList, InstancePre, Lift, Linker, Lower, ResourceTable};
 use wasmtime::{Engine, Store};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -31,7 +31,7 @@ pub(crate) struct Bare {
 
 /// An engine with skillhost's own settings.
 pub(crate) fn engine() -> Result<Engine> {
-    Ok(Engine::new(&wasmtime_config(Allocation::Pooling))?)
+    Ok(Engine::new(&wasmtime_config(Concurrency::Sequential, Allocation::Pooling))?)
 }
 
 impl Bare {

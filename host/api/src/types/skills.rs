@@ -22,6 +22,8 @@ pub struct RunRequest {
     pub text_args: Vec<(String, String)>,
     /// Less than the skill's own deadline, in milliseconds.
     pub deadline_ms: Option<u64>,
+    /// Where the result comes as a stream, all of it is taken as it comes: the answer says only how much there was.
+    pub stream: bool,
 }
 
 /// What an action gave.
@@ -41,6 +43,10 @@ pub struct RunAnswer {
     pub failure: Option<Value>,
     /// Whether the action failed by its own word.
     pub failed: bool,
+    /// Whether the result came as a stream, which was given as it came: the bytes of a stream of bytes, of any other a line of JSON
+    /// for each item. `result` is what is said of it at its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub streamed: bool,
     /// Wall time of the call.
     pub wall_time_ms: u64,
     /// Fuel used; absent when it is not known (after an interrupt).

@@ -1,7 +1,7 @@
 //! What it costs that a guest can be stopped: fuel and epochs, against neither, and against epochs alone.
 
 use anyhow::{Result, ensure};
-use skillhost::engine::{Allocation, wasmtime_config};
+use skillhost::engine::{Allocation, Concurrency, wasmtime_config};
 use wasm_encoder::{
     BlockType, CodeSection, ExportKind, ExportSection, Function, FunctionSection, Instruction, Module, TypeSection,
     ValType,
@@ -85,7 +85,7 @@ enum Work {
 
 /// An engine with skillhost's settings but for these.
 fn settings(fuel: bool, epochs: bool) -> Result<Engine> {
-    let mut config = wasmtime_config(Allocation::Pooling);
+    let mut config = wasmtime_config(Concurrency::Sequential, Allocation::Pooling);
     config.consume_fuel(fuel).epoch_interruption(epochs);
     Ok(Engine::new(&config)?)
 }

@@ -4,6 +4,7 @@ mod authors;
 mod board;
 mod calls;
 mod catalog;
+mod concurrent;
 mod copy;
 mod exec;
 mod launch;
@@ -32,6 +33,10 @@ pub(crate) const ALL: &[Row] = &[
     metering::MATRIX,
     exec::DOCKER,
     exec::LOCAL,
+    concurrent::CALL,
+    concurrent::EXECS_DOCKER,
+    concurrent::EXECS_LOCAL,
+    concurrent::STREAM,
     load::EXECS_DOCKER,
     load::EXECS_LOCAL,
     load::ROW_DOCKER,

@@ -14,9 +14,9 @@ use crate::sample::{Sampled, Side, interleave};
 use crate::world::{Bench, Container, InProcess, Sandbox, Scratch, exec};
 
 /// Bytes that are written.
-const BYTES: u64 = 256 << 20;
+pub(super) const BYTES: u64 = 256 << 20;
 /// What writes them: in pieces that are large, so that not the writer is measured.
-const WRITE: [&str; 5] = ["dd", "if=/dev/zero", "bs=1M", "count=256", "status=none"];
+pub(super) const WRITE: [&str; 5] = ["dd", "if=/dev/zero", "bs=1M", "count=256", "status=none"];
 /// Pieces that may wait for their reader.
 const QUEUE: usize = 64;
 
@@ -54,13 +54,18 @@ fn run(bench: &Bench, backend: BackendChoice) -> Result<Sampled> {
 }
 
 /// Reads what the sandbox's command writes; how many bytes that were.
-async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
-    let (output, mut pieces) = mpsc::channel(QUEUE);
+pub(super) async fn streamed(host: &InProcess<'_>, sandbox: &Sandbox) -> Result<u64> {
     let request = ExecRequest {
         delivery: Delivery { stream: true, max_output: Some(0), stream_to_blackboard: false },
         ..exec(sandbox, &WRITE)
     };
-    let call = host.host.answer(host.request(Request::Exec(request)), CallIo { output, input: None });
+    read(host, Request::Exec(request)).await
+}
+
+/// Makes a call and reads what it streams; how many bytes that were.
+pub(super) async fn read(host: &InProcess<'_>, request: Request) -> Result<u64> {
+    let (output, mut pieces) = mpsc::channel(QUEUE);
+    let call = host.host.answer(host.request(request), CallIo { output, input: None });
     let read = async {
         let mut bytes = 0;
         while let Some(piece) = pieces.recv().await {
@@ -91,7 +96,7 @@ fn piped() -> Result<u64> {
     Ok(bytes)
 }
 
-fn whole(bytes: u64) -> Result<()> {
+pub(super) fn whole(bytes: u64) -> Result<()> {
     ensure!(bytes == BYTES, "{bytes} of {BYTES} bytes came");
     Ok(())
 }

@@ -62,14 +62,17 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Adds a skill with this component. Of its manifest, what stands before `[limits]` is our own.
+    /// Adds a skill with this component. Of its manifest, what stands before its capabilities and limits is our own.
     pub(crate) fn skill(&self, name: &str, component: &[u8], manifest: &str) -> Result<()> {
-        let limits = manifest.split_once("[limits]").map(|(_, limits)| format!("[limits]{limits}")).unwrap_or_default();
+        let own = ["[capabilities]", "[limits]"]
+            .iter()
+            .find_map(|table| manifest.get(manifest.find(table)?..))
+            .unwrap_or_default();
         let dir = self.project().join("skills").join(name);
         fs::create_dir_all(&dir)?;
         fs::write(dir.join("component.wasm"), component)?;
         let head = format!("[skill]\nname = \"{name}\"\nversion = \"0.1.0\"\ncomponent = \"component.wasm\"\n\n");
-        fs::write(dir.join("skill.toml"), head + &limits)?;
+        fs::write(dir.join("skill.toml"), head + own)?;
         fs::write(dir.join("SKILL.md"), format!("---\nname: {name}\ndescription: A skill that is measured.\n---\n"))?;
         self.written.set(Some(Instant::now()));
         Ok(())

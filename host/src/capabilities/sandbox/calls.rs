@@ -1,0 +1,231 @@
+//! What the calls do, whichever form they have. What a call needs of its store is taken first; what is left to do needs none of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use skillhost_api::error::Error;
+use skillhost_api::types::{Delivery, ExecRequest, ExecSpec, LaunchRequest, Network, RunOptions};
+use tokio::io::AsyncRead;
+use tokio::sync::Mutex;
+use wasmtime::component::Resource;
+
+use super::process::{Acting, GuestProcessOutput, GuestStdin, ReadOutput, StreamedOutput};
+use super::{GuestProcess, GuestSandbox, GuestShell, wit};
+use crate::broker::Running;
+use crate::capabilities::streams::{BytesFromGuest, BytesToGuest, to_guest};
+use crate::capabilities::{GuestError, View};
+
+type Result<T> = std::result::Result<T, GuestError>;
+
+fn environment(pairs: Vec<(String, String)>) -> BTreeMap<String, String> {
+    pairs.into_iter().collect()
+}
+
+/// A command that is about to be started.
+pub(super) struct Starting {
+    pub(super) request: ExecRequest,
+    pub(super) stdin: Option<Bytes>,
+}
+
+impl View<'_> {
+    pub(super) fn id_of(&self, container: &Resource<GuestSandbox>) -> Result<String> {
+        Ok(self.table.get(container)?.id().to_owned())
+    }
+
+    pub(super) fn launching(
+        &self,
+        options: wit::LaunchOptions,
+    ) -> impl Future<Output = Result<GuestSandbox>> + Send + use<> {
+        let request = LaunchRequest {
+            role: options.role,
+            cpus: options.cpus,
+            memory_mib: options.memory_mib,
+            network: options.network.map(|network| match network {
+                wit::Network::None => Network::None,
+                wit::Network::Bridge => Network::Bridge,
+            }),
+            wall_time_ms: options.wall_time_ms,
+            shared: options.shared,
+            env: environment(options.env),
+        };
+        self.context.brokered(|broker, actor| async move {
+            let (answer, owned) = broker.launch_owned(&actor, request).await?;
+            let info = wit::ContainerInfo {
+                id: answer.container_id,
+                role: answer.role,
+                image: answer.image,
+                backend: answer.backend,
+                isolation: answer.isolation,
+            };
+            Ok(GuestSandbox { info, owned: Some(owned) })
+        })
+    }
+
+    pub(super) fn attaching(&self, id: String) -> impl Future<Output = Result<GuestSandbox>> + Send + use<> {
+        self.context.brokered(|broker, actor| async move {
+            let info = broker.take_up(&actor, &id).await?;
+            let info = wit::ContainerInfo {
+                id: info.id,
+                role: info.role,
+                image: info.image,
+                backend: info.backend,
+                isolation: info.isolation,
+            };
+            Ok(GuestSandbox { info, owned: None })
+        })
+    }
+
+    pub(super) fn command(
+        &self,
+        container: &Resource<GuestSandbox>,
+        command: wit::Command,
+        options: wit::ExecOptions,
+    ) -> Result<Starting> {
+        let wit::ExecOptions { cwd, env, stdin, run } = options;
+        let (options, delivery): (RunOptions, Delivery) = run.into();
+        let spec = ExecSpec { command: command.into(), cwd, env: environment(env), options, ..ExecSpec::default() };
+        let request = ExecRequest { container_id: self.id_of(container)?, spec, delivery };
+        Ok(Starting { request, stdin: stdin.map(Bytes::from) })
+    }
+
+    pub(super) fn executing(&self, command: Starting) -> impl Future<Output = Result<wit::ExecResult>> + Send + use<> {
+        let Starting { request, stdin } = command;
+        self.context
+            .brokered(|broker, actor| async move { Ok(broker.exec_to_end(&actor, request, stdin).await?.into()) })
+    }
+
+    pub(super) fn starting(&self, command: Starting) -> impl Future<Output = Result<GuestProcess>> + Send + use<> {
+        let Starting { mut request, stdin } = command;
+        request.spec.stdin = true;
+        self.context.brokered(|broker, actor| async move {
+            let mut running = broker.exec(&actor, request).await?;
+            let input = match (running.stdin(), stdin) {
+                (Some(input), Some(bytes)) => GuestStdin::fed(input, bytes),
+                (Some(input), None) => GuestStdin::Open(input),
+                (None, _) => GuestStdin::Closed,
+            };
+            Ok(process(running, input, |running| {
+                GuestProcessOutput::Read(Arc::new(Mutex::new(ReadOutput::new(running))))
+            }))
+        })
+    }
+
+    /// The same with streams: its input is `input`, after what it has already, and its output the two that are given.
+    pub(super) fn starting_streamed(
+        &self,
+        command: Starting,
+        input: Option<BytesFromGuest>,
+    ) -> impl Future<Output = Result<(GuestProcess, BytesToGuest, BytesToGuest)>> + Send + use<> {
+        let Starting { mut request, stdin } = command;
+        request.spec.stdin = stdin.is_some() || input.is_some();
+        self.context.brokered(|broker, actor| async move {
+            let mut running = broker.exec(&actor, request).await?;
+            let input = match running.stdin() {
+                Some(stdin_of) => GuestStdin::streamed(stdin_of, stdin, input),
+                None => GuestStdin::Closed,
+            };
+            let ((out, stdout), (err, stderr)) = (to_guest(), to_guest());
+            let follow = |running| GuestProcessOutput::Streamed(Arc::new(StreamedOutput::new(running, out, err)));
+            Ok((process(running, input, follow), stdout, stderr))
+        })
+    }
+
+    pub(super) fn shell(&self, container: &Resource<GuestSandbox>) -> Result<GuestShell> {
+        let id = self.table.get(container)?.id();
+        Ok(GuestShell::new(self.context.broker.own_shell(&self.context.actor, id)?))
+    }
+
+    pub(super) fn writing<C: AsyncRead + Unpin + Send + 'static>(
+        &self,
+        id: String,
+        path: String,
+        content: C,
+    ) -> impl Future<Output = Result<()>> + Send + use<C> {
+        self.context
+            .brokered(|broker, actor| async move { broker.write_file(&actor, &id, &path, content).await.map(|_| ()) })
+    }
+
+    pub(super) fn listing(
+        &self,
+        id: String,
+        path: String,
+    ) -> impl Future<Output = Result<Vec<wit::FileEntry>>> + Send + use<> {
+        self.context.brokered(|broker, actor| async move {
+            let list = broker.list_files(&actor, &id, &path).await?;
+            if list.truncated {
+                return Err(Error::too_large(format!("{}: {}", list.path, list.message)));
+            }
+            Ok(list.files.into_iter().map(wit::FileEntry::from).collect())
+        })
+    }
+
+    pub(super) fn removing(
+        &self,
+        id: String,
+        path: String,
+        recursive: bool,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.context.brokered(move |broker, actor| async move {
+            broker.remove_file(&actor, &id, &path, recursive).await.map(|_| ())
+        })
+    }
+
+    pub(super) fn stopping(&self, id: String) -> impl Future<Output = Result<()>> + Send + use<> {
+        self.context.brokered(|broker, actor| async move { broker.stop(&actor, &id).await.map(drop) })
+    }
+
+    pub(super) fn acting(&self, process: &Resource<GuestProcess>) -> Result<Acting> {
+        let GuestProcess { id, container_id, control, stdin, output: _, killed } = self.table.get(process)?;
+        Ok(Acting {
+            broker: self.context.broker.clone(),
+            actor: self.context.actor.clone(),
+            container_id: container_id.clone(),
+            exec_id: id.clone(),
+            control: control.clone(),
+            stdin: stdin.clone(),
+            killed: killed.clone(),
+        })
+    }
+
+    pub(super) fn output(&self, process: &Resource<GuestProcess>) -> Result<GuestProcessOutput> {
+        Ok(self.table.get(process)?.output.clone())
+    }
+
+    pub(super) fn waiting(
+        &self,
+        process: &Resource<GuestProcess>,
+    ) -> Result<impl Future<Output = Result<wit::ProcessResult>> + Send + use<>> {
+        let output = self.output(process)?;
+        Ok(self.context.on_host(async move { output.wait().await }))
+    }
+
+    pub(super) fn running_line(
+        &self,
+        shell: &Resource<GuestShell>,
+        line: String,
+        options: wit::LineOptions,
+    ) -> Result<impl Future<Output = Result<wit::LineResult>> + Send + use<>> {
+        let shell = self.table.get(shell)?;
+        let (turn, shell) = (shell.turn(), shell.shell.clone());
+        Ok(self.context.on_host(async move {
+            let _turn = turn.await;
+            let answer = shell.run(line, options.timeout_ms, options.max_output).await?;
+            let (shell_ended, restarted) = (answer.shell_ended, answer.restarted);
+            Ok(wit::LineResult { result: answer.exec.into(), shell_ended, restarted })
+        }))
+    }
+}
+
+fn process(running: Running, stdin: GuestStdin, follow: impl FnOnce(Running) -> GuestProcessOutput) -> GuestProcess {
+    let (id, container_id) = (running.id().to_owned(), running.container_id().to_owned());
+    GuestProcess {
+        id,
+        container_id,
+        control: running.control(),
+        stdin: Arc::new(Mutex::new(stdin)),
+        output: follow(running),
+        killed: Arc::new(AtomicBool::new(false)),
+    }
+}

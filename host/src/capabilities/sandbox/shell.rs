@@ -1,0 +1,34 @@
+//! A persistent shell that a guest has.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::broker::OwnedShell;
+
+/// A guest's handle on a shell, which ends with it.
+pub struct GuestShell {
+    pub(super) shell: Arc<OwnedShell>,
+    turns: Arc<Mutex<()>>,
+}
+
+impl GuestShell {
+    pub(super) fn new(shell: OwnedShell) -> Self {
+        Self { shell: Arc::new(shell), turns: Arc::default() }
+    }
+
+    /// Waits until the lines are done that were given before; those that are given after this call wait for its end.
+    pub(super) fn turn(&self) -> impl Future<Output = OwnedMutexGuard<()>> + Send + use<> {
+        let mut turn = Box::pin(self.turns.clone().lock_owned());
+        // Lines run in the order in which they were given, not in that in which their tasks begin: a place in the queue is taken when
+        // it is first asked for.
+        let at_once = turn.as_mut().now_or_never();
+        async move {
+            match at_once {
+                Some(turn) => turn,
+                None => turn.await,
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Streams between guests and the host. What waits in one is bounded, so that whoever is slow slows the other end, and nothing is
+//! lost.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
+use tokio::sync::{mpsc, oneshot};
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Destination, Lower, Source, StreamConsumer, StreamProducer, StreamReader, StreamResult};
+use wasmtime::{AsContextMut, Result};
+
+use super::AbortOnDrop;
+
+/// How many bytes wait in a stream.
+const WAITING: usize = 64 * 1024;
+
+/// Whether an invocation is over, whatever the order in which what it had is dropped: what it was about to hand over is not whole
+/// then.
+#[derive(Debug, Clone, Default)]
+pub struct Over(Arc<AtomicBool>);
+
+/// Says so when it is dropped.
+#[derive(Debug)]
+pub struct OverOnDrop(Over);
+
+impl Over {
+    /// Has it said when the answer is dropped.
+    pub fn on_drop(&self) -> OverOnDrop {
+        OverOnDrop(self.clone())
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for OverOnDrop {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A stream to a guest, of what is written to the first.
+pub(super) fn to_guest() -> (DuplexStream, BytesToGuest) {
+    let (writer, pipe) = duplex(WAITING);
+    (writer, BytesToGuest { pipe, _task: None })
+}
+
+/// The guest's end of what the host writes.
+pub(super) struct BytesToGuest {
+    pipe: DuplexStream,
+    _task: Option<AbortOnDrop<()>>,
+}
+
+impl BytesToGuest {
+    /// Has what writes it end when nobody reads it any more.
+    pub(super) fn keeping(self, task: AbortOnDrop<()>) -> Self {
+        Self { _task: Some(task), ..self }
+    }
+}
+
+impl<D> StreamProducer<D> for BytesToGuest {
+    type Item = u8;
+    type Buffer = Option<u8>;
+
+    fn poll_produce<'a>(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        mut store: StoreContextMut<'a, D>,
+        destination: Destination<'a, Self::Item, Self::Buffer>,
+        finish: bool,
+    ) -> Poll<Result<StreamResult>> {
+        // Asked for nothing: whether there is something to come, which only reading tells.
+        if destination.remaining(store.as_context_mut()) == Some(0) {
+            return Poll::Ready(Ok(StreamResult::Completed));
+        }
+        let mut destination = destination.as_direct(store, WAITING);
+        let mut room = ReadBuf::new(destination.remaining());
+        match Pin::new(&mut self.pipe).poll_read(cx, &mut room) {
+            Poll::Pending if finish => Poll::Ready(Ok(StreamResult::Cancelled)),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) if !room.filled().is_empty() => {
+                let read = room.filled().len();
+                destination.mark_written(read);
+                Poll::Ready(Ok(StreamResult::Completed))
+            }
+            Poll::Ready(_) => Poll::Ready(Ok(StreamResult::Dropped)),
+        }
+    }
+}
+
+/// What a guest writes, as a reader.
+pub(super) struct BytesFromGuest {
+    pipe: DuplexStream,
+    over: Over,
+}
+
+impl BytesFromGuest {
+    /// That of a stream which a guest has handed over.
+    pub(super) fn new(store: impl AsContextMut, stream: StreamReader<u8>, over: Over) -> Result<Self> {
+        let (pipe, writer) = duplex(WAITING);
+        stream.pipe(store, BytesToHost::new(writer, None))?;
+        Ok(Self { pipe, over })
+    }
+}
+
+impl AsyncRead for BytesFromGuest {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = room.filled().len();
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, room))?;
+        // Its end is no end of the content where the skill ended in the middle of it.
+        Poll::Ready(match room.filled().len() == before && self.over.is_set() {
+            true => Err(std::io::Error::other("the skill ended before it had written all of it")),
+            false => Ok(()),
+        })
+    }
+}
+
+/// The host's end of a guest's stream of bytes.
+pub struct BytesToHost {
+    pipe: DuplexStream,
+    _done: Option<oneshot::Sender<()>>,
+}
+
+impl BytesToHost {
+    /// Writes them to `pipe`; `done` is dropped at their end.
+    pub fn new(pipe: DuplexStream, done: Option<oneshot::Sender<()>>) -> Self {
+        Self { pipe, _done: done }
+    }
+}
+
+impl<D> StreamConsumer<D> for BytesToHost {
+    type Item = u8;
+
+    fn poll_consume(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        store: StoreContextMut<'_, D>,
+        source: Source<'_, Self::Item>,
+        finish: bool,
+    ) -> Poll<Result<StreamResult>> {
+        let mut source = source.as_direct(store);
+        let bytes = source.remaining();
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(StreamResult::Completed));
+        }
+        match Pin::new(&mut self.pipe).poll_write(cx, bytes) {
+            Poll::Pending if finish => Poll::Ready(Ok(StreamResult::Cancelled)),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(written)) => {
+                source.mark_read(written);
+                Poll::Ready(Ok(StreamResult::Completed))
+            }
+            // Nobody reads any more.
+            Poll::Ready(Err(_)) => Poll::Ready(Ok(StreamResult::Dropped)),
+        }
+    }
+}
+
+/// Values for a guest, one waiting at a time, from a task that goes with the guest's end.
+pub(super) struct ValuesToGuest<T> {
+    pub(super) values: mpsc::Receiver<T>,
+    pub(super) _task: AbortOnDrop<()>,
+}
+
+impl<D, T: Lower + Send + Sync + 'static> StreamProducer<D> for ValuesToGuest<T> {
+    type Item = T;
+    type Buffer = Option<T>;
+
+    fn poll_produce<'a>(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        mut store: StoreContextMut<'a, D>,
+        mut destination: Destination<'a, Self::Item, Self::Buffer>,
+        finish: bool,
+    ) -> Poll<Result<StreamResult>> {
+        if destination.remaining(store.as_context_mut()) == Some(0) {
+            return Poll::Ready(Ok(StreamResult::Completed));
+        }
+        match self.values.poll_recv(cx) {
+            Poll::Pending if finish => Poll::Ready(Ok(StreamResult::Cancelled)),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(value)) => {
+                destination.set_buffer(Some(value));
+                Poll::Ready(Ok(StreamResult::Completed))
+            }
+            Poll::Ready(None) => Poll::Ready(Ok(StreamResult::Dropped)),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Keeps the WIT package as it is, with guests that were built against it, so that every later host is tried with them.
+//!
+//! What is kept is written once: a guest that is built again is another guest.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::guests::{self, PROFILE};
+use crate::run::{root, run, say};
+use crate::setup::TARGET;
+
+/// Where it is kept, a directory for each version.
+const KEPT: &str = "tests/frozen";
+/// The guests, by what they import: the interfaces that do one thing at a time, and those of the others too.
+const KEPT_GUESTS: [&str; 2] = ["probe", "concurrent"];
+/// The file with the package's name, which is first.
+const FIRST: &str = "types.wit";
+
+pub(crate) fn freeze() -> Result<()> {
+    let (version, package) = package()?;
+    let to = root().join(KEPT).join(&version);
+    ensure!(!to.exists(), "{version} is frozen already: a package that is changed has another version");
+    let built = tempfile::tempdir()?;
+    let mut command = guests::cargo_build(built.path());
+    for guest in KEPT_GUESTS {
+        command.arg("--package").arg(format!("guest-{guest}"));
+    }
+    // Without what debuggers read.
+    for setting in ["strip=true", "debug=false", "opt-level=\"z\""] {
+        command.arg("--config").arg(format!("profile.{PROFILE}.package.guest-probe.{setting}"));
+        command.arg("--config").arg(format!("profile.{PROFILE}.{setting}"));
+    }
+    run(&mut command)?;
+    fs::create_dir_all(&to)?;
+    fs::write(to.join("package.wit"), package)?;
+    for guest in KEPT_GUESTS {
+        let from = built.path().join(TARGET).join(PROFILE).join(format!("guest_{guest}.wasm"));
+        fs::copy(&from, to.join(format!("{guest}.wasm"))).with_context(|| from.display().to_string())?;
+    }
+    say(&format!("{version} is in {KEPT}/{version}: commit it"));
+    Ok(())
+}
+
+/// The package as one file, and its version.
+fn package() -> Result<(String, String)> {
+    let dir = root().join("wit");
+    let mut files: Vec<_> = fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.sort_by_key(|path| (!path.ends_with(FIRST), path.clone()));
+    let texts = files.iter().map(|path| fs::read_to_string(path).with_context(|| path.display().to_string()));
+    let text = texts.collect::<Result<Vec<_>>>()?.join("\n");
+    let first = text.lines().find_map(|line| line.strip_prefix("package ")?.strip_suffix(';')?.split_once('@'));
+    let (_, version) = first.with_context(|| format!("{FIRST} names no package with a version"))?;
+    Ok((version.to_owned(), text))
+}
