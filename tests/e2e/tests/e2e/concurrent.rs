@@ -6,6 +6,7 @@ use std::process::Child;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use skillhost_e2e::mcp::Client;
 use skillhost_e2e::{Done, User, eventually, hostile, mark, needs_engine, processes, signal};
 
 /// A user of the skill, whose agent may have five sandboxes and one more.
@@ -165,6 +166,27 @@ fn what_a_stream_gave_is_in_the_answer_where_it_is_one_piece() {
     user.launch([]);
     let refused = user.call("concurrent.relay", &json!({"line": "true"})).code(1).json();
     assert!(refused["failure"].as_str().unwrap().starts_with("quota-exceeded"), "{refused}");
+}
+
+#[test]
+fn over_mcp_a_stream_is_progress_and_its_end_the_result() {
+    needs_engine!();
+    let user = user();
+    let mut client = Client::start(&user, []);
+    let line = "echo first; until [ -e go ]; do sleep 0.02; done; echo last";
+    let mut call = json!({"name": "concurrent.relay", "arguments": {"line": line}, "_meta": client.meta()});
+    call["_meta"]["progressToken"] = json!("t");
+    client.send(&json!({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": call}).to_string());
+    let mut told = String::new();
+    while !told.contains("first") {
+        let heard = client.receive().unwrap();
+        told.push_str(heard["params"]["message"].as_str().unwrap_or_else(|| panic!("{heard}")));
+    }
+    // It waits for this, so what was told was told while it ran.
+    user.shell(&user.launch([]), "touch go");
+    let answer = std::iter::from_fn(|| client.receive()).find(|message| message["id"] == "call").unwrap();
+    let end = json!({"count": 11, "content": "first\nlast\n", "truncated": false});
+    assert_eq!(answer["result"]["structuredContent"], end, "{answer}");
 }
 
 /// The most memory that a process has had, in MiB.
