@@ -39,8 +39,12 @@ async fn listed(machine: &Machine) -> SkillSummary {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_that_no_action_can_be_leaves_the_others_callable() {
-    for (what, component) in [("map", takes("(map string u32)", "two")), ("fixed length", takes("(list u8 2)", "two"))]
-    {
+    for (what, component) in [
+        ("map", takes("(map string u32)", "two")),
+        ("fixed length", takes("(list u8 2)", "two")),
+        ("stream", takes("(stream u8)", "one")),
+        ("future", takes("(future u8)", "one")),
+    ] {
         let machine = Machine::new().await;
         machine.add_component("odd", &component, "");
         let skill = listed(&machine).await;
@@ -68,13 +72,19 @@ async fn what_the_engine_takes_is_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engine_does_not_take_is_listed_as_broken() {
+async fn an_asynchronous_function_is_an_action_beside_others() {
     let waits = "(type $odd (func async (param \"value\" u32)))
                  (func (export \"odd\") (type $odd) (canon lift (core func $guest \"one\")))";
+    let machine = Machine::new().await;
+    machine.add_component("odd", &beside("", waits), "");
+    assert_eq!(listed(&machine).await.actions, ["odd", "seven"]);
+    assert_eq!(machine.run("odd.seven", nothing()).await.ok().result, json!(7));
+    machine.run("odd.odd", json!({"value": 1})).await.fails(ErrorKind::Other, &["unreachable"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_engine_does_not_take_is_listed_as_broken() {
     for (what, component) in [
-        ("async", beside("", waits)),
-        ("async", takes("(stream u8)", "one")),
-        ("async", takes("(future u8)", "one")),
         ("error-context", takes("error-context", "one")),
         ("threads", beside("(memory 1 1 shared)", "")),
         ("exceptions", beside("(tag)", "")),
