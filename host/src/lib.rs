@@ -73,6 +73,7 @@ mod db;
 mod digest;
 pub mod engine;
 pub mod host;
+mod http_client;
 mod ids;
 mod json;
 #[cfg(feature = "mcp")]

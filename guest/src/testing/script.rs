@@ -10,6 +10,7 @@ use super::board::event_problems;
 use super::clock::{self, Clock};
 use super::compare::difference;
 use super::effect::Effect;
+use super::request::answer_problems;
 use super::values::{ERROR_KINDS, error, of_bytes, outcome, to_bytes};
 use super::verbs::Verb;
 use crate::types::Error;
@@ -91,6 +92,7 @@ impl Step {
         };
         let said = contents.into_iter().filter_map(|content| to_bytes(content).err());
         found.extend(said.map(|said| format!("`content`: {said}")));
+        found.extend(answer_problems(self));
         found.extend(event_problems(self));
         found
     }
@@ -193,6 +195,8 @@ impl Script {
         list_files "list-files" path
         /// Expects that a file in a sandbox is removed.
         remove "remove" path
+        /// Expects an HTTP request to this URL.
+        request "request" url
         /// Expects a value under this key.
         publish "publish" key
         /// Expects that a key is deleted.

@@ -50,6 +50,7 @@ pub const VERBS: &[Verb] = &[
     acts("write-file", &["container", "content"], &[]),
     reads("list-files", &["container"], &["entries"]),
     acts("remove", &["container", "recursive"], &[]),
+    acts("request", &["method", "body"], &["status", "headers", "content"]),
     acts("stop", &[], &[]),
     acts("write-stdin", &["process"], &[]),
     acts("signal", &["process"], &[]),

@@ -73,7 +73,6 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
         }
         Err(error) => return Err(error),
     };
-    project.manifest.notes().iter().for_each(|note| findings.warn(project.path(FILE), note));
     let front = check_skill_md(dir, &project.manifest.skill.name, &mut findings);
     let (wit, no_wit) = match project.wit(world) {
         Ok(wit) => {
@@ -220,7 +219,13 @@ fn unused(project: &SkillProject, descriptor: &Descriptor, findings: &mut Findin
         (asked.sandbox.is_some(), sandboxes, "sandbox"),
         (copies, imports(ImportKind::Files), "files.copy-in and files.copy-out"),
         (workspace, imports(ImportKind::WasiFilesystem), "files.workspace"),
-        (asked.blackboard.is_some(), imports(ImportKind::Blackboard), "blackboard"),
+        (
+            asked.blackboard.is_some(),
+            imports(ImportKind::Blackboard) || imports(ImportKind::WasiKeyvalue),
+            "blackboard",
+        ),
+        (asked.http.is_some(), imports(ImportKind::WasiHttp), "http"),
+        (asked.config.is_some(), imports(ImportKind::WasiConfig), "config"),
     ] {
         if asked && !needed {
             findings.warn(
@@ -274,6 +279,12 @@ fn check_width(project: &SkillProject, findings: &mut Findings) {
                 );
             }
         }
+    }
+    for host in capabilities.http.iter().flat_map(|http| &http.hosts).filter(|host| host.is_every_name()) {
+        wide(
+            "http.hosts",
+            &format!("\"{host}\" is every host, to which it may send whatever it reads: name those that it calls"),
+        );
     }
     if capabilities.files.as_ref().is_some_and(|files| files.copy_out.iter().any(|root| root == PROJECT_ROOT)) {
         wide(

@@ -15,6 +15,7 @@ mod chunk;
 mod command_control;
 mod exec;
 mod files;
+mod http;
 mod invocation_log;
 mod invocation_record;
 mod network;
@@ -23,6 +24,7 @@ mod record;
 mod ring_buffer;
 mod sandboxes;
 mod scripts;
+mod settings;
 mod shells;
 mod skill_runs;
 mod streams;
@@ -39,6 +41,7 @@ pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use exec::{DEFAULT_MAX_OUTPUT, OutputCapture, Running, with_background};
+pub(crate) use http::BrokeredBody;
 pub(crate) use invocation_log::{InvocationLogs, KeptLines};
 pub(crate) use invocation_record::{InvocationRecorder, Returned};
 pub(crate) use network::NetworkUse;
@@ -49,6 +52,7 @@ pub(crate) use skill_runs::{SKILL_RUN, note_revoked, note_trust};
 use crate::blackboard::{BlackboardStore, Embedded};
 use crate::config::Config;
 use crate::db::Db;
+use crate::http_client::HttpRequester;
 use crate::policy::approvals::Approvals;
 use crate::policy::quota::Quota;
 use crate::policy::{Actor, Skills};
@@ -80,6 +84,7 @@ pub(crate) struct Broker {
     processes: Processes,
     shells: Shells,
     terminals: Terminals,
+    http: HttpRequester,
     /// The runtime of the host's own work; guests run on another.
     runtime: Handle,
 }
@@ -107,6 +112,7 @@ impl Broker {
             processes: Processes::default(),
             shells: Shells::default(),
             terminals: Terminals::default(),
+            http: HttpRequester::new(config.http_client.limits()),
             runtime,
             config,
         };

@@ -1,5 +1,5 @@
 //! What guests may import. Each interface of the WIT package has one file here; each call goes to the broker.
-//! [`filesystem`] and [`network`] are the parts of WASI that are ours.
+//! [`filesystem`], [`network`], [`http`], [`config`] and [`keyvalue`] are the parts of WASI that are ours.
 //!
 //! Host work runs on the host's own runtime, not on the one that runs guests: a guest that computes cannot delay a
 //! sandbox's answer to another. Every call ends at the invocation's deadline, and is aborted when the invocation goes.
@@ -7,8 +7,11 @@
 mod blackboard;
 #[cfg(feature = "cli")]
 pub(crate) mod by_name;
+mod config;
 mod files;
 pub(crate) mod filesystem;
+pub(crate) mod http;
+mod keyvalue;
 mod last_words;
 mod log;
 mod network;
@@ -23,6 +26,7 @@ use std::time::Instant;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 use wasmtime::component::{Access, FutureReader, HasData, Linker, ResourceTable, ResourceTableError, StreamReader};
+use wasmtime_wasi_http::WasiHttpView;
 
 use crate::broker::Broker;
 use crate::policy::Actor;
@@ -75,7 +79,7 @@ pub struct View<'a> {
 }
 
 /// Gives the imports their part of a store.
-pub trait CapabilitiesView: FilesystemAccess {
+pub trait CapabilitiesView: FilesystemAccess + WasiHttpView {
     /// That part.
     fn capabilities(&mut self) -> View<'_>;
 }
@@ -99,6 +103,9 @@ pub fn add_to_linker<T: CapabilitiesView + 'static>(linker: &mut Linker<T>, kind
         ImportKind::Scripts => skill::scripts::add_to_linker::<T, HasCapabilities>(linker, view),
         ImportKind::Blackboard => skill::blackboard::add_to_linker::<T, HasCapabilities>(linker, view),
         ImportKind::WasiFilesystem => filesystem::add_to_linker(linker, kind),
+        ImportKind::WasiHttp => http::add_to_linker(linker, kind),
+        ImportKind::WasiConfig => config::add_to_linker(linker),
+        ImportKind::WasiKeyvalue => keyvalue::add_to_linker(linker),
         ImportKind::WasiSockets => network::add_to_linker(linker, kind),
         // As wasmtime-wasi has them.
         ImportKind::WasiCli | ImportKind::WasiClocks | ImportKind::WasiIo | ImportKind::WasiRandom => Ok(()),

@@ -141,8 +141,9 @@ async fn refuse(context: &Context, what: NetworkUse) {
         NetworkUse::Lookup(name) => format!("it wanted the address of {}", quoted(name)),
     };
     let message = format!(
-        "no network is granted to a skill's own code: {tried}, and was refused; a sandbox with network = \"bridge\" can make the \
-         request"
+        "no network is granted to a skill's own code: {tried}, and was refused; HTTP requests are \
+         made with wasi:http, where `http` under [capabilities] of its skill.toml names the host, and a sandbox with network = \
+         \"bridge\" has sockets"
     );
     context.log.line("warn", message.clone());
     // The guest is told by the function's own error, whatever becomes of the record: that nothing was recorded is in the host's log.

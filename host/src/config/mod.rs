@@ -7,6 +7,7 @@ mod agents;
 mod audit;
 mod authority;
 pub(crate) mod http;
+mod http_client;
 mod logs;
 mod mcp;
 mod quota;
@@ -23,10 +24,12 @@ use skillhost_api::types::Network;
 use skillhost_api::units;
 
 pub use self::http::{HttpConfig, HttpToken};
+pub use self::http_client::HttpClientConfig;
 use crate::blackboard::{self, Eviction};
 use crate::db::Durability;
 use crate::roles::{Registry, Roles};
 use crate::sandbox::backend::docker::EngineConfig;
+use crate::skills::http_host::HostPattern;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
@@ -64,6 +67,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// `[http]`: the server for clients that come over HTTP.
     pub http: HttpConfig,
+    /// `[http-client]`: the HTTP requests that skills make.
+    pub http_client: HttpClientConfig,
     /// How many sandboxes of each role are made in advance, with the default limits and no network (default: none). They use
     /// memory while they wait, and serve sessions that have no workspace yet.
     pub pool: BTreeMap<String, usize>,
@@ -75,6 +80,8 @@ pub struct Config {
     pub approvals: ApprovalsConfig,
     /// What skills may be granted.
     pub policy: Policy,
+    /// `[skills.NAME]`: what is set for single skills.
+    pub skills: BTreeMap<String, SkillSettings>,
     /// Host directories that skills may name.
     pub roots: BTreeMap<String, HostRoot>,
     /// Where the variables come from that roles require for their scripts.
@@ -274,6 +281,8 @@ pub struct Policy {
     pub memory_mib: u64,
     /// Host roots that skills may copy out to (default: none).
     pub copy_out: Vec<String>,
+    /// Hosts that skills may call by HTTP, of those that they ask for (default: all of them).
+    pub http_hosts: Option<Vec<HostPattern>>,
     /// Rules for single skills by name; what they say stands in place of the above.
     pub skills: BTreeMap<String, SkillPolicy>,
     /// What agents may do themselves.
@@ -288,6 +297,7 @@ impl Default for Policy {
             cpus: 4.0,
             memory_mib: 8192,
             copy_out: Vec::new(),
+            http_hosts: None,
             skills: BTreeMap::new(),
             agents: AgentPolicy::default(),
         }
@@ -308,6 +318,16 @@ pub struct SkillPolicy {
     pub copy_in: Option<Vec<String>>,
     /// Host roots that it may copy out to.
     pub copy_out: Option<Vec<String>>,
+    /// Hosts that it may call by HTTP, of those that it asks for.
+    pub http_hosts: Option<Vec<HostPattern>>,
+}
+
+/// What is set for one skill.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct SkillSettings {
+    /// What it reads with `wasi:config`, as far as its manifest asks for it. The skill sees it, secrets too.
+    pub config: BTreeMap<String, String>,
 }
 
 /// A host directory that skills may name.
@@ -387,6 +407,9 @@ impl Config {
         if let Some(range) = config.http.out_of_range() {
             return Err(Error::invalid_argument(format!("{}: [http] {range}", path.display())));
         }
+        if let Some(range) = config.http_client.out_of_range() {
+            return Err(Error::invalid_argument(format!("{}: [http-client] {range}", path.display())));
+        }
         let base = path.parent().unwrap_or(Path::new("."));
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
@@ -398,6 +421,7 @@ impl Config {
             provider.start_at(base);
         }
         config.http.start_at(base);
+        config.http_client.start_at(base);
         config.file = Some(path.to_owned());
         Ok(config)
     }

@@ -13,6 +13,7 @@ use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView};
 
 use super::limiter::{LimitHit, Limiter, size};
 use super::result_stream::{self, ItemSink};
@@ -25,7 +26,7 @@ use crate::capabilities::{
 use crate::skills::{Limits, ProgramStart, program};
 
 /// What an invocation's imports work with: [`Context`] where they act, or another where they are not the host's own.
-pub trait ImportContext: Send + 'static {
+pub trait ImportContext: WasiHttpHooks + 'static {
     /// Where the guest's words go.
     fn log(&self) -> &Log;
     /// When the call is over.
@@ -59,6 +60,7 @@ pub struct StoreData<C> {
     context: C,
     files: OpenFiles,
     network: NetworkRefusals,
+    http: WasiHttpCtx,
     limiter: Limiter,
 }
 
@@ -83,6 +85,12 @@ impl<C> StoreData<C> {
 impl<C: ImportContext> WasiView for StoreData<C> {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl<C: ImportContext> WasiHttpView for StoreData<C> {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { hooks: &mut self.context, table: &mut self.table, ctx: &mut self.http }
     }
 }
 
@@ -278,7 +286,7 @@ fn store<C: ImportContext>(
     table.set_max_capacity(size(limits.resources));
     let files = OpenFiles::new(size(limits.open_files));
     let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
-    let data = StoreData { wasi: wasi.build(), table, context, files, network, limiter };
+    let data = StoreData { wasi: wasi.build(), table, context, files, network, http: WasiHttpCtx::new(), limiter };
     let mut store = wasmtime::Store::new(engine, data);
     store.limiter(|data| &mut data.limiter);
     store.set_fuel(limits.fuel).map_err(|error| Error::other(format!("{error:#}")))?;

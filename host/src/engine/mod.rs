@@ -191,6 +191,7 @@ impl Engine {
         let (component, has_lines) = self.compiled(kind, digest, bytes, || {}).await?;
         let defined = linking::wasi(&self.runtime(kind)?.engine, kind).and_then(|mut linker| {
             capabilities::filesystem::add_to_linker(&mut linker, kind)?;
+            capabilities::http::add_to_linker(&mut linker, kind)?;
             define(&mut linker)?;
             Ok(linker)
         });

@@ -184,7 +184,9 @@ impl Host {
             }
         };
         let containers = usize::try_from(granted.containers).unwrap_or(usize::MAX);
+        let requests = self.config.http_client.concurrent;
         let actor = Actor {
+            requests: (!granted.http.is_empty()).then(|| Arc::new(Semaphore::new(requests))),
             grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
             effects: Some(Arc::new(Effects::new(manifest.limits.effects))),
             watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),

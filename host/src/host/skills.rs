@@ -226,9 +226,7 @@ pub(super) fn described(entries: Vec<CatalogEntry>, cache: &DirCache) -> Vec<(Ca
 
 /// What has no effect in it, or another than its author meant.
 fn notes(name: &str, loaded: &Loaded) -> Vec<String> {
-    let mut notes = loaded.manifest.notes();
-    notes.extend(skill_files::misnamed(name, &loaded.frontmatter));
-    notes
+    skill_files::misnamed(name, &loaded.frontmatter).into_iter().collect()
 }
 
 fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: TrustView<'_>) -> SkillSummary {

@@ -22,6 +22,8 @@ pub(crate) struct Actor {
     pub(crate) containers: Option<Arc<tokio::sync::Semaphore>>,
     /// How many watches it may have at once; a permit each. `None` is bounded by the session's number alone.
     pub(crate) watches: Option<Arc<tokio::sync::Semaphore>>,
+    /// How many HTTP requests it may make at once; a permit each. `None` where it may make none.
+    pub(crate) requests: Option<Arc<tokio::sync::Semaphore>>,
     /// How many effects it may begin. `None` is as many as it likes.
     pub(crate) effects: Option<Arc<Effects>>,
 }
@@ -53,6 +55,7 @@ impl Actor {
             invocation_id: None,
             containers: None,
             watches: None,
+            requests: None,
             effects: None,
         }
     }

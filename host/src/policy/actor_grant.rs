@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{HostPath, LaunchRequest, Network};
+use skillhost_api::units::quoted;
 
 use crate::blackboard::{check_unreserved, matches};
 use crate::config::Config;
 use crate::policy::grant::{Grant, RootLocation};
 use crate::sandbox::spec::SandboxInfo;
+use crate::skills::http_host::HttpTarget;
 
 /// What an actor may do: everything, or a grant and whose it is.
 #[derive(Debug, Clone)]
@@ -181,6 +183,38 @@ impl ActorGrant {
                 Ok(RootedPath { root: dir.clone(), path: PathBuf::from(path) })
             }
         }
+    }
+
+    /// Checks a request. Only a skill has code that makes any.
+    pub(crate) fn http(&self, target: &HttpTarget) -> Result<()> {
+        self.limited().map_or(Ok(()), |(whom, limited)| {
+            if limited.http.iter().any(|pattern| pattern.matches(target)) {
+                return Ok(());
+            }
+            let host = target.pattern();
+            Err(whom.not_granted(
+                &format!("an HTTP request to {host}"),
+                &format!(
+                    "ask for it with `http = {{ hosts = [\"{host}\"] }}` under [capabilities] in its skill.toml, and let the \
+                     operator's `http-hosts` under [policy] in skillhost.toml allow it where that is set"
+                ),
+                "nothing: the host makes requests for skills alone",
+            ))
+        })
+    }
+
+    /// Checks a read of what the operator has set for a skill.
+    pub(crate) fn config(&self, key: &str) -> Result<()> {
+        self.limited().map_or(Ok(()), |(whom, limited)| {
+            if limited.config.iter().any(|pattern| matches(pattern, key)) {
+                return Ok(());
+            }
+            Err(whom.not_granted(
+                &format!("what is set under {}", quoted(key)),
+                &format!("ask for it with `config = {{ keys = [{key:?}] }}` under [capabilities] in its skill.toml"),
+                "nothing: it is set for skills alone",
+            ))
+        })
     }
 
     /// Checks a write of a key. What the host alone writes is refused to everybody.

@@ -35,7 +35,7 @@ impl Effects {
             return Ok(());
         }
         let error = Error::quota_exceeded(format!(
-            "the action has used up its {} effects (launches, commands, files, values): have it need fewer, or raise `effects` \
+            "the action has used up its {} effects (launches, commands, files, values, requests): have it need fewer, or raise `effects` \
              under [limits] in its skill.toml",
             self.limit
         ));

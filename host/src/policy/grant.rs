@@ -16,6 +16,7 @@ use skillhost_api::types::Network;
 use crate::blackboard::covers;
 use crate::config::Config;
 use crate::paths::real;
+use crate::skills::http_host::HostPattern;
 use crate::skills::manifest::WorkspaceAccess;
 
 /// What a skill may that was granted nothing.
@@ -43,6 +44,10 @@ pub(crate) struct Grant {
     /// Patterns of keys.
     pub(crate) publish: BTreeSet<String>,
     pub(crate) read: BTreeSet<String>,
+    /// Hosts that it may call by HTTP.
+    pub(crate) http: BTreeSet<HostPattern>,
+    /// Patterns of keys of what is set for it.
+    pub(crate) config: BTreeSet<String>,
 }
 
 /// The image roles of a grant.
@@ -140,8 +145,10 @@ impl Grant {
             cpus: self.cpus.min(other.cpus),
             memory_mib: self.memory_mib.min(other.memory_mib),
             roles: self.roles.intersection(other.roles),
-            publish: common_patterns(&self.publish, &other.publish),
-            read: common_patterns(&self.read, &other.read),
+            publish: common_patterns(&self.publish, &other.publish, covers_keys),
+            read: common_patterns(&self.read, &other.read, covers_keys),
+            http: common_patterns(&self.http, &other.http, HostPattern::covers),
+            config: common_patterns(&self.config, &other.config, covers_keys),
         }
     }
 
@@ -182,6 +189,12 @@ impl Grant {
         if self.network > kept.network {
             new.push(format!("network {}", self.network.name()));
         }
+        new.extend(
+            new_patterns(&self.http, &kept.http, HostPattern::covers).map(|host| format!("HTTP requests to {host}")),
+        );
+        let keys = |of: &BTreeSet<String>, kept: &BTreeSet<String>, verb: &str| -> Vec<String> {
+            new_patterns(of, kept, covers_keys).map(|keys| format!("{verb} {keys}")).collect()
+        };
         new_places(&mut new, "copy out to", &self.copy_out, &kept.copy_out);
         new_places(&mut new, "copy in from", &self.copy_in, &kept.copy_in);
         if self.workspace > kept.workspace {
@@ -192,8 +205,9 @@ impl Grant {
         more(&mut new, "cores of a sandbox", self.cpus, kept.cpus);
         more(&mut new, "MiB of a sandbox", self.memory_mib, kept.memory_mib);
         new.extend(self.roles.beyond(&kept.roles));
-        new_patterns(&mut new, "publish", &self.publish, &kept.publish);
-        new_patterns(&mut new, "read", &self.read, &kept.read);
+        new.extend(keys(&self.config, &kept.config, "read what is set for it under"));
+        new.extend(keys(&self.publish, &kept.publish, "publish blackboard keys"));
+        new.extend(keys(&self.read, &kept.read, "read blackboard keys"));
         new
     }
 
@@ -212,9 +226,9 @@ fn common_places(
 }
 
 /// The patterns of each that the other covers: never more than what both mean, and all of it where one of them is everything.
-fn common_patterns(one: &BTreeSet<String>, other: &BTreeSet<String>) -> BTreeSet<String> {
-    let covered = |narrow: &BTreeSet<String>, wide: &BTreeSet<String>| {
-        let is_covered = |pattern: &&String| wide.iter().any(|wide| covers(wide, pattern));
+fn common_patterns<P: Ord + Clone>(one: &BTreeSet<P>, other: &BTreeSet<P>, covers: fn(&P, &P) -> bool) -> BTreeSet<P> {
+    let covered = |narrow: &BTreeSet<P>, wide: &BTreeSet<P>| {
+        let is_covered = |pattern: &&P| wide.iter().any(|wide| covers(wide, pattern));
         narrow.iter().filter(is_covered).cloned().collect::<BTreeSet<_>>()
     };
     covered(one, other).into_iter().chain(covered(other, one)).collect()
@@ -242,9 +256,16 @@ fn new_places(
     }
 }
 
-fn new_patterns(new: &mut Vec<String>, verb: &str, patterns: &BTreeSet<String>, kept: &BTreeSet<String>) {
-    let is_new = |pattern: &&String| !kept.iter().any(|kept| covers(kept, pattern));
-    new.extend(patterns.iter().filter(is_new).map(|pattern| format!("{verb} blackboard keys {pattern}")));
+fn new_patterns<'a, P: Ord>(
+    patterns: &'a BTreeSet<P>,
+    kept: &'a BTreeSet<P>,
+    covers: fn(&P, &P) -> bool,
+) -> impl Iterator<Item = &'a P> {
+    patterns.iter().filter(move |pattern| !kept.iter().any(|kept| covers(kept, pattern)))
+}
+
+fn covers_keys(wide: &String, narrow: &String) -> bool {
+    covers(wide, narrow)
 }
 
 #[cfg(test)]
@@ -267,6 +288,7 @@ mod tests {
             containers: 1,
             copy_in: at("data", "/srv/data"),
             publish: set(&["stats:*"]),
+            http: ["*.example.org".parse().unwrap()].into(),
             workspace: WorkspaceAccess::ReadOnly,
             ..Grant::default()
         }
@@ -277,8 +299,14 @@ mod tests {
         let usual = usual();
         assert_eq!(usual.beyond(&usual), Vec::<String>::new());
         type Change = fn(&mut Grant);
-        let wider: [(Change, &str); 11] = [
+        let wider: [(Change, &str); 14] = [
             (|r| r.network = Network::Bridge, "network bridge"),
+            (|r| r.http.extend(["*.example.com".parse().unwrap()]), "HTTP requests to *.example.com"),
+            (
+                |r| r.http.extend(["http://a.example.org:8080".parse().unwrap()]),
+                "HTTP requests to http://a.example.org:8080",
+            ),
+            (|r| r.config.extend(["token".into()]), "read what is set for it under token"),
             (|r| r.roles = ["default", "build"].into_iter().collect(), "role build"),
             (|r| r.cpus = 2.5, "cores of a sandbox: 2.5 (before: 1)"),
             (|r| r.memory_mib = 2048, "MiB of a sandbox: 2048 (before: 1024)"),
@@ -298,7 +326,8 @@ mod tests {
             change(&mut changed);
             assert_eq!(changed.beyond(&usual), [said]);
         }
-        let narrower: [Change; 8] = [
+        let narrower: [Change; 9] = [
+            |r| r.http = ["b.a.example.org".parse().unwrap()].into(),
             |r| r.roles = GrantedRoles::default(),
             |r| r.cpus = 0.5,
             |r| r.containers = 0,
@@ -329,8 +358,11 @@ mod tests {
             roles: ["build", "default"].into_iter().collect(),
             publish: set(&["stats:a", "other"]),
             read: set(&["**"]),
+            http: ["a.example.org".parse().unwrap(), "*.example.com".parse().unwrap()].into(),
+            config: set(&["**"]),
         };
-        let both = Grant { cpus: 0.5, publish: set(&["stats:a"]), ..usual() };
+        let http = ["a.example.org".parse().unwrap()].into();
+        let both = Grant { cpus: 0.5, publish: set(&["stats:a"]), http, ..usual() };
         assert_eq!(usual().intersection(other.clone()), both);
         assert_eq!(other.clone().intersection(usual()).copy_in, BTreeMap::new(), "it is more than the other allows");
         assert_eq!(other.intersection(Grant::default()), Grant::default());
@@ -344,7 +376,11 @@ mod tests {
         let mut reach = usual();
         reach.publish = (0..128).map(|number| format!("a{number}:**")).collect();
         reach.network = Network::Bridge;
-        assert!(reach.in_words().starts_with("network bridge; copy in from data"), "{}", reach.in_words());
+        assert!(
+            reach.in_words().starts_with("network bridge; HTTP requests to *.example.org; copy in from data"),
+            "{}",
+            reach.in_words()
+        );
         assert_eq!(Grant::default().in_words(), "nothing but compute");
     }
 

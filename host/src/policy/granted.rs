@@ -10,6 +10,7 @@ use crate::config::{AgentBlackboard, Config, SkillPolicy};
 use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
 use crate::roles::Roles;
 use crate::skills::did_you_mean;
+use crate::skills::http_host::HostPattern;
 use crate::skills::imports::ImportKind;
 use crate::skills::manifest::{Blackboard, Capabilities, Files, Sandbox, WorkspaceAccess};
 
@@ -37,6 +38,9 @@ pub(crate) fn to_agents(config: &Config) -> Grant {
         roles: these(agents.roles.as_ref().or(policy.roles.as_ref())),
         publish: publish.iter().cloned().collect(),
         read: read.iter().cloned().collect(),
+        // Nor does anybody else make requests by the host, or read what is set for skills.
+        http: BTreeSet::new(),
+        config: BTreeSet::new(),
     }
 }
 
@@ -47,7 +51,7 @@ pub(crate) fn asked_in_words(config: &Config, asked: &Capabilities) -> Vec<Strin
 
 /// What a manifest asks for.
 fn asked_for(config: &Config, asked: &Capabilities) -> Grant {
-    let Capabilities { sandbox, files, blackboard, http: _ } = asked;
+    let Capabilities { sandbox, files, blackboard, http, config: settings } = asked;
     let mut grant = Grant::default();
     if let Some(Sandbox { roles, network, cpus, memory_mib, containers }) = sandbox {
         (grant.network, grant.containers) = (*network, *containers);
@@ -62,6 +66,8 @@ fn asked_for(config: &Config, asked: &Capabilities) -> Grant {
         grant.publish = publish.iter().cloned().collect();
         grant.read = read.iter().cloned().collect();
     }
+    grant.http = http.iter().flat_map(|http| &http.hosts).cloned().collect();
+    grant.config = settings.iter().flat_map(|settings| &settings.keys).cloned().collect();
     grant
 }
 
@@ -106,6 +112,11 @@ fn allowed(config: &Config, name: &str) -> Grant {
         roles: these(own.roles.as_ref().or(policy.roles.as_ref())),
         publish: every_key(),
         read: every_key(),
+        http: match own.http_hosts.as_ref().or(policy.http_hosts.as_ref()) {
+            Some(hosts) => hosts.iter().cloned().collect(),
+            None => HostPattern::every().into(),
+        },
+        config: every_key(),
     }
 }
 
@@ -146,7 +157,15 @@ pub(crate) fn in_words(grant: &Grant, asked: &Capabilities, import: ImportKind, 
             names(grant.copy_in.keys(), &files.copy_in, String::clone),
             names(grant.copy_out.keys(), &files.copy_out, String::clone)
         ),
-        (ImportKind::Blackboard, _) => format!(
+        (ImportKind::WasiHttp, _) => {
+            let asked = asked.http.iter().flat_map(|http| &http.hosts).map(ToString::to_string);
+            format!("requests to {}", patterns(&grant.http, asked))
+        }
+        (ImportKind::WasiConfig, _) => {
+            let asked = asked.config.iter().flat_map(|config| &config.keys).cloned();
+            format!("read {}", patterns(&grant.config, asked))
+        }
+        (ImportKind::Blackboard | ImportKind::WasiKeyvalue, _) => format!(
             "publish {}; read {}",
             names(board.publish.iter().filter(|keys| grant.publish.contains(*keys)), &[], String::clone),
             names(board.read.iter().filter(|keys| grant.read.contains(*keys)), &[], String::clone)
@@ -190,6 +209,12 @@ fn names<'a>(
         granted => granted.iter().map(|name| show(name)).collect::<Vec<_>>().join(", "),
     };
     shown + &in_vain(asked.iter().filter(|name| !granted.contains(name)).cloned())
+}
+
+/// Those that are granted, and those that were asked for and are not: of some, a part may be.
+fn patterns<P: ToString>(granted: &BTreeSet<P>, asked: impl Iterator<Item = String>) -> String {
+    let granted: Vec<String> = granted.iter().map(ToString::to_string).collect();
+    names(&granted, &asked.collect::<Vec<_>>(), String::clone)
 }
 
 fn in_vain(names: impl IntoIterator<Item = String>) -> String {

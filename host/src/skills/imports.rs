@@ -64,6 +64,11 @@ const BLACKBOARD: RequiredCapability = RequiredCapability {
     line: "blackboard = { publish = [\"KEYS:*\"], read = [\"KEYS:*\"] }",
 };
 
+const HTTP: RequiredCapability =
+    RequiredCapability { is_asked: |asked| asked.http.is_some(), line: "http = { hosts = [\"api.example.com\"] }" };
+const CONFIG: RequiredCapability =
+    RequiredCapability { is_asked: |asked| asked.config.is_some(), line: "config = { keys = [\"KEY\"] }" };
+
 interfaces! {
     /// Types alone.
     Types {
@@ -153,6 +158,30 @@ interfaces! {
         lets: "get random numbers",
         needs: None,
     }
+    /// HTTP requests.
+    WasiHttp {
+        package: "wasi:http",
+        interface: None,
+        has_async: false,
+        lets: "make HTTP requests to the hosts that its manifest names",
+        needs: Some(HTTP),
+    }
+    /// The operator's settings.
+    WasiConfig {
+        package: "wasi:config",
+        interface: None,
+        has_async: false,
+        lets: "read what the operator has set for it",
+        needs: Some(CONFIG),
+    }
+    /// The blackboard as a store of keys and values.
+    WasiKeyvalue {
+        package: "wasi:keyvalue",
+        interface: None,
+        has_async: false,
+        lets: "read and write keys of the session's blackboard as a store of keys and values",
+        needs: Some(BLACKBOARD),
+    }
     /// The network, which there is none of.
     WasiSockets {
         package: "wasi:sockets",
@@ -237,11 +266,6 @@ fn check(import: &str, asked: &Capabilities) -> Result<(), RefusedImport> {
             let known: Vec<_> = INTERFACES.iter().filter_map(|row| row.interface).collect();
             refuse(format!("{PACKAGE} has no such interface; it has {}", known.join(", ")))
         }
-        None if name.package == "wasi:http" => refuse(
-            "the `http` capability is not available in this version of skillhost; a sandbox with `network = \"bridge\"` \
-             can make the request"
-                .into(),
-        ),
         None if is_wasi => {
             let known: Vec<_> = INTERFACES.iter().map(|row| row.package).filter(|of| of.starts_with(WASI)).collect();
             refuse(format!("this host offers nothing of that package; of WASI it has {}", known.join(", ")))
@@ -251,7 +275,8 @@ fn check(import: &str, asked: &Capabilities) -> Result<(), RefusedImport> {
              component that provides it into this one"
         )),
         Some(_) if is_wasi && !is_wasi_version(name.version) => refuse(
-            "this host speaks WASI 0.2 and 0.3; build the component for `wasm32-wasip2` or another target of these".into(),
+            "this host speaks WASI 0.2 and 0.3; build the component for `wasm32-wasip2` or another target of these"
+                .into(),
         ),
         Some(_) if !is_wasi && name.version != VERSION => {
             let theirs = match name.version {
@@ -309,7 +334,7 @@ pub fn known(import: &str) -> Option<&'static KnownInterface> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::manifest::{Blackboard, Files, Sandbox};
+    use super::super::manifest::{Blackboard, Files, Http, Sandbox, Settings};
     use super::*;
 
     #[test]
@@ -339,7 +364,8 @@ mod tests {
             sandbox: Some(Sandbox::default()),
             files: Some(Files::default()),
             blackboard: Some(Blackboard::default()),
-            http: None,
+            http: Some(Http::default()),
+            config: Some(Settings::default()),
         };
         for own in INTERFACES.iter().filter(|row| row.package == PACKAGE) {
             let import = format!("{PACKAGE}/{}@{VERSION}", own.interface.unwrap());

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use skillhost_api::error::Result;
 use skillhost_api::types::Network;
 
+use super::http_host::HostPattern;
 use super::limits::Limits;
 use super::{name, toml_file};
 
@@ -38,6 +39,7 @@ sandbox = { roles = ["default"], network = "none", cpus = 1.0, memory-mib = 1024
 files = { workspace = "read-write", copy-in = ["project"], copy-out = [] }
 blackboard = { publish = ["stats:*"], read = ["stats:*"] }
 http = { hosts = ["api.example.com"] }
+config = { keys = ["api-token"] }
 
 [limits]
 deadline = "5s"
@@ -112,8 +114,10 @@ pub struct Capabilities {
     pub files: Option<Files>,
     /// Share values with the agents of the session.
     pub blackboard: Option<Blackboard>,
-    /// Outbound HTTP. It may be written down, but no component that imports it can be loaded yet.
+    /// Make HTTP requests.
     pub http: Option<Http>,
+    /// Read what the operator has set for it.
+    pub config: Option<Settings>,
 }
 
 impl Capabilities {
@@ -212,7 +216,16 @@ pub struct Blackboard {
 pub struct Http {
     /// The hosts it may call.
     #[serde(deserialize_with = "hosts")]
-    pub hosts: Vec<String>,
+    pub hosts: Vec<HostPattern>,
+}
+
+/// `config = { … }`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// The keys it may read; patterns as those of the blackboard, so `**` is every one.
+    #[serde(deserialize_with = "patterns")]
+    pub keys: Vec<String>,
 }
 
 impl Manifest {
@@ -237,17 +250,6 @@ impl Manifest {
                 (["skill", "name"].as_slice(), why)
             })
         })
-    }
-
-    /// What is written down in vain, in words: it runs all the same.
-    pub fn notes(&self) -> Vec<String> {
-        let http = self.capabilities.http.as_ref().map(|_| {
-            format!(
-                "`http` under [capabilities] of its {FILE} has no effect yet: no component that makes HTTP calls can be loaded in \
-                 this version of skillhost. A sandbox with `network = \"bridge\"` can make them"
-            )
-        });
-        http.into_iter().collect()
     }
 }
 
@@ -278,13 +280,9 @@ fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D
     })
 }
 
-fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    checked_list(deserializer, |text| {
-        let good = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
-        ((1..=253).contains(&text.len()) && text.chars().all(good)).then_some(()).ok_or_else(|| {
-            format!("{text:?} is not a host: a name such as \"api.example.com\", with `:PORT` if need be")
-        })
-    })
+fn hosts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HostPattern>, D::Error> {
+    let texts = checked_list(deserializer, |_| Ok(()))?;
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
 }
 
 fn checked_list<'de, D: Deserializer<'de>>(
@@ -555,14 +553,8 @@ fuel = 10_000_000_000
         // What may be left out and has no default here would not be seen to be missing there.
         let capabilities = manifest.capabilities;
         assert!(capabilities.sandbox.is_some() && capabilities.files.is_some() && capabilities.blackboard.is_some());
-        assert!(capabilities.http.is_some() && manifest.skill.sha256.is_some() && manifest.actions.expose.is_some());
-    }
-
-    #[test]
-    fn what_has_no_effect_is_noted() {
-        assert!(parse(FULL).unwrap().notes()[0].contains("has no effect yet"));
-        let without = FULL.replace("http       = { hosts = [\"api.github.com\"] }\n", "");
-        assert_eq!(parse(&without).unwrap().notes(), [""; 0]);
+        assert!(capabilities.http.is_some() && capabilities.config.is_some());
+        assert!(manifest.skill.sha256.is_some() && manifest.actions.expose.is_some());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! - [`name`]: how skills and plugins are called.
 //! - [`manifest`]: `skill.toml`, the machine contract; strict, every error with its file, line and key.
+//! - [`http_host`]: the hosts that HTTP requests may go to, as a manifest and an operator name them.
 //! - [`frontmatter`]: `SKILL.md`, for people and models; strict for its author's lint, lenient when it is loaded.
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
@@ -24,6 +25,7 @@ pub mod describe_process;
 pub mod descriptor;
 pub mod docs;
 pub mod frontmatter;
+pub mod http_host;
 pub mod imports;
 pub mod lift;
 pub mod limits;

@@ -6,6 +6,7 @@ use skillhost_api::types::Network;
 use skillhost_guest::testing::Effect;
 
 use crate::blackboard::matches;
+use crate::skills::http_host::HttpTarget;
 use crate::skills::manifest::{Blackboard, Capabilities, Files, Sandbox, WorkspaceAccess};
 
 /// What the tests of one skill have used.
@@ -94,6 +95,14 @@ impl Coverage {
                 note(listed || self.has_key(&["get"], pattern), format!("blackboard.read: {pattern:?}"));
             }
         }
+        for host in asked.http.iter().flat_map(|http| &http.hosts) {
+            let is_meant =
+                |url: &String| url.parse().is_ok_and(|uri| HttpTarget::of(&uri).is_ok_and(|to| host.matches(&to)));
+            note(
+                self.used.iter().any(|(verb, url)| *verb == "request" && is_meant(url)),
+                format!("http.hosts: \"{host}\""),
+            );
+        }
         unused
     }
 }
@@ -101,6 +110,7 @@ impl Coverage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skills::manifest::Http;
 
     #[test]
     fn what_is_asked_for_and_not_used_is_named() {
@@ -116,11 +126,17 @@ mod tests {
                 copy_out: vec!["out".into()],
             }),
             blackboard: Some(Blackboard { publish: vec!["a:*".into(), "b:*".into()], read: vec!["c".into()] }),
-            http: None,
+            http: Some(Http { hosts: vec!["*.example.com".parse().unwrap(), "a.org".parse().unwrap()] }),
+            config: None,
         };
         let mut coverage = Coverage::default();
-        assert_eq!(coverage.unused(&asked).len(), 9, "{:?}", coverage.unused(&asked));
-        for (verb, of) in [("launch", "default"), ("copy-in", "project"), ("publish", "a:x")] {
+        assert_eq!(coverage.unused(&asked).len(), 11, "{:?}", coverage.unused(&asked));
+        for (verb, of) in [
+            ("launch", "default"),
+            ("copy-in", "project"),
+            ("publish", "a:x"),
+            ("request", "https://b.example.com/x?y"),
+        ] {
             coverage.used.insert((verb, of.into()));
         }
         coverage.workspace();
@@ -131,7 +147,8 @@ mod tests {
                 "sandbox.network: \"bridge\"",
                 "files.copy-out: \"out\"",
                 "blackboard.publish: \"b:*\"",
-                "blackboard.read: \"c\""
+                "blackboard.read: \"c\"",
+                "http.hosts: \"a.org\""
             ]
         );
         coverage.called("one");

@@ -14,6 +14,7 @@ use crate::config::{Config, HostRoot, Policy};
 use crate::policy::actor_grant::Direction;
 use crate::policy::{ActorGrant, Effects, granted, too_many_containers};
 use crate::skills::Manifest;
+use crate::skills::http_host::HttpTarget;
 use crate::skills::manifest::{Capabilities, Files};
 
 /// Holds a test's effects to the manifest.
@@ -65,6 +66,11 @@ impl ManifestGuard {
             "get-template" => self.grant.role(&text("role")),
             "copy-in" => self.grant.copy(Direction::In, &host(&text("root"), target)).map(drop),
             "copy-out" => self.grant.copy(Direction::Out, &host(&text("root"), &text("to"))).map(drop),
+            "request" => {
+                let uri = target.parse().map_err(|_| Error::invalid_argument(format!("{target:?} is no URL")))?;
+                let target = HttpTarget::of(&uri).map_err(Error::invalid_argument)?;
+                self.grant.http(&target)
+            }
             "publish" => check_key(target).and_then(|()| self.grant.publish(target)),
             "delete" => check_key(target).and_then(|()| self.grant.delete(target)),
             "get" => check_key(target).and_then(|()| self.grant.read(target)),

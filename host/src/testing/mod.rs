@@ -12,6 +12,7 @@
 //! - [`coverage`]: what of a skill no test has used.
 
 mod coverage;
+mod fake_http;
 mod fake_wasi;
 mod grants;
 mod imports;

@@ -12,6 +12,7 @@ use crate::author::stale;
 use crate::catalog::{DescriptorCache, Loaded, SkillCache};
 use crate::engine::ComponentReader;
 use crate::rooted::{open_dir, open_dir_itself, read_beneath};
+use crate::skills::imports::{self, ImportKind};
 use crate::skills::{Component, Descriptor, manifest};
 
 /// The most files of tests, the most bytes of one, and of all of them.
@@ -108,8 +109,24 @@ impl SkillTests {
         if component.digest != descriptor.digest {
             return Err(Error::unavailable("the component changed while it was loaded: try again"));
         }
+        have_fakes(&descriptor)?;
         let tests = read_all(&dir)?;
         Ok(Self { name: name.to_string_lossy().into_owned(), dir, loaded, descriptor, component, tests })
+    }
+}
+
+/// Refuses a component that imports what tests have nothing in the place of.
+fn have_fakes(descriptor: &Descriptor) -> Result<()> {
+    let is_without = |import: &&String| {
+        let kind = imports::known(import).map(|known| known.kind);
+        matches!(kind, Some(ImportKind::WasiConfig | ImportKind::WasiKeyvalue))
+    };
+    match descriptor.imports.iter().find(is_without) {
+        None => Ok(()),
+        Some(import) => Err(Error::invalid_argument(format!(
+            "the component imports {import}, which `skillhost test` has no fake of: try the skill with `skillhost run`, and test \
+             natively what needs none of it"
+        ))),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod http;
 pub mod mcp;
 pub mod person;
 pub mod terminal;
+pub mod web_server;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

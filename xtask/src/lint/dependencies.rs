@@ -12,8 +12,8 @@ const WITHOUT: &[(&str, &[&str], &[&str])] = &[
         &["--features", "client"],
         &["bollard", "clap", "hyper", "rmcp", "rusqlite", "schemars", "skillhost", "wasmtime"],
     ),
-    // The engine's client is there, and with it hyper's own.
-    ("skillhost", &["--no-default-features"], &["clap", "governor", "openssh", "rmcp", "rustls", "schemars"]),
+    // The engine's client is there, and what makes the requests of skills: hyper and TLS.
+    ("skillhost", &["--no-default-features"], &["clap", "governor", "openssh", "rmcp", "schemars"]),
 ];
 
 pub(super) fn check() -> Result<()> {

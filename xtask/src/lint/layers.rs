@@ -25,8 +25,8 @@ const LAYERS: &[&[&str]] = &[
     &["skills", "scripts", "blackboard"],
     // Which skills there are, and which roles.
     &["catalog", "roles"],
-    // Where commands run.
-    &["sandbox"],
+    // Where commands run, and who makes requests.
+    &["sandbox", "http_client"],
     &["config"],
     // The one room for "may this happen?", the one service through which every effect passes, and the imports that call it.
     &["policy"],

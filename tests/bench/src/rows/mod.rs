@@ -7,6 +7,7 @@ mod catalog;
 mod concurrent;
 mod copy;
 mod exec;
+mod http;
 mod launch;
 mod load;
 mod mcp;
@@ -61,6 +62,7 @@ pub(crate) const ALL: &[Row] = &[
     launch::POOL_LOCAL,
     load::SANDBOXES_DOCKER,
     load::SANDBOXES_LOCAL,
+    http::REQUEST,
     processes::HOST_UP,
     processes::COLD,
     memory::IDLE_SKILL,

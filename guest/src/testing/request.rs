@@ -1,0 +1,85 @@
+//! HTTP requests, which are no functions of the package: `wasi:http` in a test.
+
+use serde_json::{Map, Value};
+
+use super::effect::Effect;
+use super::fakes::{Fakes, Mismatch, Stop};
+use super::script::Step;
+use super::values::{of_bytes, to_bytes};
+use crate::types::Error;
+
+/// The answer of a request, as the test says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeResponse {
+    /// Its status; 200 where the test says nothing.
+    pub status: u16,
+    /// Its header fields.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Fakes {
+    /// Plays a request: what it is answered, or the refusal that the test or the grants say.
+    pub fn request(&mut self, method: &str, url: &str, body: &[u8]) -> Result<Result<FakeResponse, Error>, Mismatch> {
+        let effect = Effect::new("request", url).with("method", Some(method)).with("body", Some(of_bytes(body)));
+        match self.acted(effect) {
+            Ok(answer) => Ok(Ok(response(&answer))),
+            Err(Stop::Error(error)) => Ok(Err(error)),
+            Err(Stop::Mismatch(mismatch)) => Err(mismatch),
+        }
+    }
+}
+
+fn status(value: &Value) -> Option<u16> {
+    value.as_u64().and_then(|status| u16::try_from(status).ok()).filter(|status| (200..600).contains(status))
+}
+
+fn response(answer: &Map<String, Value>) -> FakeResponse {
+    let headers = answer.get("headers").and_then(Value::as_object).into_iter().flatten();
+    FakeResponse {
+        status: answer.get("status").and_then(status).unwrap_or(200),
+        headers: headers.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect(),
+        body: answer.get("content").and_then(|content| to_bytes(content).ok()).unwrap_or_default(),
+    }
+}
+
+/// What of an answer cannot be meant as it is written.
+pub(super) fn answer_problems(step: &Step) -> Vec<String> {
+    let mut found = Vec::new();
+    if step.answer.get("status").is_some_and(|value| status(value).is_none()) {
+        found.push("`status` is to be a whole number, 200 to 599".to_owned());
+    }
+    let are_texts = |value: &Value| value.as_object().is_some_and(|fields| fields.values().all(Value::is_string));
+    if step.answer.get("headers").is_some_and(|value| !are_texts(value)) {
+        found.push("`headers` is to be a table of texts".to_owned());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Script;
+    use super::*;
+
+    #[test]
+    fn a_request_is_held_to_the_test_and_answered_as_that_says() {
+        let script = Script::new()
+            .effect("request", "https://api.example.com/a")
+            .with("method", "POST")
+            .with("body", "hi")
+            .answer("status", 201)
+            .answer("headers", json!({"etag": "x"}))
+            .answer("content", "made")
+            .effect("request", "https://api.example.com/b")
+            .error("denied", "no");
+        let mut fakes = Fakes::new(script);
+        let made = FakeResponse { status: 201, headers: vec![("etag".into(), "x".into())], body: b"made".to_vec() };
+        assert_eq!(fakes.request("POST", "https://api.example.com/a", b"hi"), Ok(Ok(made)));
+        let refused = fakes.request("GET", "https://api.example.com/b", b"").unwrap().unwrap_err();
+        assert_eq!((refused.kind(), fakes.problems()), ("denied", Vec::new()));
+        assert!(fakes.request("GET", "https://api.example.com/c", b"").unwrap_err().0.contains("this came besides"));
+    }
+}

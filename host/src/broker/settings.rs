@@ -1,0 +1,37 @@
+//! What the operator has set for a skill, brokered: it may hold secrets, so who read what is on record. Values are not.
+
+use std::collections::BTreeMap;
+
+use skillhost_api::error::Result;
+
+use crate::broker::Broker;
+use crate::policy::Actor;
+
+impl Broker {
+    fn settings(&self, actor: &Actor) -> Option<&BTreeMap<String, String>> {
+        let skill = actor.skill.as_deref()?;
+        self.config.skills.get(skill).map(|settings| &settings.config)
+    }
+
+    /// The value of a key, if it is set.
+    pub(crate) async fn setting(&self, actor: &Actor, key: &str) -> Result<Option<String>> {
+        let mut record = self.begin(actor, "config.get").await?;
+        record.note("key", key);
+        let (effect, ()) = record.authorise(|_| actor.grant.config(key)).await?;
+        let value = self.settings(actor).and_then(|settings| settings.get(key)).cloned();
+        effect.end(Ok(value)).await
+    }
+
+    /// All that is set and may be read.
+    pub(crate) async fn all_settings(&self, actor: &Actor) -> Result<Vec<(String, String)>> {
+        let record = self.begin(actor, "config.list").await?;
+        let check = |_: &mut _| {
+            let all = self.settings(actor).into_iter().flatten();
+            Ok(all.filter(|(key, _)| actor.grant.config(key).is_ok()).map(|(key, value)| (key.clone(), value.clone())))
+        };
+        let (mut effect, granted) = record.authorise(check).await?;
+        let granted: Vec<_> = granted.collect();
+        effect.note("keys", granted.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>());
+        effect.end(Ok(granted)).await
+    }
+}

@@ -1,0 +1,205 @@
+//! Bodies of requests and responses: counted, bounded, and no longer silent than they may be.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use skillhost_api::error::ErrorKind;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+
+use super::failure::{FailureCode, HttpFailure};
+
+/// The body of whoever asks.
+pub(super) type AnyBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// What has been sent of a request.
+pub(crate) struct Progress {
+    bytes: AtomicU64,
+    ended: watch::Sender<bool>,
+}
+
+impl Progress {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the body has been taken, or is wanted no more.
+    pub(super) async fn ended(&self) {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+}
+
+/// The body of a request.
+pub(crate) struct RequestBody {
+    body: AnyBody,
+    most: u64,
+    progress: Arc<Progress>,
+}
+
+impl RequestBody {
+    pub(super) fn new(body: AnyBody, most: u64) -> Self {
+        let ended = watch::Sender::new(body.is_end_stream());
+        Self { body, most, progress: Arc::new(Progress { bytes: AtomicU64::new(0), ended }) }
+    }
+
+    /// How much of it was sent, also when it is gone.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            other => {
+                self.progress.ended.send_replace(true);
+                return Poll::Ready(other);
+            }
+        };
+        if let Some(data) = frame.data_ref() {
+            let more = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            if self.progress.bytes().saturating_add(more) > self.most {
+                let most = self.most;
+                let message = format!(
+                    "the body of the request is larger than {most} bytes, which is the most: the operator can raise \
+                     `max-request-body` under [http-client] in skillhost.toml"
+                );
+                let failure = HttpFailure::new(FailureCode::RequestBody(most), ErrorKind::TooLarge, message);
+                return Poll::Ready(Some(Err(failure.into())));
+            }
+            self.progress.bytes.fetch_add(more, Ordering::Relaxed);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.progress.ended.send_replace(true);
+    }
+}
+
+/// The body of a response, with the connection that it comes by.
+pub(crate) struct IncomingBody {
+    incoming: Incoming,
+    /// Ends with it.
+    _driver: JoinSet<()>,
+    received: u64,
+    most: u64,
+    between: Duration,
+    deadline: Instant,
+    /// Runs while the next part is waited for.
+    waiting: Option<Pin<Box<Sleep>>>,
+    max_header: u32,
+    ended: bool,
+}
+
+impl IncomingBody {
+    pub(super) fn new(
+        incoming: Incoming,
+        driver: JoinSet<()>,
+        most: u64,
+        between: Duration,
+        deadline: Instant,
+        max_header: u32,
+    ) -> Result<Self, HttpFailure> {
+        // Before the first byte of it.
+        if incoming.size_hint().lower() > most {
+            return Err(too_large(most));
+        }
+        let (received, waiting, ended) = (0, None, false);
+        Ok(Self { incoming, _driver: driver, received, most, between, deadline, waiting, max_header, ended })
+    }
+
+    /// The bytes that came.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpFailure>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(HttpFailure::of_hyper(&error, self.max_header)))),
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
+                self.received = self.received.saturating_add(bytes);
+                if self.received > self.most {
+                    return Poll::Ready(Some(Err(too_large(self.most))));
+                }
+                // Also where it never stops coming.
+                if Instant::now() >= self.deadline {
+                    return Poll::Ready(Some(Err(HttpFailure::total_timeout())));
+                }
+                // Empty parts are no news.
+                if bytes > 0 || frame.is_trailers() {
+                    self.waiting = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Pending => {
+                let (between, deadline) = (self.between, self.deadline);
+                let until = || (Instant::now() + between).min(deadline);
+                let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until().into())));
+                ready!(waiting.as_mut().poll(cx));
+                Poll::Ready(Some(Err(match Instant::now() >= deadline {
+                    true => HttpFailure::total_timeout(),
+                    false => HttpFailure::new(
+                        FailureCode::ReadTimeout,
+                        ErrorKind::TimedOut,
+                        format!("nothing came of the response's body for {between:?}"),
+                    ),
+                })))
+            }
+        }
+    }
+}
+
+impl Body for IncomingBody {
+    type Data = Bytes;
+    type Error = HttpFailure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpFailure>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let part = ready!(self.poll_part(cx));
+        self.ended = !matches!(part, Some(Ok(_)));
+        Poll::Ready(part)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+fn too_large(most: u64) -> HttpFailure {
+    let message = format!(
+        "the body of the response is larger than {most} bytes, which is the most: the operator can raise `max-response-body` under \
+         [http-client] in skillhost.toml"
+    );
+    HttpFailure::new(FailureCode::ResponseBody(most), ErrorKind::TooLarge, message)
+}

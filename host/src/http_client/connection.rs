@@ -1,0 +1,181 @@
+//! A connection to an address that was checked, and the one exchange that it is for.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::header::HOST;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Request, Uri, Version, response};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use skillhost_api::error::ErrorKind;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::body::{Progress, RequestBody};
+use super::failure::{FailureCode, HttpFailure};
+use super::{HttpClientLimits, HttpRequester, address, tls};
+use crate::skills::http_host::{HttpTarget, usual_port};
+
+/// The most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// What a server may send before it is read, of one response and of a connection: there is one response on each.
+const WINDOW: u32 = 1 << 20;
+
+/// What bytes go over.
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A connection that nothing was asked on yet.
+pub(super) struct HttpConnection {
+    bytes: Box<dyn ByteStream>,
+    is_http2: bool,
+}
+
+/// Resolves, checks, connects and encrypts.
+pub(super) async fn open(
+    client: &HttpRequester,
+    target: &HttpTarget,
+    within: Duration,
+) -> Result<HttpConnection, HttpFailure> {
+    let addresses = addresses(client, target).await?;
+    let tcp = dial(target, &addresses, within).await?;
+    // What waits for more bytes would only be late.
+    let _ = tcp.set_nodelay(true);
+    if target.plain {
+        return Ok(HttpConnection { bytes: Box::new(tcp), is_http2: false });
+    }
+    let encrypted = client.tls.encrypt(target, tcp).await?;
+    let is_http2 = encrypted.get_ref().1.alpn_protocol() == Some(tls::H2);
+    Ok(HttpConnection { bytes: Box::new(encrypted), is_http2 })
+}
+
+/// The addresses that may be connected to.
+async fn addresses(client: &HttpRequester, target: &HttpTarget) -> Result<Vec<IpAddr>, HttpFailure> {
+    let all = match target.address() {
+        Some(address) => vec![address],
+        None => client.resolver.resolve(target.host.clone()).await.map_err(|error| {
+            let message = format!("the name {} has no address: {error}", target.host);
+            HttpFailure::new(FailureCode::Dns, ErrorKind::NotFound, message)
+        })?,
+    };
+    let (mut allowed, mut prohibited) = (Vec::new(), None);
+    for address in all.into_iter().take(MAX_ADDRESSES) {
+        match address::closed(address, &client.limits.open_networks) {
+            None => allowed.push(address),
+            Some(why) => prohibited = Some((address, why)),
+        }
+    }
+    match (allowed.is_empty(), prohibited) {
+        (false, _) => Ok(allowed),
+        (true, Some((address, why))) => {
+            let message = format!(
+                "{} is at {address}, which is not of the public Internet ({why}) and was not connected to: the operator can open \
+                 a network with `private-networks` under [http-client] in skillhost.toml",
+                target.host
+            );
+            Err(HttpFailure::new(FailureCode::AddressProhibited, ErrorKind::Denied, message))
+        }
+        (true, None) => {
+            let message = format!("the name {} has no address", target.host);
+            Err(HttpFailure::new(FailureCode::Dns, ErrorKind::NotFound, message))
+        }
+    }
+}
+
+/// Connects to the first of them that answers. Each has its part of the time.
+async fn dial(target: &HttpTarget, addresses: &[IpAddr], within: Duration) -> Result<TcpStream, HttpFailure> {
+    let each = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = HttpFailure::connect_timeout(target, within);
+    for address in addresses {
+        match tokio::time::timeout(each, TcpStream::connect(SocketAddr::new(*address, target.port))).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => {
+                let code = match error.kind() {
+                    std::io::ErrorKind::ConnectionRefused => FailureCode::Refused,
+                    _ => FailureCode::Unreachable,
+                };
+                let message = format!("no connection to {} at {address}: {error}", target.pattern());
+                last = HttpFailure::new(code, ErrorKind::Unavailable, message);
+            }
+            Err(_) => {}
+        }
+    }
+    Err(last)
+}
+
+impl HttpConnection {
+    /// Sends the request and waits for the response's head. What moves the bytes runs until its set is dropped.
+    pub(super) async fn exchange(
+        self,
+        target: &HttpTarget,
+        mut request: Request<RequestBody>,
+        progress: &Progress,
+        first_byte: Duration,
+        limits: &HttpClientLimits,
+    ) -> Result<(response::Parts, Incoming, JoinSet<()>), HttpFailure> {
+        let failed = |error: hyper::Error| HttpFailure::of_hyper(&error, limits.max_response_header);
+        address_to(target, &mut request, self.is_http2)?;
+        let (mut driver, bytes) = (JoinSet::new(), TokioIo::new(self.bytes));
+        let sending: futures_util::future::BoxFuture<'_, _> = if self.is_http2 {
+            let builder = http2::Builder::new(TokioExecutor::new())
+                .max_header_list_size(limits.max_response_header)
+                .initial_stream_window_size(WINDOW)
+                .initial_connection_window_size(WINDOW)
+                .to_owned();
+            let (mut sender, connection) = builder.handshake(bytes).await.map_err(failed)?;
+            driver.spawn(async { drop(connection.await) });
+            Box::pin(async move { sender.send_request(request).await })
+        } else {
+            let max_header = usize::try_from(limits.max_response_header).unwrap_or(usize::MAX);
+            let builder = http1::Builder::new().max_buf_size(max_header).to_owned();
+            let (mut sender, connection) = builder.handshake(bytes).await.map_err(failed)?;
+            driver.spawn(async { drop(connection.await) });
+            Box::pin(async move { sender.send_request(request).await })
+        };
+        let silent = async {
+            progress.ended().await;
+            tokio::time::sleep(first_byte).await;
+        };
+        let response = tokio::select! {
+            response = sending => response.map_err(failed)?,
+            () = silent => {
+                let message = format!("{} did not begin to answer within {first_byte:?}", target.pattern());
+                return Err(HttpFailure::new(FailureCode::ResponseTimeout, ErrorKind::TimedOut, message));
+            }
+        };
+        let (head, incoming) = response.into_parts();
+        Ok((head, incoming, driver))
+    }
+}
+
+/// Says whom a request is for as its version has it, with the words of the target that was checked and no others.
+fn address_to(target: &HttpTarget, request: &mut Request<RequestBody>, is_http2: bool) -> Result<(), HttpFailure> {
+    let host = if target.host.contains(':') { format!("[{}]", target.host) } else { target.host.clone() };
+    let authority = match target.port == usual_port(target.plain) {
+        true => host,
+        false => format!("{host}:{}", target.port),
+    };
+    let bad = || HttpFailure::invalid_uri("it cannot be written into a request");
+    let path = match request.uri().path_and_query() {
+        Some(path) if path.as_str().starts_with('/') => path.clone(),
+        Some(path) => PathAndQuery::try_from(format!("/{}", path.as_str())).map_err(|_| bad())?,
+        None => PathAndQuery::from_static("/"),
+    };
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = Some(path);
+    let host = HeaderValue::from_str(&authority).map_err(|_| bad())?;
+    if is_http2 {
+        parts.scheme = Some(Scheme::HTTPS);
+        parts.authority = Some(Authority::try_from(authority).map_err(|_| bad())?);
+        request.headers_mut().remove(HOST);
+        *request.version_mut() = Version::HTTP_2;
+    } else {
+        request.headers_mut().insert(HOST, host);
+        *request.version_mut() = Version::HTTP_11;
+    }
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|_| bad())?;
+    Ok(())
+}
