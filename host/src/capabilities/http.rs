@@ -4,12 +4,17 @@
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use skillhost_api::error::Error;
-use wasmtime::component::Linker;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode, IoError};
 use wasmtime_wasi_http::{Error as WasiError, RequestOptions, WasiBody, WasiHttpHooks, WasiHttpView};
 
+use super::filesystem::is_there;
 use super::{AbortOnDrop, Context, Log};
 use crate::http_client::{FailureCode, HttpFailure, Patience};
 use crate::skills::Concurrency;
+
+const ERROR_CODE: (&str, &str) = ("wasi:http/types@0.2.12", "http-error-code");
 
 /// What else is to be done for a response: nothing, since its body brings its connection along.
 pub(crate) type Rest = Box<dyn Future<Output = Result<(), WasiError>> + Send>;
@@ -22,9 +27,40 @@ pub(crate) fn add_to_linker<T: WasiHttpView + 'static>(
     kind: Concurrency,
 ) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    add_error_code_to_linker(linker)?;
     match kind {
         Concurrency::Sequential => Ok(()),
         Concurrency::Concurrent => wasmtime_wasi_http::p3::add_to_linker(linker),
+    }
+}
+
+/// Puts the function that says what was wrong with a body in the place of wasmtime-wasi-http's, which looks for another type than
+/// its own bodies fail with, and so never knows.
+fn add_error_code_to_linker<T: WasiHttpView + 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    let (interface, name) = ERROR_CODE;
+    is_there(linker, interface, name)?;
+    linker.allow_shadowing(true);
+    linker.instance(interface)?.func_wrap(
+        name,
+        |mut store: StoreContextMut<'_, T>, (error,): (Resource<IoError>,)| {
+            let error = store.data_mut().http().table.get(&error)?;
+            Ok((error.downcast_ref::<WasiError>().map(of_a_body),))
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// The failure of a body, as WASI 0.2 has it.
+fn of_a_body(error: &WasiError) -> ErrorCode {
+    match error {
+        WasiError::HttpResponseBodySize(most) => ErrorCode::HttpResponseBodySize(*most),
+        WasiError::ConnectionReadTimeout => ErrorCode::ConnectionReadTimeout,
+        WasiError::HttpResponseTimeout => ErrorCode::HttpResponseTimeout,
+        WasiError::HttpResponseIncomplete => ErrorCode::HttpResponseIncomplete,
+        WasiError::ConnectionTerminated => ErrorCode::ConnectionTerminated,
+        WasiError::HttpProtocolError => ErrorCode::HttpProtocolError,
+        other => ErrorCode::InternalError(Some(other.to_string())),
     }
 }
 

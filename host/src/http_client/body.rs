@@ -1,8 +1,8 @@
 //! Bodies of requests and responses: counted, bounded, and no longer silent than they may be.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -24,11 +24,18 @@ pub(super) type AnyBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send 
 pub(crate) struct Progress {
     bytes: AtomicU64,
     ended: watch::Sender<bool>,
+    /// Why its body was cut off, which HTTP/2 keeps to itself.
+    failure: OnceLock<HttpFailure>,
 }
 
 impl Progress {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Why the body was cut off, if it was.
+    pub(super) fn failure(&self) -> Option<HttpFailure> {
+        self.failure.get().cloned()
     }
 
     /// Waits until the body has been taken, or is wanted no more.
@@ -47,7 +54,7 @@ pub(crate) struct RequestBody {
 impl RequestBody {
     pub(super) fn new(body: AnyBody, most: u64) -> Self {
         let ended = watch::Sender::new(body.is_end_stream());
-        Self { body, most, progress: Arc::new(Progress { bytes: AtomicU64::new(0), ended }) }
+        Self { body, most, progress: Arc::new(Progress { bytes: AtomicU64::new(0), ended, failure: OnceLock::new() }) }
     }
 
     /// How much of it was sent, also when it is gone.
@@ -77,6 +84,7 @@ impl Body for RequestBody {
                      `max-request-body` under [http-client] in skillhost.toml"
                 );
                 let failure = HttpFailure::new(FailureCode::RequestBody(most), ErrorKind::TooLarge, message);
+                let failure = self.progress.failure.get_or_init(|| failure).clone();
                 return Poll::Ready(Some(Err(failure.into())));
             }
             self.progress.bytes.fetch_add(more, Ordering::Relaxed);

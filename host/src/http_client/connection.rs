@@ -116,7 +116,9 @@ impl HttpConnection {
         first_byte: Duration,
         limits: &HttpClientLimits,
     ) -> Result<(response::Parts, Incoming, JoinSet<()>), HttpFailure> {
-        let failed = |error: hyper::Error| HttpFailure::of_hyper(&error, limits.max_response_header);
+        let failed = |error: hyper::Error| {
+            progress.failure().unwrap_or_else(|| HttpFailure::of_hyper(&error, limits.max_response_header))
+        };
         address_to(target, &mut request, self.is_http2)?;
         let (mut driver, bytes) = (JoinSet::new(), TokioIo::new(self.bytes));
         let sending: futures_util::future::BoxFuture<'_, _> = if self.is_http2 {

@@ -83,15 +83,8 @@ impl HttpFailure {
         Self::new(FailureCode::ResponseTimeout, ErrorKind::TimedOut, message)
     }
 
-    /// What hyper met. What our own bodies refused stands in its causes.
+    /// What hyper met.
     pub(super) fn of_hyper(error: &hyper::Error, max_header: u32) -> Self {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-        while let Some(one) = cause {
-            if let Some(own) = one.downcast_ref::<Self>() {
-                return own.clone();
-            }
-            cause = one.source();
-        }
         if error.is_parse_too_large() {
             let message = format!(
                 "the head of the response is larger than {max_header} bytes, which is the most: the operator can raise \

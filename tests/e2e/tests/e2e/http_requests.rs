@@ -238,7 +238,8 @@ fn no_proxy_of_the_environment_is_asked() {
     let user = user_of(&[format!("http://localhost:{}", server.port)], OPEN);
     let at = format!("http://127.0.0.1:{}", proxy.port);
     let variables = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
-    // This starts the host process, which has the same environment from then on.
+    user.run(["host", "stop"]).ok();
+    // This starts another host process, which has the same environment from then on.
     let args =
         json!({"method": "GET", "url": format!("http://localhost:{}/hello", server.port), "send": 0, "follow": 0});
     for guest in GUESTS {
