@@ -264,8 +264,8 @@ fn new_patterns<'a, P: Ord>(
     patterns.iter().filter(move |pattern| !kept.iter().any(|kept| covers(kept, pattern)))
 }
 
-fn covers_keys(wide: &String, narrow: &String) -> bool {
-    covers(wide, narrow)
+fn covers_keys<K: AsRef<str>>(wide: &K, narrow: &K) -> bool {
+    covers(wide.as_ref(), narrow.as_ref())
 }
 
 #[cfg(test)]

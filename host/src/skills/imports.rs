@@ -392,7 +392,7 @@ mod tests {
         assert!(imports.iter().all(|import| message.contains(import)), "{message}");
         assert!(message.contains("its log is another"), "{message}");
         let (_, lines) = message.split_once("Add to its [capabilities]:\n").unwrap();
-        assert_eq!(lines.lines().count(), 2, "{lines}");
+        assert_eq!(lines.lines().count(), 3, "{lines}");
         let asked = manifest(lines);
         let left = check_imports(&all, &mismatches, &asked).unwrap_err().message;
         assert!(!left.contains("[capabilities]") && left.contains("acme:db/query@1.0.0"), "{left}");
@@ -404,12 +404,27 @@ mod tests {
     }
 
     #[test]
+    fn what_of_wasi_reaches_out_is_asked_for() {
+        for (import, line) in [
+            ("wasi:http/outgoing-handler@0.2.4", HTTP.line),
+            ("wasi:http/client@0.3.0", HTTP.line),
+            ("wasi:config/store@0.2.0-rc.1", CONFIG.line),
+            ("wasi:keyvalue/atomics@0.2.0-draft", BLACKBOARD.line),
+        ] {
+            let Err(RefusedImport::NotAskedFor(said)) = check(import, &Capabilities::default()) else {
+                panic!("{import} is taken")
+            };
+            assert_eq!(said, line);
+            check(import, &manifest(line).capabilities).unwrap();
+        }
+    }
+
+    #[test]
     fn strangers_and_other_versions_are_refused() {
         for (import, said) in [
             ("skillhost:skill/sandbox@0.2.0", "speaks skillhost:skill@0.1.0"),
             ("skillhost:skill/shell@0.1.0", "no such interface"),
-            ("wasi:http/outgoing-handler@0.2.0", "`http` capability is not available"),
-            ("wasi:keyvalue/store@0.2.0", "nothing of that package"),
+            ("wasi:nn/graph@0.2.0", "nothing of that package"),
             ("wasi:cli/stdout@0.3.0-rc-2026-02-09", "WASI 0.2 and 0.3"),
             ("wasi:cli/stdout@0.4.0", "WASI 0.2 and 0.3"),
             ("acme:db/query@1.0.0", "does not have it"),

@@ -61,7 +61,7 @@ fn a_real_server_is_reached_over_both_versions_of_http_and_every_request_is_reco
     for (protocols, version) in [(&["h2", "http/1.1"][..], "HTTP/2.0"), (&["http/1.1"], "HTTP/1.1")] {
         let server = WebServer::tls(protocols);
         let host = format!("localhost:{}", server.port);
-        let user = user_of(&[host.clone()], &trusting(&server, ""));
+        let user = user_of(std::slice::from_ref(&host), &trusting(&server, ""));
         for guest in GUESTS {
             let url = format!("https://{host}/count?token=a-secret");
             let got =
