@@ -29,7 +29,7 @@ trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A connection that nothing was asked on yet.
-pub(super) struct HttpConnection {
+pub(super) struct CheckedConnection {
     bytes: Box<dyn ByteStream>,
     is_http2: bool,
 }
@@ -39,17 +39,17 @@ pub(super) async fn open(
     client: &HttpRequester,
     target: &HttpTarget,
     within: Duration,
-) -> Result<HttpConnection, HttpFailure> {
+) -> Result<CheckedConnection, HttpFailure> {
     let addresses = addresses(client, target).await?;
     let tcp = dial(target, &addresses, within).await?;
     // What waits for more bytes would only be late.
     let _ = tcp.set_nodelay(true);
     if target.plain {
-        return Ok(HttpConnection { bytes: Box::new(tcp), is_http2: false });
+        return Ok(CheckedConnection { bytes: Box::new(tcp), is_http2: false });
     }
     let encrypted = client.tls.encrypt(target, tcp).await?;
     let is_http2 = encrypted.get_ref().1.alpn_protocol() == Some(tls::H2);
-    Ok(HttpConnection { bytes: Box::new(encrypted), is_http2 })
+    Ok(CheckedConnection { bytes: Box::new(encrypted), is_http2 })
 }
 
 /// The addresses that may be connected to.
@@ -106,7 +106,7 @@ async fn dial(target: &HttpTarget, addresses: &[IpAddr], within: Duration) -> Re
     Err(last)
 }
 
-impl HttpConnection {
+impl CheckedConnection {
     /// Sends the request and waits for the response's head. What moves the bytes runs until its set is dropped.
     pub(super) async fn exchange(
         self,
