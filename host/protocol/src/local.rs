@@ -21,6 +21,8 @@ pub struct LocalSpec {
     pub socket: String,
     /// The workspace on the host: `/workspace` inside.
     pub workspace: String,
+    /// A skill's files on the host, if there are to be any: `/skill` inside, read-only.
+    pub skill: Option<String>,
     /// What of the host is seen inside in its own place, read-only. A symbolic link stays one; what is not there is
     /// left out.
     pub system: Vec<String>,

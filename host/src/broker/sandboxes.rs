@@ -12,6 +12,7 @@ use skillhost_api::types::{
 use skillhost_api::units::quoted;
 
 use crate::broker::{Broker, EffectRecord};
+use crate::catalog::SkillSnapshot;
 use crate::policy::{Actor, too_many_containers};
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
@@ -41,9 +42,22 @@ impl Drop for StopOnDrop {
 
 impl Broker {
     /// Launches a sandbox that stays until it is stopped.
-    pub(crate) async fn launch(&self, actor: &Actor, mut request: LaunchRequest) -> Result<LaunchAnswer> {
+    pub(crate) async fn launch(&self, actor: &Actor, request: LaunchRequest) -> Result<LaunchAnswer> {
+        self.launch_with(actor, request, None).await
+    }
+
+    /// The same, with a skill's files in it.
+    async fn launch_with(
+        &self,
+        actor: &Actor,
+        mut request: LaunchRequest,
+        skill: Option<Arc<SkillSnapshot>>,
+    ) -> Result<LaunchAnswer> {
         let mut record = self.begin(actor, "sandbox.launch").await?;
         record.note("role", request.role.clone());
+        if let Some(skill) = &skill {
+            record.note("skill_files", skill.digest());
+        }
         let check = |_: &mut EffectRecord| {
             actor.grant.launch(&self.config, &mut request)?;
             // An unknown role is told before anything is reserved.
@@ -62,6 +76,7 @@ impl Broker {
             shared: request.shared,
             env: request.env,
             invocation: actor.invocation_id.clone(),
+            skill,
             ..defaults
         };
         let reserve = async {
@@ -97,13 +112,14 @@ impl Broker {
         })
     }
 
-    /// Launches a sandbox that ends with the guard.
+    /// Launches a sandbox that ends with the guard, with a skill's files in it where they are given.
     pub(crate) async fn launch_owned(
         self: &Arc<Self>,
         actor: &Actor,
         request: LaunchRequest,
+        skill: Option<Arc<SkillSnapshot>>,
     ) -> Result<(LaunchAnswer, StopOnDrop)> {
-        let answer = self.launch(actor, request).await?;
+        let answer = self.launch_with(actor, request, skill).await?;
         // What it has is stopped, however many effects it has used up.
         let actor = Actor { effects: None, ..actor.clone() };
         let owned = StopOnDrop { broker: self.clone(), actor, id: answer.container_id.clone() };

@@ -42,6 +42,9 @@ pub enum SkillSource {
     Project,
     /// The user's own.
     User,
+    /// The user's, where other programs put what they install. Scripts of documents run there when their files were approved.
+    #[strum(serialize = "user")]
+    Foreign,
     /// Installed for all users.
     System,
 }
@@ -107,7 +110,7 @@ impl Roots {
         }
         if let Some(home) = home {
             for dir in OTHERS {
-                push(home.join(dir), SkillSource::User);
+                push(home.join(dir), SkillSource::Foreign);
             }
         }
         for dir in ["/usr/local/share/skillhost/skills", "/usr/share/skillhost/skills", "/etc/colony/skills"] {

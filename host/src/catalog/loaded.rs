@@ -22,6 +22,7 @@ use crate::catalog::descriptor_cache::{DescriptorCache, descriptor_of};
 use crate::digest::sha256;
 use crate::rooted::{open_beneath, read_whole};
 use crate::skills::descriptor::Descriptor;
+use crate::skills::document::{self, DocumentScripts};
 use crate::skills::frontmatter;
 use crate::skills::frontmatter::Frontmatter;
 use crate::skills::imports::check_imports;
@@ -63,19 +64,9 @@ impl Loaded {
         }
     }
 
-    /// Whether it has only a `SKILL.md`: instructions and files to read, and nothing to call.
+    /// Whether it has only a `SKILL.md`: instructions and files to read, and nothing to call but scripts.
     pub fn is_document(&self) -> bool {
         self.manifest_digest.is_empty()
-    }
-
-    /// Refuses a call of what has nothing to call.
-    pub fn check_not_document(&self) -> Result<()> {
-        match self.is_document() {
-            true => Err(Error::invalid_argument(
-                "it is a document: it has instructions and files to read, which `skillhost inspect` shows, and nothing to call",
-            )),
-            false => Ok(()),
-        }
     }
 
     /// Holds a component's descriptor to the manifest: its imports are asked for and link, and it has actions, which are the
@@ -94,7 +85,9 @@ impl Loaded {
     /// The checked descriptor of the component in `dir`.
     pub(crate) fn describe(&self, dir: &Path, cache: &dyn DescriptorCache) -> Result<Arc<Descriptor>> {
         if self.is_document() {
-            return Ok(Arc::new(Descriptor::of_document()));
+            let scripts = dir.join(document::SCRIPTS);
+            let has_scripts = scripts.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+            return Ok(Arc::new(document::describe(&self.frontmatter, has_scripts)));
         }
         let stamp = FileStamp::settled(&dir.join(&self.manifest.skill.component));
         if let Some(known) = stamp.and_then(|stamp| self.known(stamp)) {
@@ -207,7 +200,7 @@ impl SkillCache {
 }
 
 /// The files that make a directory a skill.
-pub(crate) const FILES: [&str; 2] = [manifest::FILE, frontmatter::FILE];
+pub(crate) const FILES: [&str; 3] = [manifest::FILE, frontmatter::FILE, frontmatter::OTHER_FILE];
 
 /// Also when it is a link that leads nowhere: then it is a skill that cannot be read.
 fn is_there(dir: impl AsFd, file: &Path) -> bool {
@@ -230,6 +223,14 @@ fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
             both.map(|(manifest, frontmatter)| Stamps { manifest: Some(manifest), frontmatter })
         }
     };
+    let frontmatter = match frontmatter {
+        Err(_) if stamps.is_none() && is_misnamed(skill) => Err(Error::invalid_argument(format!(
+            "its {} is not looked at: rename it to {}",
+            frontmatter::OTHER_FILE,
+            frontmatter::FILE
+        ))),
+        other => other,
+    };
     let loaded = match manifest {
         None => parse_document(directory, frontmatter),
         Some(manifest) => parse(directory, manifest, frontmatter),
@@ -237,14 +238,21 @@ fn load(skill: &Dir, directory: &str) -> (Result<Loaded>, Option<Stamps>) {
     (loaded, stamps)
 }
 
+/// Whether it has the text under the name that only some programs know.
+fn is_misnamed(skill: &Dir) -> bool {
+    is_there(skill, Path::new(frontmatter::OTHER_FILE)) && !is_there(skill, Path::new(frontmatter::FILE))
+}
+
 /// What was written for other programs is taken as it is: its name here is its directory's.
 fn parse_document(directory: &str, text: Result<SkillText>) -> Result<Loaded> {
     check_part("skill", directory)?;
     let mut texts = Sha256::new();
+    let frontmatter = parse_frontmatter(text, Frontmatter::parse_document, &mut texts)?;
+    let scripts = DocumentScripts::of(&frontmatter).unwrap_or_default();
     Ok(Loaded {
-        manifest: Manifest::of_document(directory),
+        manifest: Manifest::of_document(directory, scripts.role),
         manifest_digest: String::new(),
-        frontmatter: parse_frontmatter(text, &mut texts)?,
+        frontmatter,
         texts: texts.finalize().into(),
         described: Mutex::default(),
     })
@@ -258,7 +266,7 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     texts.update((text.len() as u64).to_le_bytes());
     texts.update(&text);
     let manifest = Manifest::parse_in(directory, &text, Path::new(manifest::FILE));
-    let frontmatter = parse_frontmatter(frontmatter, &mut texts)
+    let frontmatter = parse_frontmatter(frontmatter, Frontmatter::parse, &mut texts)
         .and_then(|frontmatter| frontmatter.check_directory(directory).map(|()| frontmatter));
     // Whoever mends one of the two is not sent back for the other.
     let (manifest, frontmatter) = match (manifest, frontmatter) {
@@ -268,14 +276,18 @@ fn parse(directory: &str, manifest: SkillText, frontmatter: Result<SkillText>) -
     Ok(Loaded { manifest, manifest_digest, frontmatter, texts: texts.finalize().into(), described: Mutex::default() })
 }
 
-fn parse_frontmatter(text: Result<SkillText>, texts: &mut Sha256) -> Result<Frontmatter> {
+fn parse_frontmatter(
+    text: Result<SkillText>,
+    parse: fn(&str) -> Result<Frontmatter>,
+    texts: &mut Sha256,
+) -> Result<Frontmatter> {
     let text = text.map_err(|error| match error.kind {
         ErrorKind::NotFound => frontmatter::absent(),
         _ => error,
     })?;
     let text = text.text?;
     texts.update(&text);
-    Frontmatter::parse(&text)
+    parse(&text)
 }
 
 /// The text of a skill's file.

@@ -4,6 +4,7 @@
 //! - [`loaded`]: a skill's files, read, and kept for as long as they stay as they are.
 //! - [`descriptor_cache`]: descriptors, kept by the component's digest.
 //! - [`files`]: what else is in a skill's directory, for a model that reads it.
+//! - [`snapshot`]: a copy of them in memory, which scripts of a document run from.
 //! - [`catalog_paths`]: where on disk a change of the catalogue shows, [`watcher`], who notices, and [`change_guard`], who says that
 //!   there was none of what is in a [`watch_set`]; `guarded_cache` keeps what was made of files for as long as that is said.
 
@@ -14,6 +15,7 @@ pub mod discovery;
 pub mod files;
 pub(crate) mod guarded_cache;
 pub mod loaded;
+pub mod snapshot;
 pub mod watch_set;
 pub mod watcher;
 
@@ -25,5 +27,6 @@ pub use discovery::{Catalog, CatalogEntry, Roots, SkillRoot, SkillSource};
 pub use files::FileDigests;
 pub(crate) use loaded::FILES;
 pub use loaded::{Loaded, SkillCache};
+pub use snapshot::SkillSnapshot;
 pub use watch_set::WatchSet;
 pub use watcher::CatalogWatcher;

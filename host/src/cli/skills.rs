@@ -19,6 +19,7 @@ use super::failure::{Ended, FAILED, log_of};
 use super::outcome::{plain, print_outcome};
 use super::print::table;
 use super::{skill_path, stdin_reader};
+use crate::skills::document::RUN_SCRIPT;
 
 /// Calls an action of a skill and prints its result
 #[derive(Debug, Args)]
@@ -31,6 +32,7 @@ Examples:
   skillhost run code-stats.count --arg path=src --output json
   skillhost run ./greeter --arg name=Ada
   skillhost run ../greeter.count
+  skillhost run pdf --script scripts/fill.py -- form.pdf --field 'Full name=Ada L.'
   echo '{\"name\": \"Ada\"}' | skillhost run hello --json -")]
 pub(super) struct Run {
     /// SKILL, SKILL.ACTION, or either with PLUGIN/ before it, for a skill of plugins/PLUGIN/skills; the action may be left out where there is just one. A path
@@ -43,20 +45,46 @@ pub(super) struct Run {
     /// The arguments as a JSON object; @FILE reads them from a file, - from standard input
     #[arg(long, value_name = "OBJECT|@FILE|-")]
     json: Option<String>,
+    /// Of a document, the script to run: a file of its scripts/
+    #[arg(long, value_name = "PATH")]
+    script: Option<String>,
+    /// What a script or a program reads from its standard input; @FILE reads it from a file, - from standard input
+    #[arg(long, value_name = "TEXT|@FILE|-")]
+    input: Option<String>,
     /// End it after this long, if the skill's own deadline is not earlier: 500ms, 60s, 5m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     deadline: Option<Duration>,
+    /// The words that a script or a program is given, each as it stands
+    #[arg(last = true, value_name = "WORD")]
+    words: Vec<String>,
 }
 
 impl Run {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let (project, skill) = skill_path::found(&app.global, &self.skill)?;
+        let (project, mut skill) = skill_path::found(&app.global, &self.skill)?;
+        let mut args = match self.json {
+            Some(json) => object(&stdin_reader::text(json).await?)?,
+            None => Map::new(),
+        };
+        if self.script.is_some() && !skill.contains('.') {
+            skill = format!("{skill}.{RUN_SCRIPT}");
+        }
+        let input = match self.input {
+            Some(input) => Some(stdin_reader::text(input).await?),
+            None => None,
+        };
+        let words = (!self.words.is_empty()).then(|| self.words.into());
+        let said = [("script", self.script.map(Value::from)), ("args", words), ("input", input.map(Value::from))];
+        for (name, value) in said {
+            if let Some(value) = value
+                && args.insert(name.to_owned(), value).is_some()
+            {
+                return Err(Error::invalid_argument(format!("`{name}` is given twice: once in --json")).into());
+            }
+        }
         let request = RunRequest {
             skill,
-            args: match self.json {
-                Some(json) => object(&stdin_reader::text(json).await?)?,
-                None => Map::new(),
-            },
+            args,
             text_args: self.args,
             deadline_ms: self.deadline.map(millis),
             stream: !app.json(),
@@ -72,7 +100,10 @@ impl Run {
             Some(failure) if !app.json() => {
                 app.note(&format!("{}.{} failed: {}", answer.typed.skill, answer.typed.action, plain(&failure)))
                     .await?;
-                app.note(&log_of(&answer.typed.invocation_id)).await?;
+                // Of a script there is no log: it uses no fuel, and what it said was shown.
+                if answer.typed.fuel_used.is_some() {
+                    app.note(&log_of(&answer.typed.invocation_id)).await?;
+                }
             }
             _ => {
                 app.answer(&answer, |answer| match &answer.result {
@@ -217,7 +248,10 @@ fn describe(skill: &SkillDetail) -> String {
         line(format!("  files      {}", visible::message(left_out)));
     }
 
-    if skill.digest.is_empty() {
+    if skill.digest.is_empty() && summary.actions.is_empty() {
+        for (name, reason) in &skill.unavailable {
+            line(format!("  {name}: not available, {}", visible::message(reason)));
+        }
         line(format!("\nIts author says:\n{}", visible::quoted(&summary.description)));
         line(format!("{}\n", visible::quoted(&skill.body)));
         return text;
@@ -237,19 +271,32 @@ fn describe(skill: &SkillDetail) -> String {
     }
     for (lets, granted, imports) in shown {
         line(format!("  {lets}"));
-        line(format!("      imports  {}", imports.join(", ")));
+        if !skill.digest.is_empty() {
+            line(format!("      imports  {}", imports.join(", ")));
+        }
         line(format!("      granted  {}", visible::message(granted)));
     }
 
-    line("\nLimits:".into());
-    let width = skill.limits.keys().map(String::len).max().unwrap_or_default();
-    for (name, limit) in &skill.limits {
-        line(format!("  {name:width$}  {limit}"));
+    if skill.digest.is_empty() {
+        for (at, script) in skill.scripts.iter().enumerate() {
+            let lead = if at == 0 { "\nScripts (skillhost run NAME --script PATH -- WORD…):\n" } else { "" };
+            line(format!("{}  {}", lead.replace("NAME", &summary.name), visible::line(script)));
+        }
+    } else {
+        line("\nLimits:".into());
+        let width = skill.limits.keys().map(String::len).max().unwrap_or_default();
+        for (name, limit) in &skill.limits {
+            line(format!("  {name:width$}  {limit}"));
+        }
     }
 
     line(format!("\nIts author says:\n{}", visible::quoted(&summary.description)));
-    line("Actions, with what its author says of them:".into());
-    for action in &skill.actions_detail {
+    // Of the one by which a document's scripts are run, all that is to be known was said.
+    let actions = skill.actions_detail.iter().filter(|action| skill.scripts.is_empty() || action.name != RUN_SCRIPT);
+    for (at, action) in actions.enumerate() {
+        if at == 0 {
+            line("Actions, with what its author says of them:".into());
+        }
         line(format!("  {}", action.signature));
         if !action.description.is_empty() {
             line(visible::quoted(&action.description).trim_end().into());
@@ -261,6 +308,9 @@ fn describe(skill: &SkillDetail) -> String {
     }
     for (name, reason) in &skill.unavailable {
         line(format!("  {name}: not available, {}", visible::message(reason)));
+    }
+    if skill.digest.is_empty() {
+        line(format!("\nIts instructions:\n{}\n", visible::quoted(&skill.body)));
     }
     text
 }

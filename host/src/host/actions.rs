@@ -18,7 +18,8 @@ use crate::catalog::{Catalog, CatalogEntry, CatalogPaths, Loaded, Roots};
 use crate::host::Host;
 use crate::policy::switched_off;
 use crate::roles::Roles;
-use crate::skills::Descriptor;
+use crate::skills::document::RUN_SCRIPT;
+use crate::skills::{Action, Descriptor};
 
 /// The most bytes of JSON that the actions of one skill are listed with.
 const MAX_SKILL: usize = 4 << 20;
@@ -48,6 +49,15 @@ struct DescribedSkill {
     entry: CatalogEntry,
     descriptor: Arc<Descriptor>,
     state: SkillState,
+}
+
+impl DescribedSkill {
+    /// The actions that are listed one by one: of a thousand documents each has the same one, which is no action of its own but
+    /// the way to its scripts.
+    fn listed(&self) -> impl Iterator<Item = &Action> {
+        let is_own = |action: &&Action| !self.entry.is_document() || action.name != RUN_SCRIPT;
+        self.descriptor.actions.iter().filter(is_own)
+    }
 }
 
 impl Host {
@@ -174,7 +184,7 @@ fn list(look: &CatalogSnapshot) -> (ActionList, Vec<u8>) {
                 all.push(b',');
             }
             all.extend(json);
-            count += skill.descriptor.actions.len();
+            count += skill.listed().count();
         }
     }
     all.push(b']');
@@ -187,7 +197,7 @@ fn write(skill: &DescribedSkill) -> Result<Vec<u8>> {
     let mut json = Vec::new();
     let Ok(loaded) = &entry.loaded else { return Ok(json) };
     let capabilities = &loaded.manifest.capabilities;
-    for action in &descriptor.actions {
+    for action in skill.listed() {
         let entry = ActionEntry {
             skill: entry.name.as_str().into(),
             action: action.name.as_str().into(),
@@ -218,7 +228,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::{SkillCache, SkillRoot, SkillSource};
-    use crate::skills::{Action, ExportPath};
+    use crate::skills::ExportPath;
 
     /// Skills in files, with descriptions of their actions that are so long.
     fn found(skills: &[(&str, usize)]) -> Vec<DescribedSkill> {

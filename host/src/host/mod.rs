@@ -5,6 +5,7 @@ mod authority;
 mod blocking;
 mod catalog_cache;
 mod doctor;
+mod documents;
 mod handlers;
 mod listing_budget;
 mod names;

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
 
 use super::blocking::blocking;
+use super::documents::DocumentCall;
 use super::streamed_result::StreamedResult;
 use crate::broker::{Returned, SKILL_RUN, SKILL_WATCHES, with_background};
 use crate::capabilities::{Context, Log, Over};
@@ -23,7 +24,7 @@ use crate::ids;
 use crate::policy::{Actor, ActorGrant, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
-use crate::skills::{CallTarget, Component, Descriptor, Manifest};
+use crate::skills::{CallTarget, Component, Descriptor, DocumentScripts, Manifest};
 
 /// How long compiling may take without a word: most components are compiled before anybody wonders.
 const COMPILES_LONG: Duration = Duration::from_secs(1);
@@ -49,12 +50,27 @@ impl Host {
             return self.broker.refuse(&actor, SKILL_RUN, Error::denied(why)).await;
         }
         let own_project = found.project.as_deref();
-        let trusted =
-            entry.source != SkillSource::Project || own_project.is_some_and(|project| self.trust.has_real(project));
+        let trusted = match entry.source {
+            SkillSource::Project => own_project.is_some_and(|project| self.trust.has_real(project)),
+            // Who put a component there meant this host.
+            SkillSource::Foreign => !entry.is_document(),
+            SkillSource::User | SkillSource::System => true,
+        };
         let developed = is_owners(asks) && own_project.is_some_and(|project| self.trust.is_developed(project));
         let descriptor = self.describe(entry).await?;
         let loaded = entry.loaded.clone()?;
-        loaded.check_not_document().map_err(|error| error.context(&name))?;
+        let document = match loaded.is_document() {
+            true => {
+                descriptor.check_document_callable().map_err(|error| error.context(&name))?;
+                Some(self.snapshot(entry).await?)
+            }
+            false => None,
+        };
+        // What is said of a document's files is said of what runs: no component, and any of them.
+        let descriptor = match &document {
+            Some(files) => Arc::new(Descriptor { digest: files.digest().to_owned(), ..Descriptor::clone(&descriptor) }),
+            None => descriptor,
+        };
         // Before anybody is asked about it.
         if let Some(error) = self.broker.missing_roles(entry) {
             return Err(error);
@@ -76,6 +92,19 @@ impl Host {
         let recorder = self.broker.invocations();
         let record = recorder.begin(actor.clone(), &action.name, descriptor.clone(), started).await?;
         let invoking = async {
+            if let Some(files) = document {
+                let of = format!("{name}.{}", action.name);
+                let scripts = DocumentScripts::of(&loaded.frontmatter).map_err(Error::invalid_argument)?;
+                let run = DocumentCall {
+                    call: scripts.call(&of, request.args, &request.text_args)?,
+                    scripts,
+                    deadline: request.deadline_ms.map(Duration::from_millis),
+                    stream: request.stream,
+                };
+                let (actor, _) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
+                let ran = self.run_document(&actor, &action.name, files, run, io).await;
+                return ran.map_err(|error| Error { invocation_id: Some(invocation_id.clone()), ..error.context(of) });
+            }
             let args = action.with_text(request.args, &request.text_args)?;
             let args = action.lower(&args).map_err(|error| error.context(format!("{name}.{}", action.name)))?;
             let (program, args) = action.start(&name, args)?;

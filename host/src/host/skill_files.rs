@@ -16,6 +16,7 @@ use crate::catalog::{CatalogEntry, FileDigests, Roots, files};
 use crate::host::Host;
 use crate::json::length;
 use crate::policy::switched_off;
+use crate::skills::document::SCRIPTS;
 use crate::skills::{Frontmatter, SkillName};
 
 /// The most characters of a path that an error repeats.
@@ -86,9 +87,11 @@ impl Host {
     }
 }
 
-/// Which files of a skill a model is not given, and why.
-pub(super) fn left_out(entry: &CatalogEntry, digests: &FileDigests) -> Option<String> {
-    of(entry, SkillState::Ready, digests).problem
+/// Which files of a skill a model is not given, and why; and the scripts among those that it is.
+pub(super) fn told(entry: &CatalogEntry, digests: &FileDigests) -> (Option<String>, Vec<String>) {
+    let SkillFiles { files, problem, .. } = of(entry, SkillState::Ready, digests);
+    let start = format!("{SCRIPTS}/");
+    (problem, files.into_iter().map(|file| file.path).filter(|path| path.starts_with(&start)).collect())
 }
 
 fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFiles {
@@ -103,11 +106,13 @@ fn of(entry: &CatalogEntry, state: SkillState, digests: &FileDigests) -> SkillFi
     let mut frontmatter: Map<_, _> =
         loaded.frontmatter.fields().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     frontmatter.insert("name".into(), directory(&entry.name).into());
+    // Clients know no skill without one, and none whose description is no text.
+    frontmatter.insert("description".into(), loaded.frontmatter.description.as_str().into());
     let (files, problem) = match files::list(&entry.dir, &loaded.manifest.skill.component, digests) {
         Ok(listing) => (listing.files, listing.left_out),
         Err(error) => (Vec::new(), Some(error.message)),
     };
-    let problem = [misnamed(&entry.name, &loaded.frontmatter), problem];
+    let problem = [misnamed(&entry.name, &loaded.frontmatter), undescribed(&loaded.frontmatter), problem];
     let problem = problem.into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
     SkillFiles { name, state, frontmatter: Value::Object(frontmatter), files, problem }
 }
@@ -128,6 +133,13 @@ pub(super) fn misnamed(name: &str, frontmatter: &Frontmatter) -> Option<String> 
         }
         None => Some(format!("its SKILL.md has no name; it goes by its directory's, {directory}")),
     }
+}
+
+/// That it does not describe itself.
+pub(super) fn undescribed(frontmatter: &Frontmatter) -> Option<String> {
+    frontmatter.is_description_borrowed.then(|| {
+        "its SKILL.md has no description that is a text; the first words of its body stand in its place".to_owned()
+    })
 }
 
 /// Takes from those that do not fit into the answer what makes them long.

@@ -10,12 +10,14 @@ use skillhost_api::types::{ActionDetail, Authority, Permission, SkillDetail, Ski
 use super::blocking::blocking;
 use crate::broker::Broker;
 use crate::catalog::discovery::MIN_SHARE;
-use crate::catalog::{Catalog, CatalogEntry, DirCache, Loaded, Roots, SkillSource};
+use crate::catalog::{Catalog, CatalogEntry, DirCache, FileDigests, Loaded, Roots, SkillSource, files, snapshot};
 use crate::config::Config;
 use crate::host::trust::is_owners;
 use crate::host::{Host, skill_files};
 use crate::policy::Candidate;
 use crate::policy::{granted, switched_off, trust};
+use crate::skills::document::{RUN_SCRIPT, SCRIPTS};
+use crate::skills::imports::ImportKind;
 use crate::skills::{CallTarget, Descriptor, SkillName, imports};
 
 impl Host {
@@ -52,7 +54,13 @@ impl Host {
         project: Option<&'a Path>,
         asks: Authority,
     ) -> Result<TrustView<'a>> {
-        let mut view = TrustView { untrusted: None, developed: false, broker: &self.broker, config: &self.config };
+        let mut view = TrustView {
+            untrusted: None,
+            developed: false,
+            broker: &self.broker,
+            config: &self.config,
+            digests: &self.digests,
+        };
         if let Some(project) = project.filter(|_| entries.any(|entry| entry.source == SkillSource::Project)) {
             let real = trust::real(project)?;
             view.untrusted = (!self.trust.has_real(&real)).then_some(project);
@@ -104,7 +112,7 @@ impl Host {
         let descriptor = descriptor?;
         let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
         let (of, digests) = (entry.clone(), self.digests.clone());
-        let left_out = blocking(move || Ok(skill_files::left_out(&of, &digests))).await?;
+        let (left_out, scripts) = blocking(move || Ok(skill_files::told(&of, &digests))).await?;
         let asked = &loaded.manifest.capabilities;
         let granted = granted::to_skill(&self.config, &entry.name, asked).in_project(project.as_deref());
         let roles = self.broker.sandboxes().roles();
@@ -115,8 +123,14 @@ impl Host {
             };
             Permission { lets: lets.into(), granted, import: import.clone() }
         });
+        // A document imports nothing: what its scripts may is what is granted of sandboxes.
+        let scripts_may = (loaded.is_document() && !descriptor.actions.is_empty()).then(|| Permission {
+            lets: "run its scripts in a sandbox of their own".into(),
+            granted: granted::in_words(&granted, asked, ImportKind::Sandbox, &roles),
+            import: SCRIPTS.into(),
+        });
         Ok(SkillDetail {
-            permissions: permissions.collect(),
+            permissions: permissions.chain(scripts_may).collect(),
             summary,
             digest: descriptor.digest.clone(),
             manifest_digest: loaded.manifest_digest.clone(),
@@ -134,6 +148,11 @@ impl Host {
                 .collect(),
             unavailable: descriptor.unavailable.clone(),
             left_out,
+            scripts: if descriptor.actions.iter().any(|action| action.name == RUN_SCRIPT) {
+                scripts
+            } else {
+                Vec::new()
+            },
             limits: loaded.manifest.limits.shown(),
             body: loaded.frontmatter.body.clone(),
         })
@@ -151,6 +170,8 @@ pub(super) struct TrustView<'a> {
     broker: &'a Broker,
     /// Has which skills are switched off.
     config: &'a Config,
+    /// Has what documents' files are.
+    digests: &'a FileDigests,
 }
 
 impl TrustView<'_> {
@@ -161,7 +182,18 @@ impl TrustView<'_> {
 
     fn has_approved(self, entry: &CatalogEntry, descriptor: &Descriptor) -> bool {
         let manifest = entry.loaded.as_ref().map_or("", |loaded| loaded.manifest_digest.as_str());
-        self.broker.has_approved(&entry.dir, &descriptor.digest, manifest)
+        match self.runs(entry, descriptor) {
+            Some(runs) => self.broker.has_approved(&entry.dir, &runs, manifest),
+            None => false,
+        }
+    }
+
+    /// The digest of what runs: the component, or any of a document's files.
+    fn runs(self, entry: &CatalogEntry, descriptor: &Descriptor) -> Option<String> {
+        match entry.is_document() {
+            true => Some(snapshot::digest(&files::list(&entry.dir, Path::new(""), self.digests).ok()?.files)),
+            false => Some(descriptor.digest.clone()),
+        }
     }
 
     /// Whether the skill may run, and why not.
@@ -169,8 +201,11 @@ impl TrustView<'_> {
         if let Some(why) = switched_off::for_all(self.config, entry) {
             return (SkillState::Disabled, Some(why));
         }
-        if let Some(error) = self.broker.missing_roles(entry) {
-            return (SkillState::Broken, Some(error.message));
+        let is_to_read = entry.is_document() && descriptor.actions.is_empty();
+        if !is_to_read && let Some(error) = self.broker.missing_roles(entry) {
+            // It can be read all the same.
+            let state = if entry.is_document() { SkillState::Document } else { SkillState::Broken };
+            return (state, Some(error.message));
         }
         match self.untrusted {
             Some(project) if !self.lets(entry) && !self.has_approved(entry, descriptor) => {
@@ -181,7 +216,7 @@ impl TrustView<'_> {
                 );
                 (SkillState::Untrusted, Some(why))
             }
-            _ if entry.is_document() => (SkillState::Document, None),
+            _ if is_to_read => (SkillState::Document, None),
             _ => (SkillState::Ready, None),
         }
     }
@@ -190,13 +225,14 @@ impl TrustView<'_> {
     fn state_and_reach(self, entry: &CatalogEntry, descriptor: &Descriptor) -> (SkillState, Option<String>) {
         let state = self.state(entry, descriptor);
         let (SkillState::Ready, Ok(loaded)) = (state.0, &entry.loaded) else { return state };
+        let Some(runs) = self.runs(entry, descriptor) else { return state };
         let candidate = Candidate {
             name: &entry.name,
             dir: &entry.dir,
-            component: &descriptor.digest,
+            component: &runs,
             manifest: &loaded.manifest_digest,
-            project: self.untrusted,
-            trusted: self.lets(entry),
+            project: self.untrusted.filter(|_| entry.source == SkillSource::Project),
+            trusted: self.lets(entry) && !(entry.is_document() && entry.source == SkillSource::Foreign),
             developed: self.developed && entry.source == SkillSource::Project,
         };
         match self.broker.would_ask(&candidate, loaded) {
@@ -226,7 +262,8 @@ pub(super) fn described(entries: Vec<CatalogEntry>, cache: &DirCache) -> Vec<(Ca
 
 /// What has no effect in it, or another than its author meant.
 fn notes(name: &str, loaded: &Loaded) -> Vec<String> {
-    skill_files::misnamed(name, &loaded.frontmatter).into_iter().collect()
+    let misnamed = skill_files::misnamed(name, &loaded.frontmatter);
+    misnamed.into_iter().chain(skill_files::undescribed(&loaded.frontmatter)).collect()
 }
 
 fn summary(entry: &CatalogEntry, descriptor: &Result<Arc<Descriptor>>, trust: TrustView<'_>) -> SkillSummary {

@@ -103,7 +103,12 @@ impl Host {
 
 /// Follows a command to its end: its output goes to the caller, or is kept for the answer. Its input is `source`, or what
 /// the call brings.
-async fn follow(mut running: Running, delivery: &Delivery, io: CallIo, source: Option<Bytes>) -> Result<ExecAnswer> {
+pub(super) async fn follow(
+    mut running: Running,
+    delivery: &Delivery,
+    io: CallIo,
+    source: Option<Bytes>,
+) -> Result<ExecAnswer> {
     let &Delivery { max_output, stream, stream_to_blackboard: _ } = delivery;
     running.keep(if stream { OutputCapture::of_stream(max_output) } else { OutputCapture::new(max_output) });
     let CallIo { output, input } = io;

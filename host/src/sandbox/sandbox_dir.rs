@@ -17,6 +17,7 @@ use super::backend::SUPERVISOR_FILE;
 use super::spec::SandboxInfo;
 use super::supervisor::{DIGEST, SUPERVISOR};
 use super::workspace::{PRIVATE, at, write_atomically};
+use crate::catalog::SkillSnapshot;
 use crate::ids::random_hex;
 use crate::private_dir;
 
@@ -142,6 +143,17 @@ impl SandboxDir {
     /// What is mounted into the sandbox.
     pub fn control(&self) -> PathBuf {
         self.dir.join("control")
+    }
+
+    /// A skill's files, which the sandbox has beside its workspace.
+    pub fn skill(&self) -> PathBuf {
+        self.dir.join("skill")
+    }
+
+    /// Lays a skill's files there: a copy that nobody else can change, whatever becomes of the skill.
+    pub fn put_skill(&self, skill: &SkillSnapshot) -> Result<()> {
+        let dir = self.skill();
+        skill.write_to(&dir).map_err(|error| at(&dir, error))
     }
 
     /// Keeps what the sandbox is.

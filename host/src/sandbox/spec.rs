@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use skillhost_api::types::{Network, SandboxSummary};
 
 use super::command::check_env;
 use super::members::{MemberSlot, Members, SandboxUser};
+use crate::catalog::SkillSnapshot;
 use crate::roles::ImageId;
 
 /// The largest share of processor time that can be asked for: a bound against nonsense, not a policy.
@@ -52,6 +54,8 @@ pub struct LaunchSpec {
     pub env: BTreeMap<String, String>,
     /// The invocation that it belongs to; it does not outlive that.
     pub invocation: Option<String>,
+    /// A skill's files, to be read beside the workspace.
+    pub skill: Option<Arc<SkillSnapshot>>,
 }
 
 impl LaunchSpec {
@@ -68,6 +72,7 @@ impl LaunchSpec {
             shared: false,
             env: BTreeMap::new(),
             invocation: None,
+            skill: None,
         }
     }
 
@@ -115,6 +120,9 @@ pub enum Transport {
 
 /// Where a session's workspace is in every sandbox, and where relative paths start.
 pub const WORKSPACE: &str = "/workspace";
+
+/// Where a skill's files are in a sandbox that runs its scripts.
+pub const SKILL: &str = "/skill";
 
 /// What `/workspace` is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +184,8 @@ pub struct SandboxSpec {
     pub labels: BTreeMap<String, String>,
     /// The session's workspace: `/workspace` inside.
     pub workspace: Workspace,
+    /// The directory of this host with a skill's files, if there are to be any: `/skill` inside, read-only.
+    pub skill: Option<PathBuf>,
     /// How its supervisor is reached.
     pub transport: Transport,
     /// The sandbox's control directory on the host: `/.skillhost` inside, read-only, where the transport is a socket.
@@ -225,6 +235,9 @@ pub struct SandboxInfo {
     /// The invocation that it belongs to.
     #[serde(default)]
     pub invocation: Option<String>,
+    /// Whether a skill's files are in it.
+    #[serde(default)]
+    pub has_skill: bool,
     /// Whom the owner's commands run as.
     pub identity: SandboxUser,
     /// The session's workspace.
@@ -349,6 +362,7 @@ impl SandboxInfo {
             network: spec.network,
             env: spec.env,
             invocation: None,
+            has_skill: false,
             identity: SandboxUser { uid: 1000, gid: 1000 },
             workspace: Workspace::Directory("/w".into()),
             transport: Transport::default(),

@@ -406,6 +406,18 @@ impl Descriptor {
         if self.actions.is_empty() { Err(self.no_action()) } else { Ok(()) }
     }
 
+    /// The same of a document.
+    pub(crate) fn check_document_callable(&self) -> Result<()> {
+        match (self.actions.is_empty(), self.unavailable.is_empty()) {
+            (false, _) => Ok(()),
+            (true, false) => Err(Error::invalid_argument(format!("its script cannot be run{}", self.why_none()))),
+            (true, true) => Err(Error::invalid_argument(
+                "it is a document with no scripts: it has instructions and files to read, which `skillhost inspect` shows, and \
+                 nothing to call",
+            )),
+        }
+    }
+
     fn no_action(&self) -> Error {
         let why = match self.unavailable.is_empty() {
             false => format!("none of its exports can be one{}", self.why_none()),

@@ -25,6 +25,13 @@ pub fn absent() -> Error {
 
 /// The field, of clients' own, that says when to use a skill.
 const WHEN: &str = "when_to_use";
+/// The fields that the format does not have, and this host and other clients know.
+pub const OWN_FIELDS: [&str; 7] =
+    [FOR_PEOPLE, WHEN, "paths", "script", "params", "timeout_seconds", "sandbox_image_role"];
+/// The lower-case name that some programs take as well.
+pub const OTHER_FILE: &str = "skill.md";
+/// The most characters of a description that is taken from the body.
+const MAX_BORROWED: usize = 1024;
 
 /// The front matter of a `SKILL.md`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,6 +40,8 @@ pub struct Frontmatter {
     pub name: Option<String>,
     /// What the skill is for and when to use it.
     pub description: String,
+    /// Whether that is the beginning of the body, for want of one.
+    pub is_description_borrowed: bool,
     /// The body: instructions for a model.
     pub body: String,
     for_people: bool,
@@ -43,13 +52,41 @@ pub struct Frontmatter {
 impl Frontmatter {
     /// Reads the text of a `SKILL.md`.
     pub fn parse(text: &str) -> Result<Self> {
+        let front = Self::read(text)?;
+        if front.description.is_empty() || front.is_description_borrowed {
+            return Err(refuse("its frontmatter has no `description`: say what the skill does and when to use it"));
+        }
+        Ok(front)
+    }
+
+    /// The same of a document, which was written for other programs: without a description the first words of its body are that.
+    pub fn parse_document(text: &str) -> Result<Self> {
+        let front = Self::read(text)?;
+        match front.description.is_empty() {
+            true => {
+                Err(refuse("it has neither a `description` nor a body: say what the skill does and when to use it"))
+            }
+            false => Ok(front),
+        }
+    }
+
+    fn read(text: &str) -> Result<Self> {
         let (yaml, body) = split(text)?;
         let fields = fields(yaml)?;
         let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
-        let description = text("description").map(|text| text.trim().to_owned()).unwrap_or_default();
-        if description.is_empty() {
-            return Err(refuse("its frontmatter has no `description`: say what the skill does and when to use it"));
-        }
+        // What looks like a number is a text to many readers.
+        let own = match fields.get("description") {
+            Some(Value::String(text)) => Some(text.trim().to_owned()),
+            Some(value @ (Value::Bool(_) | Value::Number(_))) => Some(value.to_string()),
+            _ => None,
+        };
+        let own = own.filter(|text| !text.is_empty());
+        let is_description_borrowed = own.is_none();
+        let description = own.unwrap_or_else(|| {
+            let first =
+                body.lines().map(|line| line.trim_matches(['#', ' ', '\t', '\r'])).find(|line| !line.is_empty());
+            first.unwrap_or_default().chars().take(MAX_BORROWED).collect()
+        });
         // A restriction, unlike the other fields: one that is not understood must not be taken for none.
         let for_people = match fields.get(FOR_PEOPLE) {
             None => false,
@@ -59,7 +96,8 @@ impl Frontmatter {
                 return Err(refuse(&why));
             }
         };
-        Ok(Self { name: text("name"), description, body: body.trim().to_owned(), for_people, fields })
+        let (name, body) = (text("name"), body.trim().to_owned());
+        Ok(Self { name, description, is_description_borrowed, body, for_people, fields })
     }
 
     /// Refuses one that gives itself another name than its skill has: clients know the skill by both.

@@ -229,10 +229,12 @@ pub struct Settings {
 }
 
 impl Manifest {
-    /// That of a document, which has none: nothing is asked for.
-    pub fn of_document(name: &str) -> Self {
+    /// That of a document, which has none: its scripts run in a sandbox of this role, and nothing else is asked for.
+    pub fn of_document(name: &str, role: String) -> Self {
+        let sandbox = Sandbox { roles: vec![role], ..Sandbox::default() };
+        let capabilities = Capabilities { sandbox: Some(sandbox), ..Capabilities::default() };
         let skill = Skill { name: name.into(), version: String::new(), component: PathBuf::new(), sha256: None };
-        Self { skill, actions: Actions::default(), capabilities: Capabilities::default(), limits: Limits::default() }
+        Self { skill, actions: Actions::default(), capabilities, limits: Limits::default() }
     }
 
     /// Reads a manifest. `file` only serves for error messages, which name it, the line and the key.

@@ -7,6 +7,7 @@
 //! - [`component`]: a component's bytes, read once: what is hashed is what is described, compiled and run.
 //! - [`descriptor`]: what a component exports, as actions with JSON Schemas; read without compiling it.
 //! - [`program`]: programs, which export no function of their own, as actions.
+//! - [`document`]: what can be called where there is no component: scripts.
 //! - [`describe_process`]: the same, in a process of its own.
 //! - [`similar`]: what somebody meant who wrote a name wrong.
 //! - `wasm_features`: what of WebAssembly a component may use.
@@ -24,6 +25,7 @@ pub mod component;
 pub mod describe_process;
 pub mod descriptor;
 pub mod docs;
+pub mod document;
 pub mod frontmatter;
 pub mod http_host;
 pub mod imports;
@@ -48,6 +50,7 @@ pub(crate) mod wit_words;
 
 pub use component::{Component, MAX_COMPONENT};
 pub use descriptor::{Action, Descriptor, ExportPath, describe, describe_linked};
+pub use document::{DocumentScripts, ScriptCall};
 pub use frontmatter::Frontmatter;
 pub use imports::check_imports;
 pub use lift::Lifted;

@@ -51,7 +51,7 @@ impl View<'_> {
             env: environment(options.env),
         };
         self.context.brokered(|broker, actor| async move {
-            let (answer, owned) = broker.launch_owned(&actor, request).await?;
+            let (answer, owned) = broker.launch_owned(&actor, request, None).await?;
             let info = wit::ContainerInfo {
                 id: answer.container_id,
                 role: answer.role,

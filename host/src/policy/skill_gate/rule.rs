@@ -29,8 +29,17 @@ pub(crate) enum Verdict {
 /// Decides whether a candidate runs, and if not what its owner is asked.
 pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Acceptance>, reach: &Grant) -> Verdict {
     let Candidate { name, component, manifest, .. } = candidate;
-    let project = || candidate.project.unwrap_or(dir).display();
-    let asked = |what: ApprovalText| what.text("component", *component).text("skill.toml", *manifest);
+    // A document has no manifest: what runs is any of its files.
+    let is_document = manifest.is_empty();
+    let runs = if is_document { "files" } else { "component" };
+    let asked = |what: ApprovalText| match is_document {
+        true => what.text("files", *component),
+        false => what.text("component", *component).text("skill.toml", *manifest),
+    };
+    let whose = || match candidate.project {
+        Some(project) => format!("is of the project {}, which is not trusted", project.display()),
+        None => format!("lies in {}, where other programs put what they install", dir.display()),
+    };
     let about = |what: &str| ApprovalText::default().text("what", what).path("directory", dir);
     let each = |name: &'static str, what: ApprovalText, words: Vec<String>| {
         words.into_iter().fold(what, |what, word| what.text(name, word))
@@ -41,10 +50,7 @@ pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Accepta
     };
     let first = || Verdict::Asks {
         kind: ApprovalKind::FirstUse,
-        why: format!(
-            "the skill {name} is of the project {}, which is not trusted, so its owner must approve its first use",
-            project()
-        ),
+        why: format!("the skill {name} {}, so its owner must approve its first use", whose()),
         what: asked(may(about("run this skill, which never ran"))),
     };
     let kept = match (candidate.trusted, kept) {
@@ -58,7 +64,7 @@ pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Accepta
     if !candidate.trusted {
         let changed = match (kept.component != *component, kept.manifest != *manifest) {
             (true, true) => Some("component and skill.toml"),
-            (true, false) => Some("component"),
+            (true, false) => Some(runs),
             (false, true) => Some("skill.toml"),
             (false, false) => None,
         };
@@ -67,9 +73,9 @@ pub(crate) fn judge(candidate: &Candidate<'_>, dir: &Path, kept: Option<&Accepta
             return Verdict::Asks {
                 kind: ApprovalKind::Changed,
                 why: format!(
-                    "the skill {name} changed since its owner approved it (its {changed}), and its project {} is not \
-                     trusted, so they must approve it again{}",
-                    project(),
+                    "the skill {name} changed since its owner approved it (its {changed}), and it {}, so they must approve it \
+                     again{}",
+                    whose(),
                     shortened(&also, MAX_LISTED)
                 ),
                 what: asked(may(each("new", about("run this skill, which changed").text("changed", changed), new))),

@@ -135,7 +135,7 @@ impl Skills {
 
     /// Why the owner would be asked about a candidate whose files may run; none when it runs.
     pub(crate) fn would_ask(&self, candidate: &Candidate<'_>, reach: impl FnOnce() -> Grant) -> Option<String> {
-        if self.read().kept.is_empty() {
+        if candidate.trusted && self.read().kept.is_empty() {
             return None;
         }
         let dir = real(candidate.dir).ok()?;

@@ -11,6 +11,7 @@ mod body;
 mod bridge;
 pub(super) mod endpoint;
 mod route;
+mod skill_volume;
 mod volumes;
 
 use std::collections::HashMap;
@@ -43,9 +44,11 @@ use super::{
 use crate::roles::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use body::ControlMount;
+use body::SkillMount;
 use endpoint::EngineEndpoint;
 use route::FileVisibility;
 pub use route::TransportChoice;
+use skill_volume::SkillVolumes;
 
 /// For a question: version, info, inspect, list.
 const ASK: Duration = Duration::from_secs(10);
@@ -71,6 +74,7 @@ pub struct DockerBackend {
     /// Where a file can be put to see whether the engine sees it.
     state_dir: Option<PathBuf>,
     client: OnceCell<EngineClient>,
+    skills: SkillVolumes,
 }
 
 /// Client of an engine that has answered.
@@ -85,7 +89,13 @@ struct EngineClient {
 impl DockerBackend {
     /// The engine that `DOCKER_HOST` names, or the one at the usual place.
     pub fn from_env(config: EngineConfig) -> Self {
-        Self { endpoint: EngineEndpoint::from_env(), config, state_dir: None, client: OnceCell::new() }
+        Self {
+            endpoint: EngineEndpoint::from_env(),
+            config,
+            state_dir: None,
+            client: OnceCell::new(),
+            skills: SkillVolumes::default(),
+        }
     }
 
     /// The engine at `endpoint`, written as in `DOCKER_HOST`.
@@ -162,11 +172,27 @@ impl DockerBackend {
             }
             Transport::Bridge => ControlMount::Volume(self.supervisor_volume(client, &spec.image).await?),
         };
+        let mut skill_volume = None;
         if let Workspace::Volume { volume } = &spec.workspace {
             self.workspace_volume(client, volume, &spec).await?;
+            if let Some(skill) = &spec.skill {
+                skill_volume = Some(self.skill_volume(client, &spec, skill).await?);
+            }
         }
-        let body = body::container(&spec, control);
-        let made = self.create(client, Some(spec.name.clone()), body).await.map_err(|error| {
+        let skill = match (&skill_volume, &spec.skill) {
+            (Some(volume), _) => Some(SkillMount::Volume(volume.clone())),
+            (None, Some(path)) => Some(SkillMount::Directory(mounts::check(path, self.endpoint.socket())?)),
+            (None, None) => None,
+        };
+        let body = body::container(&spec, control, skill);
+        let made = self.create(client, Some(spec.name.clone()), body).await;
+        if let Some(volume) = &skill_volume {
+            match &made {
+                Ok(made) => self.has_skill_volume(volume, &made.id),
+                Err(_) => self.remove_skill_volume(client, volume).await,
+            }
+        }
+        let made = made.map_err(|error| {
             // Podman 4 knows no owner of a temporary file system, and without one agents could enter each other's.
             match spec.shared && error.message.contains("unknown mount option") {
                 true => Error::unavailable(format!(
@@ -264,6 +290,12 @@ impl DockerBackend {
     }
 
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
+        self.remove_container(engine_id, grace).await?;
+        self.forget_skill_volume(engine_id).await;
+        Ok(())
+    }
+
+    async fn remove_container(&self, engine_id: &str, grace: Duration) -> Result<()> {
         let api = &self.client().await?.api;
         if !grace.is_zero() && self.removed(api, engine_id, grace).await.is_ok() {
             return Ok(());

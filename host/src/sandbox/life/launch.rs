@@ -96,13 +96,18 @@ impl Inner {
         caller: &LaunchReply,
     ) -> Result<Arc<LiveSandbox>> {
         let SelectedBackend { engine, image, route, passed_over } = self.choose(role).await?;
-        match self.take_warm(&spec, role, engine.backend.name(), &image) {
+        // What is made in advance has no skill's files in it.
+        let warm = spec.skill.is_none().then(|| self.take_warm(&spec, role, engine.backend.name(), &image));
+        match warm.flatten() {
             Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
             Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
             None => {}
         }
         let place = self.places.create()?;
         let made = async {
+            if let Some(skill) = &spec.skill {
+                place.put_skill(skill)?;
+            }
             let workspace = match route.shares_files {
                 true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
                 false => Workspace::Volume { volume: self.volume(&spec.owner) },
@@ -158,7 +163,8 @@ impl Inner {
         workspace: Workspace,
         transport: Transport,
     ) -> SandboxInfo {
-        let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation } = spec;
+        let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation, skill } =
+            spec;
         let launched_at_ms = now_ms();
         let wall_time_ms = u64::try_from(wall_time.as_millis()).unwrap_or(u64::MAX);
         SandboxInfo {
@@ -183,6 +189,7 @@ impl Inner {
             network,
             env,
             invocation,
+            has_skill: skill.is_some(),
             identity: self.identity,
             bare: false,
             home: None,
@@ -208,6 +215,7 @@ impl Inner {
             identity: info.identity,
             labels: self.labels(info),
             workspace: info.workspace.clone(),
+            skill: info.has_skill.then(|| place.skill()),
             transport: info.transport,
             control: place.control(),
         }

@@ -55,6 +55,9 @@ pub fn build(spec: &LocalSpec) -> Result<(), Failure> {
             .map_err(|error| files(name, error))?;
     }
     bind(Path::new(&spec.workspace), &root.join("workspace")).map_err(|error| files(&spec.workspace, error))?;
+    if let Some(skill) = &spec.skill {
+        bind(Path::new(skill), &root.join("skill")).map_err(|error| files(skill, error))?;
+    }
     bind(Path::new(&spec.control), &root.join(".skillhost")).map_err(|error| files(&spec.control, error))?;
     accounts(root, spec.users).map_err(|error| files("/etc", error))?;
     devices(root).map_err(|error| files("/dev", error))?;

@@ -35,16 +35,21 @@ fn it_is_listed_found_and_shown() {
     let pdf = listed["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == "pdf").unwrap().clone();
     assert_eq!(
         (&pdf["state"], &pdf["actions"], &pdf["description"]),
-        (&json!("document"), &json!([]), &json!("Works on forms."))
+        (&json!("ready"), &json!(["run-script"]), &json!("Works on forms."))
     );
     for words in ["forms", "papers", "triggered papers"] {
         let found = user.run(["search", words, "--output", "json"]).ok().json();
         assert_eq!(found["skills"][0]["name"], "pdf", "{words}: {found}");
     }
     let shown = user.run(["inspect", "pdf"]).ok().text();
-    assert!(shown.contains("# Forms") && shown.contains("(document)") && !shown.contains("Limits"), "{shown}");
+    assert!(shown.contains("# Forms") && shown.contains("scripts/fill.py") && !shown.contains("Limits"), "{shown}");
     let shown = user.run(["inspect", ".claude/skills/pdf/"]).ok().text();
     assert!(shown.contains("# Forms"), "{shown}");
+    let refused = user.run(["run", "pdf"]).code(2);
+    assert!(refused.stderr.contains("write which script"), "{refused:?}");
+    fs::remove_dir_all(user.project().join(".claude/skills/pdf/scripts")).unwrap();
+    let shown = user.run(["inspect", "pdf"]).ok().text();
+    assert!(shown.contains("# Forms") && shown.contains("(document)"), "{shown}");
     let refused = user.run(["run", "pdf"]).code(2);
     assert!(refused.stderr.contains("it is a document") && refused.stderr.contains("nothing to call"), "{refused:?}");
     let checked = user.run(["check", ".claude/skills/pdf"]).ok();
@@ -117,4 +122,74 @@ fn of_a_project_that_is_not_trusted_it_is_shown_as_such() {
     write(&user.project().join("skills/pdf/SKILL.md"), TEXT);
     let listed = user.run(["list", "--output", "json"]).ok().json();
     assert_eq!(listed["skills"][0]["state"], "untrusted", "{listed}");
+}
+
+#[test]
+fn whatever_is_odd_about_one_it_is_served_or_it_is_said_why_not() {
+    let user = User::new("");
+    let skills = user.project().join("skills");
+    let with = |name: &str, text: &str| write(&skills.join(name).join("SKILL.md"), text);
+    with("number", "---\nname: number\ndescription: 5\n---\n\n# Text\n");
+    with("list", "---\nname: list\ndescription: [a]\n---\n\n# Five things\n\nText.\n");
+    with("none", "---\nname: none\n---\n\n\n## What it is\n");
+    with("named", "---\nname: [named]\ndescription: d\n---\n");
+    with("nothing", "---\nname: nothing\n---\n");
+    with("unopened", "# Text\n");
+    with("Upper", "---\nname: Upper\ndescription: d\n---\n");
+    with("навык", "---\nname: навык\ndescription: d\n---\n");
+    write(&skills.join("lower/skill.md"), "---\nname: lower\ndescription: d\n---\n");
+    user.trust();
+    let mut client = Client::start(&user, []);
+    let served = client.ask("skills/list", json!({}))["result"]["skills"].clone();
+    let served = |name: &str| {
+        let uri = format!("skill://{name}/SKILL.md");
+        served
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|skill| skill["uri"] == *uri)
+            .map(|skill| skill["frontmatter"]["description"].clone())
+    };
+    let listed = user.run(["list", "--output", "json"]).ok().json();
+    let problem = |name: &str| {
+        let skill = listed["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == name).unwrap();
+        assert_eq!(skill["state"], "broken", "{skill}");
+        skill["problem"].as_str().unwrap().to_owned()
+    };
+    for (name, description) in [("number", "5"), ("list", "Five things"), ("none", "What it is"), ("named", "d")] {
+        assert_eq!(served(name), Some(json!(description)), "{name}");
+    }
+    for name in ["list", "none"] {
+        let shown = user.run(["inspect", name]).ok().text();
+        assert!(shown.contains("no description that is a text"), "{shown}");
+    }
+    for (name, said) in [
+        ("nothing", "neither a `description` nor a body"),
+        ("unopened", "first line must be `---`"),
+        ("lower", "rename it to SKILL.md"),
+        ("Upper", "cannot name a skill"),
+        ("навык", "cannot name a skill"),
+    ] {
+        assert_eq!(served(name), None, "{name}");
+        assert!(problem(name).contains(said), "{}", problem(name));
+        let refused = user.run(["inspect", name]).code(2);
+        assert!(refused.stderr.contains(said), "{refused:?}");
+    }
+}
+
+#[test]
+fn those_of_plugins_are_found_wherever_plugins_are() {
+    let user = User::new("");
+    for (root, plugin) in [(".claude", "one"), (".colony", "two"), (".agents", "three"), (".skillhost", "four")] {
+        write(&user.project().join(root).join("plugins").join(plugin).join("skills/pdf/SKILL.md"), TEXT);
+        write(&user.project().join(root).join("plugins").join(plugin).join("skills/pdf/scripts/a.py"), "print()\n");
+    }
+    user.trust();
+    let listed = user.run(["list", "--output", "json"]).ok().json();
+    let all: Vec<_> =
+        listed["skills"].as_array().unwrap().iter().map(|skill| (&skill["name"], &skill["actions"])).collect();
+    let expected = ["four/pdf", "one/pdf", "three/pdf", "two/pdf"].map(|name| (json!(name), json!(["run-script"])));
+    assert_eq!(all, expected.iter().map(|(name, actions)| (name, actions)).collect::<Vec<_>>());
+    let shown = user.run(["inspect", "two/pdf", "--output", "json"]).ok().json();
+    assert_eq!(shown["scripts"], json!(["scripts/a.py"]));
 }

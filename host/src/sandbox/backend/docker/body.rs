@@ -4,7 +4,7 @@
 //! other users and to end them; commands themselves never have any. What a knob holds against stands beside it.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
@@ -15,7 +15,7 @@ use skillhost_api::types::Network;
 use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
 use crate::sandbox::members::MemberSlot;
 use crate::sandbox::members::SandboxUser;
-use crate::sandbox::spec::{SandboxSpec, WORKSPACE, Workspace};
+use crate::sandbox::spec::{SKILL, SandboxSpec, WORKSPACE, Workspace};
 
 const MIB: i64 = 1024 * 1024;
 
@@ -32,8 +32,17 @@ pub enum ControlMount<'a> {
     Volume(&'a str),
 }
 
+/// The mount of a skill's files.
+#[derive(Debug, Clone)]
+pub enum SkillMount {
+    /// This directory of the host.
+    Directory(PathBuf),
+    /// This volume of the engine.
+    Volume(String),
+}
+
 /// The body of the create call.
-pub fn container(spec: &SandboxSpec, control: ControlMount<'_>) -> ContainerCreateBody {
+pub fn container(spec: &SandboxSpec, control: ControlMount<'_>, skill: Option<SkillMount>) -> ContainerCreateBody {
     let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
     let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
     let mut tmpfs = temporary(spec);
@@ -41,6 +50,10 @@ pub fn container(spec: &SandboxSpec, control: ControlMount<'_>) -> ContainerCrea
         Workspace::Directory(path) => bind(path, WORKSPACE, false),
         Workspace::Volume { volume: name } => volume(name, WORKSPACE, false),
     };
+    let skill = skill.map(|skill| match skill {
+        SkillMount::Directory(path) => bind(&path, SKILL, true),
+        SkillMount::Volume(name) => volume(&name, SKILL, true),
+    });
     let (control, verb, socket) = match control {
         ControlMount::Directory(path) => (bind(path, CONTROL, true), "connect", format!("{CONTROL}/{SOCKET_FILE}")),
         ControlMount::Volume(name) => {
@@ -78,7 +91,7 @@ pub fn container(spec: &SandboxSpec, control: ControlMount<'_>) -> ContainerCrea
         init: Some(false),
         // A host that is gone removes nothing, so the engine does when the lease is over.
         auto_remove: Some(true),
-        mounts: Some(vec![workspace, control]),
+        mounts: Some([workspace, control].into_iter().chain(skill).collect()),
         runtime: spec.runtime.clone(),
         ..HostConfig::default()
     };

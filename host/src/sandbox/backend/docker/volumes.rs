@@ -32,7 +32,7 @@ const FILLING: Duration = Duration::from_secs(20);
 /// Between looks whether it has.
 const LOOK: Duration = Duration::from_millis(100);
 /// Says what a volume is for.
-const LABEL_VOLUME: &str = "skillhost.volume";
+pub(super) const LABEL_VOLUME: &str = "skillhost.volume";
 
 impl DockerBackend {
     /// The volume with the supervisor in it; `image` is any that the engine has.
@@ -119,7 +119,7 @@ impl DockerBackend {
             .await
     }
 
-    async fn volume(
+    pub(super) async fn volume(
         &self,
         client: &EngineClient,
         name: &str,
@@ -137,7 +137,13 @@ impl DockerBackend {
         made.map(drop)
     }
 
-    async fn upload(&self, client: &EngineClient, engine_id: &str, to: &str, archive: Vec<u8>) -> Result<()> {
+    pub(super) async fn upload(
+        &self,
+        client: &EngineClient,
+        engine_id: &str,
+        to: &str,
+        archive: Vec<u8>,
+    ) -> Result<()> {
         let options = UploadToContainerOptions { path: to.to_owned(), ..UploadToContainerOptions::default() };
         let body = bollard::body_full(Bytes::from(archive));
         let upload = client.api.upload_to_container(engine_id, Some(options), body);

@@ -249,6 +249,7 @@ impl LocalBackend {
                 .then(|| u64::from(spec.pids) + SUPERVISOR_PIDS),
             data_bytes: (!cgroup.limits_memory()).then_some(memory),
             oom_counter: cgroup.oom_counter.as_deref().map(text).transpose()?,
+            skill: spec.skill.as_deref().map(text).transpose()?,
             ..self.least(root, &spec.control, workspace)?
         })
     }
@@ -260,6 +261,7 @@ impl LocalBackend {
             control: text(control)?,
             socket: String::new(),
             workspace: text(workspace)?,
+            skill: None,
             system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
             extra: self.extra()?,
             tmp_bytes: MIB,
