@@ -10,7 +10,7 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::Network;
 
 use super::project::{SkillProject, TESTS, WIT, within};
-use super::{Describe, skill_md, stale};
+use super::{Describe, reference, skill_md, stale};
 use crate::config::Config;
 use crate::policy::{PROJECT_ROOT, granted};
 use crate::roles::Roles;
@@ -18,6 +18,7 @@ use crate::rooted::{open_dir, read_beneath};
 use crate::skills::component::Component;
 use crate::skills::imports::{self, ImportKind};
 use crate::skills::manifest::{FILE, WorkspaceAccess};
+use crate::skills::name::{MAX_PART, is_part};
 use crate::skills::{Action, Descriptor, Frontmatter, Manifest, WitSource, check_imports, did_you_mean, frontmatter};
 
 /// What a manifest names that is the operator's.
@@ -63,17 +64,17 @@ pub fn check(dir: &Path, world: Option<&str>, describe: Describe<'_>, operator: 
         Err(error) if dir.join(FILE).exists() => {
             findings.error_lines(&error);
             // Of the rest only this can be said.
-            check_skill_md(dir, &directory_name(dir), &mut findings);
+            check_skill_md(dir, &directory_name(dir), Frontmatter::parse, &mut findings);
             return Ok(findings);
         }
         Err(_) if dir.join(frontmatter::FILE).exists() => {
             // A document has no more than that.
-            check_skill_md(dir, &directory_name(dir), &mut findings);
+            check_skill_md(dir, &directory_name(dir), Frontmatter::parse_document, &mut findings);
             return Ok(findings);
         }
         Err(error) => return Err(error),
     };
-    let front = check_skill_md(dir, &project.manifest.skill.name, &mut findings);
+    let front = check_skill_md(dir, &project.manifest.skill.name, Frontmatter::parse, &mut findings);
     let (wit, no_wit) = match project.wit(world) {
         Ok(wit) => {
             findings.errors.extend(wit.stray_items());
@@ -102,31 +103,51 @@ fn directory_name(dir: &Path) -> String {
     real.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn check_skill_md(dir: &Path, name: &str, findings: &mut Findings) -> Option<Frontmatter> {
+/// Judges it as the format's reference validator does, and has `read` take it as the host does when it loads it.
+fn check_skill_md(
+    dir: &Path,
+    name: &str,
+    read: fn(&str) -> Result<Frontmatter>,
+    findings: &mut Findings,
+) -> Option<Frontmatter> {
     let file = within(dir, skill_md::file());
-    let read = || {
+    let text = || {
         let text = read_beneath(&open_dir(dir)?, skill_md::file(), frontmatter::MAX_BYTES);
         let text = text.map_err(|error| match error.kind {
             ErrorKind::NotFound => frontmatter::absent(),
             _ => error,
         });
-        Frontmatter::parse(&String::from_utf8_lossy(&text?))
+        String::from_utf8(text?)
+            .map_err(|error| Error::invalid_argument(format!("byte {} is not UTF-8", error.utf8_error().valid_up_to())))
     };
-    let front = match read() {
+    // It names the file, too, for whoever lists several.
+    let said = |error: Error| {
+        let named = format!("{}: ", frontmatter::FILE);
+        error.message.strip_prefix(&named).map_or(error.message.clone(), str::to_owned)
+    };
+    let text = text().map_err(|error| findings.error(&file, said(error))).ok()?;
+    let (problems, fields) = reference::judge(&text, name);
+    let passes = problems.is_empty();
+    problems.iter().for_each(|problem| findings.error(&file, problem));
+    fields.iter().flat_map(reference::notes).for_each(|note| findings.warn(&file, note));
+    if !is_part(name) {
+        findings.warn(
+            &file,
+            format_args!(
+                "this host does not load a skill from a directory called {name:?}: 1 to {MAX_PART} of a-z, 0-9 and -"
+            ),
+        );
+    }
+    let front = match read(&text) {
         Ok(front) => front,
         Err(error) => {
-            // It names the file, too, for whoever lists several.
-            let said = error.message.strip_prefix(&format!("{}: ", frontmatter::FILE)).unwrap_or(&error.message);
-            findings.error(&file, said);
+            // One cause is told once.
+            if passes {
+                findings.error(&file, said(error));
+            }
             return None;
         }
     };
-    for problem in skill_md::problems(&front, name) {
-        findings.error(&file, problem);
-    }
-    for unknown in skill_md::unknown_fields(&front) {
-        findings.warn(&file, unknown);
-    }
     if !skill_md::has_body(&front) {
         findings.warn(&file, "there is nothing below the front matter: say how the skill is used, with an example");
     }

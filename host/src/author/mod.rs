@@ -20,6 +20,7 @@ pub mod language;
 mod languages;
 pub mod new;
 pub mod project;
+mod reference;
 mod skill_md;
 pub mod stale;
 mod stubs;
