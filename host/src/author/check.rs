@@ -10,7 +10,8 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::Network;
 
 use super::project::{SkillProject, TESTS, WIT, within};
-use super::{Describe, reference, skill_md, stale};
+use super::reference::{self, Judgement};
+use super::{Describe, skill_md, stale};
 use crate::config::Config;
 use crate::policy::{PROJECT_ROOT, granted};
 use crate::roles::Roles;
@@ -126,10 +127,10 @@ fn check_skill_md(
         error.message.strip_prefix(&named).map_or(error.message.clone(), str::to_owned)
     };
     let text = text().map_err(|error| findings.error(&file, said(error))).ok()?;
-    let (problems, fields) = reference::judge(&text, name);
+    let Judgement { problems, notes } = reference::judge(&text, name);
     let passes = problems.is_empty();
     problems.iter().for_each(|problem| findings.error(&file, problem));
-    fields.iter().flat_map(reference::notes).for_each(|note| findings.warn(&file, note));
+    notes.iter().for_each(|note| findings.warn(&file, note));
     if !is_part(name) {
         findings.warn(
             &file,

@@ -17,7 +17,7 @@ use crate::skills::frontmatter::OWN_FIELDS;
 use crate::skills::name::MAX_PART;
 
 /// The fields of the format.
-pub(super) const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
+const FIELDS: [&str; 6] = ["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 /// What begins and ends the front matter.
 const FENCE: &str = "---";
 /// The most characters of `compatibility`.
@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 64;
 
 /// A value of StrictYAML.
 #[derive(Debug, PartialEq)]
-pub(super) enum Strict {
+enum Strict {
     Text(String),
     List,
     Map(BTreeMap<String, Strict>),
@@ -42,32 +42,46 @@ impl Strict {
     }
 }
 
-/// What is wrong with the text of the `SKILL.md` in the directory called `directory`, and the fields where they can be read.
-pub(super) fn judge(text: &str, directory: &str) -> (Vec<String>, Option<BTreeMap<String, Strict>>) {
-    match fields(text) {
-        Ok(fields) => (problems(&fields, directory), Some(fields)),
-        Err(why) => (vec![why], None),
-    }
+/// What is to be said of a `SKILL.md`.
+#[derive(Debug, Default)]
+pub(super) struct Judgement {
+    /// What is wrong: it is refused for any of it.
+    pub(super) problems: Vec<String>,
+    /// What passes, and is not as the format has it.
+    pub(super) notes: Vec<String>,
 }
 
-fn fields(text: &str) -> Result<BTreeMap<String, Strict>, String> {
+/// Judges the text of the `SKILL.md` in the directory called `directory`.
+pub(super) fn judge(text: &str, directory: &str) -> Judgement {
+    let (yaml, after) = match fenced(text) {
+        Ok(parts) => parts,
+        Err(why) => return Judgement { problems: vec![why], notes: Vec::new() },
+    };
+    let ends_a_line = yaml.is_empty() || yaml.ends_with('\n');
+    let begins_one = after.split('\n').next().is_some_and(|rest| rest.trim().is_empty());
+    let mut judged = match StrictReader::read(yaml) {
+        Ok(Some(Strict::Map(fields))) => Judgement { problems: problems(&fields, directory), notes: notes(&fields) },
+        Ok(_) => Judgement {
+            problems: vec!["its front matter is not a mapping of fields: write `name: …` and `description: …`".into()],
+            notes: Vec::new(),
+        },
+        Err(why) => Judgement { problems: vec![why], notes: Vec::new() },
+    };
+    if !(ends_a_line && begins_one) {
+        judged.notes.push(
+            "its first `---` ends the front matter for some readers, also within a value: write another dash".into(),
+        );
+    }
+    judged
+}
+
+/// What stands between the first two fences, and what follows.
+fn fenced(text: &str) -> Result<(&str, &str), String> {
     let Some(rest) = text.strip_prefix(FENCE) else {
         let mark = if text.starts_with('\u{feff}') { ", and not with a byte order mark" } else { "" };
         return Err(format!("it does not begin with front matter: its first line must be `---`{mark}"));
     };
-    let Some((yaml, after)) = rest.split_once(FENCE) else {
-        return Err("its front matter is not ended: a line `---` must follow the fields".into());
-    };
-    let ends_a_line = yaml.is_empty() || yaml.ends_with('\n');
-    let inner = match ends_a_line && after.split('\n').next().is_some_and(|rest| rest.trim().is_empty()) {
-        true => "",
-        false => "; the first `---` ends the front matter, also within a value: write another dash there",
-    };
-    let read = StrictReader::read(yaml).map_err(|why| format!("{why}{inner}"))?;
-    match read {
-        Some(Strict::Map(fields)) => Ok(fields),
-        _ => Err(format!("its front matter is not a mapping of fields: write `name: …` and `description: …`{inner}")),
-    }
+    rest.split_once(FENCE).ok_or_else(|| "its front matter is not ended: a line `---` must follow the fields".into())
 }
 
 fn problems(fields: &BTreeMap<String, Strict>, directory: &str) -> Vec<String> {
@@ -140,7 +154,7 @@ fn name_problems(name: &str, directory: &str) -> Vec<String> {
 }
 
 /// What the format says of fields and the reference validator does not look at.
-pub(super) fn notes(fields: &BTreeMap<String, Strict>) -> Vec<String> {
+fn notes(fields: &BTreeMap<String, Strict>) -> Vec<String> {
     let mut found = Vec::new();
     for name in ["license", "allowed-tools"] {
         if fields.get(name).is_some_and(|value| value.text().is_none()) {
@@ -270,9 +284,9 @@ mod tests {
     use super::*;
 
     fn found(fields: &str) -> Vec<String> {
-        let (mut all, fields) = judge(&format!("---\n{fields}\n---\n\nText.\n"), "greeter");
-        all.extend(fields.iter().flat_map(notes));
-        all
+        let Judgement { mut problems, notes } = judge(&format!("---\n{fields}\n---\n\nText.\n"), "greeter");
+        problems.extend(notes);
+        problems
     }
 
     #[test]
@@ -295,7 +309,7 @@ mod tests {
             ("name: greeter\ndescription: a\nmetadata:\n  version:\n    a: b", "`metadata.version` is no text"),
             ("name: greeter\ndescription: a\ncolour: red", "`colour` is no field"),
             ("name: greeter\ndescription: a\nwhen_to_use: x", "`when_to_use` is no field of the format: this host"),
-            ("name: greeter\ndescription: a --- b", "the first `---` ends"),
+            ("name: greeter\ndescription: a --- b", "its first `---` ends"),
             ("name: greeter\ndescription: [a]", "line 3: `[…]`"),
         ] {
             let all = found(fields);

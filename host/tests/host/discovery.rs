@@ -80,7 +80,9 @@ fn the_highest_root_owns_a_name_and_the_loser_is_reported() {
     for (skill, root) in roots.iter().enumerate() {
         let entry = &catalog.skills[&format!("skill-{skill}")];
         assert_eq!(entry.dir, world.path(&format!("{root}/skill-{skill}")));
-        assert_eq!(entry.source, if skill < 3 { SkillSource::Project } else { SkillSource::User });
+        let sources =
+            [SkillSource::Project, SkillSource::Project, SkillSource::Project, SkillSource::User, SkillSource::Foreign];
+        assert_eq!(entry.source, sources[skill]);
         assert_eq!(entry.loaded.as_ref().unwrap().frontmatter.description, *root);
     }
     assert_eq!(catalog.collisions.len(), 4 + 3 + 2 + 1);
@@ -308,7 +310,7 @@ fn what_was_read_is_used_until_anything_of_it_changes() {
     );
     let entry = known();
     let descriptor = entry.describe(&cache).unwrap();
-    assert_eq!((entry.source, &entry.dir), (SkillSource::User, &dir));
+    assert_eq!((entry.source, &entry.dir), (SkillSource::Foreign, &dir));
     assert_eq!(descriptor.digest, read().digest);
     // The same value, not another of the same content: nothing was read again.
     assert!(Arc::ptr_eq(&descriptor, &read()));
