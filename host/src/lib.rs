@@ -71,6 +71,7 @@ pub mod cli;
 pub mod config;
 mod db;
 mod digest;
+mod distribution;
 pub mod engine;
 pub mod host;
 mod http_client;

@@ -17,6 +17,7 @@ mod documents;
 mod exec;
 mod files;
 mod http;
+mod installs;
 mod invocation_log;
 mod invocation_record;
 mod network;
@@ -44,6 +45,7 @@ pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use documents::DocumentCommand;
 pub(crate) use exec::{DEFAULT_MAX_OUTPUT, OutputCapture, Running, with_background};
 pub(crate) use http::BrokeredBody;
+pub(crate) use installs::{PackageFacts, note_package};
 pub(crate) use invocation_log::{InvocationLogs, KeptLines};
 pub(crate) use invocation_record::{InvocationRecorder, Returned};
 pub(crate) use network::NetworkUse;
@@ -68,8 +70,17 @@ use terminals::Terminals;
 
 /// What makes more of something in the state directory, and is refused where its disk is full. Commands run on: somebody may
 /// be removing files by one.
-const WANTS_ROOM: [&str; 5] =
-    ["sandbox.launch", "sandbox.restart", "files.write", "files.copy-in", "blackboard.publish"];
+const WANTS_ROOM: [&str; 9] = [
+    "sandbox.launch",
+    "sandbox.restart",
+    "files.write",
+    "files.copy-in",
+    "blackboard.publish",
+    "package.fetch",
+    "package.install",
+    "package.pull",
+    "package.update",
+];
 
 /// The service through which every effect passes: it authorises, reserves, acts and records.
 pub(crate) struct Broker {

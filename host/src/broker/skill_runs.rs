@@ -140,7 +140,7 @@ impl Broker {
     }
 
     /// How far a skill reaches.
-    fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> Grant {
+    pub(super) fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> Grant {
         granted::to_skill(&self.config, candidate.name, &loaded.manifest.capabilities).by_real_paths()
     }
 }

@@ -104,9 +104,8 @@ impl Roots {
                 push(project.join(dir), SkillSource::Project);
             }
         }
-        let data_home = data_home.filter(|dir| dir.is_absolute()).map(Path::to_owned);
-        if let Some(data) = data_home.or_else(|| home.map(|home| home.join(".local/share"))) {
-            push(data.join("skillhost/skills"), SkillSource::User);
+        if let Some(dir) = Self::users_own(home, data_home) {
+            push(dir, SkillSource::User);
         }
         if let Some(home) = home {
             for dir in OTHERS {
@@ -128,9 +127,28 @@ impl Roots {
 
     /// [`Self::standard`] of this process's environment.
     pub fn from_env(project: Option<&Path>) -> Self {
-        let path = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
-        Self::standard(project, path("HOME").as_deref(), path("XDG_DATA_HOME").as_deref())
+        let (home, data_home) = homes();
+        Self::standard(project, home.as_deref(), data_home.as_deref())
     }
+
+    /// The user's root that is skillhost's alone, in which what they install is.
+    fn users_own(home: Option<&Path>, data_home: Option<&Path>) -> Option<PathBuf> {
+        let data_home = data_home.filter(|dir| dir.is_absolute()).map(Path::to_owned);
+        let data = data_home.or_else(|| home.map(|home| home.join(".local/share")))?;
+        Some(data.join("skillhost/skills"))
+    }
+
+    /// The same, of this process's environment.
+    pub(crate) fn users_own_from_env() -> Option<PathBuf> {
+        let (home, data_home) = homes();
+        Self::users_own(home.as_deref(), data_home.as_deref())
+    }
+}
+
+/// `$HOME` and `$XDG_DATA_HOME`.
+fn homes() -> (Option<PathBuf>, Option<PathBuf>) {
+    let path = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    (path("HOME"), path("XDG_DATA_HOME"))
 }
 
 fn is_skill(itself: &SkillRoot) -> bool {

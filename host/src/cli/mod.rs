@@ -27,6 +27,7 @@ mod files;
 mod global;
 mod host;
 mod images;
+mod install;
 mod logs;
 mod mcp;
 mod new;
@@ -34,6 +35,7 @@ mod outcome;
 mod person;
 mod print;
 mod processes;
+mod push;
 mod sandbox;
 mod scripts;
 mod shells;
@@ -83,6 +85,11 @@ enum Verb {
     Check(check::Check),
     Test(test::Test),
     Wit(wit::Wit),
+    Push(push::Push),
+    Pull(push::Pull),
+    Install(install::Install),
+    Update(install::Update),
+    Remove(install::Remove),
     Images(images::Images),
     Sandbox(sandbox::Sandbox),
     Blackboard(blackboard::Blackboard),
@@ -177,6 +184,11 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Check(verb) => verb.run(app).await,
         Verb::Test(verb) => verb.run(app).await,
         Verb::Wit(verb) => verb.run(app).await,
+        Verb::Push(verb) => verb.run(app).await,
+        Verb::Pull(verb) => verb.run(app).await,
+        Verb::Install(verb) => verb.run(app).await,
+        Verb::Update(verb) => verb.run(app).await,
+        Verb::Remove(verb) => verb.run(app).await,
         Verb::Images(verb) => verb.run(app).await,
         Verb::Sandbox(verb) => verb.run(app).await,
         Verb::Blackboard(verb) => verb.run(app).await,

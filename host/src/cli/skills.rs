@@ -16,6 +16,7 @@ use skillhost_api::visible;
 use super::app::{App, shown};
 use super::args::{millis, pair};
 use super::failure::{Ended, FAILED, log_of};
+use super::install;
 use super::outcome::{plain, print_outcome};
 use super::print::table;
 use super::{skill_path, stdin_reader};
@@ -129,8 +130,14 @@ fn object(text: &str) -> Result<Map<String, Value>> {
 
 /// Lists the skills that are found from here
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  skillhost list")]
+#[command(after_help = "Examples:\n  skillhost list\n  skillhost list --installed")]
 pub(super) struct List {
+    /// List the skills and plugins that were installed, with where they came from, rather than all that are found
+    #[arg(long, conflicts_with = "reload")]
+    installed: bool,
+    /// With --installed, those in the project rather than your own
+    #[arg(long, requires = "installed")]
+    in_project: bool,
     /// Read every skill anew, also where nothing seems to have changed (some network file systems tell too little)
     #[arg(long)]
     reload: bool,
@@ -138,6 +145,9 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, app: &App) -> Ended {
+        if self.installed {
+            return install::list_installed(app, install::root(self.in_project)).await;
+        }
         let none = "there are no skills here; `skillhost list --project DIR` looks elsewhere";
         match self.reload {
             true => listing(app, ReloadSkills, none).await,

@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 pub(crate) mod http;
 mod http_client;
+mod install;
 mod logs;
 mod mcp;
 mod quota;
@@ -33,6 +34,7 @@ use crate::skills::http_host::HostPattern;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
+pub use install::{InstallConfig, InstallRule};
 pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
 pub use quota::QuotaLimits;
@@ -78,6 +80,8 @@ pub struct Config {
     pub mcp: McpConfig,
     /// How the owner says yes.
     pub approvals: ApprovalsConfig,
+    /// `[install]`: what is believed of skills and plugins that others publish.
+    pub install: InstallConfig,
     /// What skills may be granted.
     pub policy: Policy,
     /// `[skills.NAME]`: what is set for single skills.
@@ -392,25 +396,22 @@ impl Config {
                 odd.display().to_string()
             )));
         }
-        if let Some(range) = config.blackboard.out_of_range() {
-            return Err(Error::invalid_argument(format!("{}: [blackboard] {range}", path.display())));
-        }
-        if let Some(range) = config.audit.out_of_range() {
-            return Err(Error::invalid_argument(format!("{}: [audit] {range}", path.display())));
-        }
-        if let Some(range) = config.logs.out_of_range() {
-            return Err(Error::invalid_argument(format!("{}: [logs] {range}", path.display())));
+        let out_of_range = [
+            ("blackboard", config.blackboard.out_of_range()),
+            ("audit", config.audit.out_of_range()),
+            ("logs", config.logs.out_of_range()),
+            ("http", config.http.out_of_range()),
+            ("http-client", config.http_client.out_of_range()),
+            ("install", config.install.out_of_range()),
+        ];
+        if let Some((table, range)) = out_of_range.iter().find_map(|(table, range)| Some((table, range.as_ref()?))) {
+            return Err(Error::invalid_argument(format!("{}: [{table}] {range}", path.display())));
         }
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
-        if let Some(range) = config.http.out_of_range() {
-            return Err(Error::invalid_argument(format!("{}: [http] {range}", path.display())));
-        }
-        if let Some(range) = config.http_client.out_of_range() {
-            return Err(Error::invalid_argument(format!("{}: [http-client] {range}", path.display())));
-        }
         let base = path.parent().unwrap_or(Path::new("."));
+        config.install.start_at(base);
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
         }

@@ -12,7 +12,8 @@ use skillhost_api::types::operation::Operation;
 use skillhost_api::types::*;
 
 use super::Host;
-use crate::broker::{Broker, EffectRecord, note_revoked, note_trust};
+use super::installs::asked;
+use crate::broker::{Broker, EffectRecord, note_package, note_revoked, note_trust};
 use crate::policy::Actor;
 use crate::policy::trust::TrustKind;
 use crate::sandbox::link::ByteRange;
@@ -83,6 +84,18 @@ handlers! {
     ReadSkillFile, ReadSkillFile { skill, path } => {
         host.read_skill_file(by.authority, by.project, &skill, &path, &io).await
     };
+
+    PlanInstall, request => host.plan_install(&by.actor, by.project, request).await,
+        refused |broker, record| note_package(record, asked(&request.source, request.root));
+    Install, request => host.install(&by.actor, by.authority, by.project, request).await,
+        refused |broker, record| note_package(record, asked(&request.plan.source, request.plan.root));
+    ListInstalled, request => host.list_installed(by.project, request).await;
+    RemovePackage, request => host.remove_package(&by.actor, by.project, request).await,
+        refused |broker, record| record.note("name", request.name.as_str());
+    PushPackage, request => host.push_package(&by.actor, request).await,
+        refused |broker, record| record.note("reference", request.reference.as_str());
+    PullPackage, request => host.pull_package(&by.actor, request).await,
+        refused |broker, record| record.note("reference", request.reference.as_str());
 
     ImageFilter, filter => host.broker.images(&by.actor, filter).await;
     ListScripts, ListScripts { image_role } => host.broker.list_scripts(&by.actor, image_role.as_deref());

@@ -7,6 +7,7 @@ mod catalog_cache;
 mod doctor;
 mod documents;
 mod handlers;
+mod installs;
 mod listing_budget;
 mod names;
 mod resource_counts;
@@ -117,6 +118,8 @@ impl Host {
         let private = PrivateDir::open(state)?;
         private.close_files()?;
         let db = Db::open(&state.join(db::FILE), config.durability)?;
+        // What was looked at when an earlier process ended.
+        let _ = std::fs::remove_dir_all(state.join(installs::CHECKING));
         let engine = Arc::new(Engine::open(
             private.cache("compiled")?,
             options.describer.clone(),

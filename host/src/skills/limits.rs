@@ -48,6 +48,20 @@ macro_rules! limits {
                 shown
             }
 
+            /// The limits that are wider than in `before`, by key, each with both.
+            pub fn beyond(&self, before: &Self) -> Vec<String> {
+                let mut wider = Vec::new();
+                if self.deadline > before.deadline {
+                    wider.push(format!("deadline: {}, was {}", duration_text(self.deadline), duration_text(before.deadline)));
+                }
+                $(
+                    if self.$name > before.$name {
+                        wider.push(format!("{}: {}, was {}", $key, with_unit(self.$name, $unit), with_unit(before.$name, $unit)));
+                    }
+                )*
+                wider
+            }
+
             fn set<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
                 match key {
                     "deadline" => self.deadline = map.next_value_seed(DurationSeed)?,

@@ -13,6 +13,7 @@ mod compiled;
 pub mod http;
 pub mod mcp;
 pub mod person;
+pub mod registry;
 pub mod terminal;
 pub mod web_server;
 

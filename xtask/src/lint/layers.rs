@@ -28,6 +28,8 @@ const LAYERS: &[&[&str]] = &[
     // Where commands run, and who makes requests.
     &["sandbox", "http_client"],
     &["config"],
+    // How skills come here from others, and go to them.
+    &["distribution"],
     // The one room for "may this happen?", the one service through which every effect passes, and the imports that call it.
     &["policy"],
     &["broker"],

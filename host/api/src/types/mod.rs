@@ -4,6 +4,7 @@
 
 mod board;
 mod catalog;
+mod distribution;
 mod invocations;
 mod machine;
 pub mod operation;
@@ -24,6 +25,7 @@ pub use crate::approval::{Approval, ApprovalKind};
 use crate::caller::Caller;
 pub use board::*;
 pub use catalog::*;
+pub use distribution::*;
 pub use invocations::*;
 pub use machine::*;
 pub use operation::{Needs, Operation, OwnersAlone, Request, Resource};

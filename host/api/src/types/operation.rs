@@ -161,6 +161,14 @@ operations! {
     "list-skill-files" ListSkillFiles(ListSkillFiles) -> SkillFileList: Catalog, Needs::Anybody;
     "read-skill-file" ReadSkillFile(ReadSkillFile) -> SkillFileAnswer: Catalog, Needs::Anybody;
 
+    "plan-install" PlanInstall(PlanInstall) -> InstallPlan: Catalog, owner("package.fetch", "installs skills, with `skillhost install`");
+    // Whether a person must have been asked depends on what it would let happen, which its handler knows.
+    "install" Install(Install) -> InstallAnswer: Catalog, owner("package.install", "installs skills, with `skillhost install`");
+    "list-installed" ListInstalled(ListInstalled) -> InstalledList: Catalog, reader("sees what is installed, with `skillhost list --installed`");
+    "remove-package" RemovePackage(RemovePackage) -> RemoveAnswer: Catalog, owner("package.remove", "removes skills, with `skillhost remove`");
+    "push-package" PushPackage(PushPackage) -> PushAnswer: Catalog, owner("package.push", "publishes skills, with `skillhost push`");
+    "pull-package" PullPackage(PullPackage) -> PullAnswer: Catalog, owner("package.pull", "fetches skills, with `skillhost pull`");
+
     "list-images" ListImages(ImageFilter) -> ImageList: Role, Needs::Anybody;
     "list-scripts" ListScripts(ListScripts) -> ScriptList: Role, Needs::Anybody;
     "list-script-templates" ListScriptTemplates(ListScriptTemplates) -> TemplateList: Role, Needs::Anybody;

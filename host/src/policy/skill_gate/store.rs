@@ -217,6 +217,11 @@ impl Skills {
         kept.is_some_and(|kept| kept.component == component && kept.manifest == manifest)
     }
 
+    /// What is kept of the skill in this directory, through no link.
+    pub(crate) fn kept(&self, dir: &Path) -> Option<Acceptance> {
+        self.read().kept.get(dir).cloned()
+    }
+
     /// All that is kept, oldest first.
     pub(crate) fn list(&self) -> Vec<KeptSkill> {
         let state = self.read();

@@ -1,0 +1,103 @@
+//! `push`, `pull`: skills and plugins as artifacts of a registry.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use skillhost_api::error::Result;
+use skillhost_api::types::{PullPackage, PushPackage, RegistryOptions};
+
+use super::app::App;
+use super::failure::Ended;
+use super::global::absolute;
+use super::outcome::print_outcome;
+
+/// How a registry is reached.
+#[derive(Debug, Clone, Args)]
+pub(super) struct RegistryArgs {
+    /// Speak to the registry without TLS. One of this machine is spoken to so in any case
+    #[arg(long)]
+    plain_http: bool,
+}
+
+impl RegistryArgs {
+    /// With the credentials of whoever has typed this.
+    pub(super) fn options(&self) -> Result<RegistryOptions> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let docker = set("DOCKER_CONFIG").or_else(|| set("HOME").map(|home| home.join(".docker")));
+        Ok(RegistryOptions { docker_config: docker.map(absolute).transpose()?, plain_http: self.plain_http })
+    }
+}
+
+/// Publishes a skill or a plugin in a registry
+///
+/// It becomes an OCI artifact: a skill's component is its first layer, as the Wasm OCI artifact layout has it, and its other files
+/// are one more. Credentials are those of `docker login`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  skillhost push ./code-stats ghcr.io/acme/code-stats:1.0.0
+  skillhost push ./acme-tools localhost:5000/acme-tools:latest --output json
+  skillhost push . ghcr.io/acme/code-stats:1.0.0 --sign-key acme.pem")]
+pub(super) struct Push {
+    /// The directory of the skill, or of the plugin
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// What it is to be called: REGISTRY/REPOSITORY:TAG
+    reference: String,
+    /// Sign it with this private key: P-256, PKCS#8 in PEM
+    #[arg(long, value_name = "KEY.pem")]
+    sign_key: Option<PathBuf>,
+    /// Where its sources are: written into its annotations
+    #[arg(long, value_name = "URL")]
+    source: Option<String>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+}
+
+impl Push {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let request = PushPackage {
+            directory: absolute(self.directory)?,
+            reference: self.reference,
+            registry: self.registry.options()?,
+            sign_key: self.sign_key.map(absolute).transpose()?,
+            source: self.source,
+        };
+        let answer = app.call(request).await?;
+        for what in &answer.typed.left_out {
+            app.note(what).await?;
+        }
+        print_outcome(app, &answer, &answer.typed.message).await
+    }
+}
+
+/// Fetches a skill or a plugin from a registry into a directory, and installs nothing
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Its digests are checked, and its signatures where the operator wants them. `skillhost install ./DIR` installs it.
+
+Examples:
+  skillhost pull ghcr.io/acme/code-stats:1.0.0
+  skillhost pull ghcr.io/acme/code-stats@sha256:0123…cdef ./looked-at")]
+pub(super) struct Pull {
+    /// What: REGISTRY/REPOSITORY:TAG, or REGISTRY/REPOSITORY@sha256:DIGEST
+    reference: String,
+    /// The directory that it becomes, which is not there yet [default: its name, here]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    #[command(flatten)]
+    registry: RegistryArgs,
+}
+
+impl Pull {
+    pub(super) async fn run(self, app: &App) -> Ended {
+        let request = PullPackage {
+            reference: self.reference,
+            directory: self.directory.map(absolute).transpose()?,
+            beneath: absolute(".")?,
+            registry: self.registry.options()?,
+        };
+        let answer = app.call(request).await?;
+        print_outcome(app, &answer, &answer.typed.message).await
+    }
+}

@@ -1,0 +1,317 @@
+//! A package as an artifact of a registry.
+//!
+//! | layer | media type | what it is |
+//! | --- | --- | --- |
+//! | first, for a skill with a component | `application/wasm` | the component, as the Wasm OCI artifact layout has it |
+//! | last | [`FILES_LAYER`] | all other files, as a tar archive |
+//!
+//! With a component the configuration is that of the Wasm layout, so that other programs take the artifact for the component that it
+//! is; a document and a plugin have an empty one. The archive is not compressed: what it unpacks to is what its descriptor says, the
+//! same files are the same digest, and what is large in a package, components, is made small by few.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::PackageKind;
+
+use super::package::{Identity, MAX_BYTES, SkillPackage};
+use super::tarball;
+use crate::digest::{parse, sha256};
+use crate::skills::component::MAX_COMPONENT;
+use crate::skills::manifest::{self, Manifest};
+
+/// The media type of manifests.
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// That of a component, and of the configuration beside it.
+const WASM_LAYER: &str = "application/wasm";
+const WASM_CONFIG: &str = "application/vnd.wasm.config.v0+json";
+/// That of an empty configuration.
+pub(crate) const EMPTY_CONFIG: &str = "application/vnd.oci.empty.v1+json";
+/// That of the layer with the files.
+pub(crate) const FILES_LAYER: &str = "application/vnd.skillhost.files.v1.tar";
+/// What an artifact is that is no component.
+const SKILL: &str = "application/vnd.skillhost.skill.v1";
+const PLUGIN: &str = "application/vnd.skillhost.plugin.v1";
+/// The most layers of a manifest, and the most annotations of one that is read.
+pub(crate) const MAX_LAYERS: usize = 64;
+/// When a configuration says that it was made: the same component is the same digest.
+const NO_TIME: &str = "1970-01-01T00:00:00Z";
+
+/// A blob, as manifests name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OciDescriptor {
+    pub(crate) media_type: String,
+    pub(crate) digest: String,
+    pub(crate) size: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) annotations: BTreeMap<String, String>,
+}
+
+/// A manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OciManifest {
+    schema_version: u32,
+    #[serde(default)]
+    media_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    artifact_type: Option<String>,
+    pub(crate) config: OciDescriptor,
+    pub(crate) layers: Vec<OciDescriptor>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+}
+
+/// What is pushed: the blobs, and the manifest that names them.
+#[derive(Debug)]
+pub(crate) struct OciArtifact {
+    pub(crate) blobs: Vec<Vec<u8>>,
+    pub(crate) manifest: Vec<u8>,
+}
+
+impl OciDescriptor {
+    pub(crate) fn of(media_type: &str, bytes: &[u8]) -> Self {
+        Self {
+            media_type: media_type.to_owned(),
+            digest: sha256(bytes),
+            size: bytes.len() as u64,
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.digest.strip_prefix("sha256:").and_then(parse) {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid_argument(
+                "its manifest names a layer by something else than `sha256:` and 64 digits",
+            )),
+        }
+    }
+}
+
+impl OciManifest {
+    pub(crate) fn new(artifact_type: Option<&str>, config: OciDescriptor, layers: Vec<OciDescriptor>) -> Self {
+        Self {
+            schema_version: 2,
+            media_type: Some(MANIFEST.to_owned()),
+            artifact_type: artifact_type.map(str::to_owned),
+            config,
+            layers,
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// Reads a manifest, which names a bounded number of blobs by their digests.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|error| {
+            Error::invalid_argument(format!(
+                "its manifest is none of an artifact with layers (an index of several is not read): {error}"
+            ))
+        })?;
+        if manifest.media_type.as_deref().is_some_and(|media_type| media_type != MANIFEST) {
+            return Err(Error::invalid_argument(
+                "its manifest is of a kind that is not read here: neither an index of several nor one of Docker's own is a skill",
+            ));
+        }
+        if manifest.layers.len() > MAX_LAYERS {
+            let many = manifest.layers.len();
+            return Err(Error::too_large(format!("its manifest names {many} layers; at most {MAX_LAYERS}")));
+        }
+        manifest.layers.iter().try_for_each(OciDescriptor::check)?;
+        Ok(manifest)
+    }
+
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| Error::other(format!("a manifest cannot be written: {error}")))
+    }
+
+    /// The layers of a package: that of the component, where it has one, and that of the files. What they say of their sizes is
+    /// within bounds.
+    pub(crate) fn layers_of_package(&self) -> Result<(Option<&OciDescriptor>, &OciDescriptor)> {
+        let one = |media_type: &str| match self
+            .layers
+            .iter()
+            .filter(|layer| layer.media_type == media_type)
+            .collect::<Vec<_>>()[..]
+        {
+            [] => Ok(None),
+            [layer] => Ok(Some(layer)),
+            _ => Err(Error::invalid_argument(format!("its manifest has more than one layer {media_type}"))),
+        };
+        let (component, files) = (one(WASM_LAYER)?, one(FILES_LAYER)?);
+        let files = files.ok_or_else(|| {
+            Error::invalid_argument(match component {
+                Some(_) => {
+                    "it is a component alone, without a skill.toml that says what it may do: make a skill of it (a directory with the \
+                     component, a skill.toml and a SKILL.md), and install that"
+                }
+                None => "it is no skill: it has neither a component nor a skill's files",
+            })
+        })?;
+        for (layer, max) in component.iter().map(|layer| (*layer, MAX_COMPONENT)).chain([(files, 2 * MAX_BYTES)]) {
+            if layer.size > max {
+                return Err(Error::too_large(format!(
+                    "its layer {} has {} bytes; at most {max}",
+                    layer.media_type, layer.size
+                )));
+            }
+        }
+        Ok((component, files))
+    }
+}
+
+/// Lays a package out as an artifact. `imports` are those of its component.
+pub(crate) fn of_package(
+    mut package: SkillPackage,
+    identity: &Identity,
+    source: Option<&str>,
+    imports: &[String],
+) -> Result<OciArtifact> {
+    let component = match identity.kind {
+        PackageKind::Skill => component_path(&package)?,
+        PackageKind::Plugin => None,
+    };
+    let component = component.and_then(|path| Some((package.take(&path)?.bytes, path)));
+    let files = tarball::write(&package)?;
+    let titled = |layer: OciDescriptor, title: &str| OciDescriptor {
+        annotations: BTreeMap::from([("org.opencontainers.image.title".to_owned(), title.to_owned())]),
+        ..layer
+    };
+    let files_layer = titled(OciDescriptor::of(FILES_LAYER, &files), &format!("{}.tar", identity.name));
+    let (artifact_type, config, config_type, layers, mut blobs) = match component {
+        Some((bytes, path)) => {
+            let layer = titled(OciDescriptor::of(WASM_LAYER, &bytes), &path);
+            let config = json!({
+                "created": NO_TIME,
+                "architecture": "wasm",
+                "os": "wasip2",
+                "layerDigests": [layer.digest, files_layer.digest],
+                "component": { "exports": exports(&bytes), "imports": imports, "target": null },
+            });
+            (None, config.to_string().into_bytes(), WASM_CONFIG, vec![layer, files_layer], vec![bytes])
+        }
+        None => {
+            let kind = if identity.kind == PackageKind::Plugin { PLUGIN } else { SKILL };
+            (Some(kind), b"{}".to_vec(), EMPTY_CONFIG, vec![files_layer], Vec::new())
+        }
+    };
+    let mut manifest = OciManifest::new(artifact_type, OciDescriptor::of(config_type, &config), layers);
+    let described = [
+        ("title", &*identity.name),
+        ("version", &identity.version),
+        ("description", &identity.description),
+        ("source", source.unwrap_or_default()),
+    ];
+    for (name, value) in described.into_iter().filter(|(_, value)| !value.is_empty()) {
+        manifest.annotations.insert(format!("org.opencontainers.image.{name}"), value.to_owned());
+    }
+    blobs.extend([files, config]);
+    Ok(OciArtifact { blobs, manifest: manifest.bytes()? })
+}
+
+/// The package that an artifact's layers are.
+pub(crate) fn to_package(component: Option<Vec<u8>>, files: &[u8]) -> Result<SkillPackage> {
+    let mut package = SkillPackage::default();
+    tarball::read_tar(files, &mut package)?;
+    if let Some(bytes) = component {
+        let path = component_path(&package)?.ok_or_else(|| {
+            Error::invalid_argument(
+                "it has a component, and no skill.toml among its files that would say where it belongs",
+            )
+        })?;
+        package.add(&path, bytes, false)?;
+    }
+    Ok(package)
+}
+
+/// Where the component of a skill belongs; none where it is a document.
+fn component_path(package: &SkillPackage) -> Result<Option<String>> {
+    let Some(text) = package.get(manifest::FILE) else { return Ok(None) };
+    let text = String::from_utf8_lossy(text);
+    let component = Manifest::parse(&text, std::path::Path::new(manifest::FILE))?.skill.component;
+    let parts: Vec<_> = component.iter().filter(|part| *part != ".").map(|part| part.to_string_lossy()).collect();
+    Ok(Some(parts.join("/")))
+}
+
+/// The names of what a component exports. It was described before, so that it can be read is known.
+fn exports(component: &[u8]) -> Vec<String> {
+    use wasmparser::{Parser, Payload};
+    let mut depth = 0_usize;
+    let mut names = Vec::new();
+    for payload in Parser::new(0).parse_all(component).map_while(std::result::Result::ok) {
+        match payload {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                names.extend(section.into_iter().flatten().map(|export| export.name.name.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOML: &str = "[skill]\nname = \"a\"\nversion = \"1.2.3\"\ncomponent = \"./out/a.wasm\"\n";
+
+    fn skill() -> SkillPackage {
+        let mut package = SkillPackage::default();
+        for (path, text) in [
+            ("skill.toml", TOML),
+            ("SKILL.md", "---\nname: a\ndescription: A.\n---\n"),
+            ("out/a.wasm", "\0asm\x0d\0\x01\0"),
+        ] {
+            package.add(path, text.as_bytes().to_vec(), false).unwrap();
+        }
+        package
+    }
+
+    fn artifact(package: &SkillPackage) -> (OciManifest, OciArtifact) {
+        let artifact =
+            of_package(package.clone(), &package.identity().unwrap(), Some("https://example.com"), &[]).unwrap();
+        (OciManifest::read(&artifact.manifest).unwrap(), artifact)
+    }
+
+    #[test]
+    fn a_skill_is_a_wasm_artifact_and_comes_back_as_it_was() {
+        let (manifest, published) = artifact(&skill());
+        assert_eq!(manifest.config.media_type, WASM_CONFIG);
+        assert_eq!(manifest.layers[0].media_type, WASM_LAYER);
+        assert_eq!(manifest.annotations["org.opencontainers.image.version"], "1.2.3");
+        let (component, files) = manifest.layers_of_package().unwrap();
+        let blob =
+            |layer: &OciDescriptor| published.blobs.iter().find(|blob| sha256(blob) == layer.digest).unwrap().clone();
+        let again = to_package(component.map(blob), &blob(files)).unwrap();
+        assert_eq!(again.digest(), skill().digest());
+        assert_eq!(artifact(&skill()).1.manifest, published.manifest, "it is not the same twice");
+    }
+
+    #[test]
+    fn a_manifest_that_asks_for_too_much_is_refused() {
+        let (manifest, _) = artifact(&skill());
+        let with = |change: &dyn Fn(&mut OciManifest)| {
+            let mut manifest = manifest.clone();
+            change(&mut manifest);
+            OciManifest::read(&manifest.bytes().unwrap()).and_then(|manifest| manifest.layers_of_package().map(drop))
+        };
+        assert!(with(&|_| {}).is_ok());
+        let (first, last) = (manifest.layers[0].clone(), manifest.layers[1].clone());
+        let wrong: [&dyn Fn(&mut OciManifest); 6] = [
+            &|manifest| manifest.layers[0].size = u64::MAX,
+            &|manifest| manifest.layers[1].size = u64::MAX,
+            &|manifest| manifest.layers = vec![first.clone(); MAX_LAYERS + 1],
+            &|manifest| manifest.layers.push(last.clone()),
+            &|manifest| manifest.layers[0].digest = "sha256:../../etc".into(),
+            &|manifest| manifest.layers.truncate(1),
+        ];
+        for change in wrong {
+            assert!(with(change).is_err());
+        }
+    }
+}

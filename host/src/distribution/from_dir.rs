@@ -1,0 +1,88 @@
+//! A package from a directory: what [`files`] lists of a skill, its component, and the manifest of a plugin.
+
+use std::path::Path;
+
+use rustix::fs::{Mode, fstat};
+use skillhost_api::error::{Error, ErrorKind, Result};
+
+use super::package::SkillPackage;
+use super::plugin;
+use crate::catalog::files::{self, FileDigests};
+use crate::catalog::is_skill_dir;
+use crate::rooted::{open_beneath, open_dir, read_beneath, read_whole};
+use crate::skills::component::MAX_COMPONENT;
+use crate::skills::manifest::{self, Manifest};
+
+/// The files of a plugin beside its skills and its manifest that are worth carrying.
+const BESIDE: [&str; 4] = ["README.md", "LICENSE", "LICENSE.md", "LICENSE.txt"];
+
+/// What a directory holds, and what of it is left out, in words.
+pub(crate) fn read(dir: &Path) -> Result<(SkillPackage, Vec<String>)> {
+    let (mut package, mut left_out) = (SkillPackage::default(), Vec::new());
+    match plugin::FILES.iter().any(|file| dir.join(file).symlink_metadata().is_ok()) {
+        true => plugin(dir, &mut package, &mut left_out)?,
+        false if is_skill_dir(dir) => skill(dir, "", &mut package, &mut left_out)?,
+        false => {
+            return Err(Error::not_found(format!(
+                "{} is neither a skill, which has a skill.toml or a SKILL.md, nor a plugin, which has a plugin.toml",
+                dir.display()
+            )));
+        }
+    }
+    Ok((package, left_out))
+}
+
+fn plugin(dir: &Path, package: &mut SkillPackage, left_out: &mut Vec<String>) -> Result<()> {
+    let root = open_dir(dir)?;
+    for file in plugin::FILES.iter().chain(&BESIDE) {
+        match read_beneath(&root, Path::new(file), package.room()) {
+            Ok(bytes) => package.add(file, bytes, false)?,
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.context(dir.join(file).display())),
+        }
+    }
+    let skills = dir.join(plugin::SKILLS);
+    let mut names: Vec<_> = match root.read_dir(plugin::SKILLS) {
+        Ok(entries) => entries.flatten().map(|entry| entry.file_name()).collect(),
+        Err(error) => return Err(Error::of_file(error).context(skills.display())),
+    };
+    names.sort();
+    for name in names.iter().filter_map(|name| name.to_str()).filter(|name| !name.starts_with('.')) {
+        let at = skills.join(name);
+        if is_skill_dir(&at) {
+            skill(&at, &format!("{}{name}/", plugin::SKILLS), package, left_out)?;
+        } else {
+            left_out.push(format!("{} (it is no skill)", at.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the skill in `dir`, beneath `prefix`.
+fn skill(dir: &Path, prefix: &str, package: &mut SkillPackage, left_out: &mut Vec<String>) -> Result<()> {
+    let root = open_dir(dir)?;
+    let within = |error: Error| error.context(dir.display());
+    let component = match read_beneath(&root, Path::new(manifest::FILE), manifest::MAX_BYTES) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let component = Manifest::parse(&text, Path::new(manifest::FILE)).map_err(within)?.skill.component;
+            let bytes = read_beneath(&root, &component, MAX_COMPONENT)
+                .map_err(|error| within(error.context(component.display())))?;
+            let path: Vec<_> =
+                component.iter().filter(|part| *part != ".").map(|part| part.to_string_lossy()).collect();
+            package.add(&format!("{prefix}{}", path.join("/")), bytes, false)?;
+            component
+        }
+        Err(error) if error.kind == ErrorKind::NotFound => Path::new("").to_owned(),
+        Err(error) => return Err(within(error.context(manifest::FILE))),
+    };
+    let listing = files::list(dir, &component, &FileDigests::default())?;
+    left_out.extend(listing.left_out.map(|what| format!("{}: {what}", dir.display())));
+    for file in listing.files {
+        let open = open_beneath(&root, Path::new(&file.path)).map_err(within)?;
+        let mode = Mode::from_raw_mode(fstat(&open).map_err(std::io::Error::from)?.st_mode);
+        let bytes = read_whole(open, file.size).map_err(within)?;
+        package.add(&format!("{prefix}{}", file.path), bytes, mode.contains(Mode::XUSR))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! How skills and plugins come here from others, and go to them.
+//!
+//! Whatever is published or installed is a [`SkillPackage`](package::SkillPackage): the files of one skill, or of a plugin with all of its
+//! skills, in memory and within bounds. It is read from a directory ([`from_dir`]), from an archive ([`tarball`]) or from a registry
+//! ([`registry`], laid out as [`artifact`] says, checked by [`signature`] where the operator wants that), and however it came it is
+//! held to the same rules for names, numbers and sizes. Nothing of it is on the disk before all of it was read and checked;
+//! [`place`] then puts it there whole, beside the [`lock`] file that says what it is.
+//!
+//! A stranger has written what comes from a registry or an archive, and the registry may be a stranger's as well. So no answer is
+//! read past its bound or its deadline, nothing that has a digest is believed without it, and no name of theirs is a path
+//! before it was looked at part by part.
+
+pub(crate) mod artifact;
+pub(crate) mod credentials;
+pub(crate) mod from_dir;
+pub(crate) mod lock;
+pub(crate) mod package;
+pub(crate) mod place;
+pub(crate) mod plugin;
+pub(crate) mod reference;
+pub(crate) mod registry;
+pub(crate) mod signature;
+pub(crate) mod tarball;

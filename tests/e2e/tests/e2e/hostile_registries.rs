@@ -1,0 +1,323 @@
+//! A registry that is slow, gone, endless, or lies: what comes from it is bounded and refused, and nothing is installed.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use skillhost_e2e::User;
+use skillhost_e2e::registry::{installed, listing};
+
+/// What is sent for a path.
+#[derive(Clone)]
+enum Answer {
+    /// These bytes, well.
+    Bytes(Vec<u8>),
+    /// Nothing, and the connection stays open.
+    Silence,
+    /// One byte after the other, each as late as may be.
+    Drips,
+    /// The beginning of what was announced.
+    Cut,
+    /// More and more.
+    Endless,
+    /// Somewhere else.
+    Redirect(String),
+    /// Another status.
+    Status(u16, &'static str, String),
+}
+
+/// A registry of a test's own, which answers as it is told to.
+struct Hostile {
+    name: String,
+    answers: Arc<Mutex<HashMap<String, Answer>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Hostile {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hostile =
+            Self { name: listener.local_addr().unwrap().to_string(), answers: Arc::default(), asked: Arc::default() };
+        let (answers, asked) = (hostile.answers.clone(), hostile.asked.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (answers, asked) = (answers.clone(), asked.clone());
+                // Whoever was refused has left, and that is no failure of this.
+                std::thread::spawn(move || drop(serve(stream, &answers, &asked)));
+            }
+        });
+        hostile
+    }
+
+    fn answer(&self, path: &str, answer: Answer) {
+        self.answers.lock().unwrap().insert(format!("/v2/a/b/{path}"), answer);
+    }
+
+    fn blob(&self, bytes: &[u8], answer: Answer) -> String {
+        let digest = digest(bytes);
+        self.answer(&format!("blobs/{digest}"), answer);
+        digest
+    }
+
+    /// A manifest of a document, whose one layer is described so.
+    fn manifest(&self, layers: Value) {
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": { "mediaType": "application/vnd.oci.empty.v1+json", "digest": digest(b"{}"), "size": 2 },
+            "layers": layers,
+        });
+        self.answer("manifests/1", Answer::Bytes(manifest.to_string().into_bytes()));
+    }
+
+    /// Has the files of a skill be this archive.
+    fn files(&self, archive: &[u8]) {
+        let digest = self.blob(archive, Answer::Bytes(archive.to_vec()));
+        self.manifest(layer(&digest, archive.len() as u64));
+    }
+}
+
+fn layer(digest: &str, size: u64) -> Value {
+    json!([{ "mediaType": "application/vnd.skillhost.files.v1.tar", "digest": digest, "size": size }])
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let digits: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{digits}")
+}
+
+fn serve(
+    mut stream: TcpStream,
+    answers: &Mutex<HashMap<String, Answer>>,
+    asked: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut head = BufReader::new(stream.try_clone()?).lines();
+    let first = head.next().unwrap_or(Ok(String::new()))?;
+    let mut whole = first.clone();
+    for line in head {
+        let line = line?;
+        if line.is_empty() {
+            break;
+        }
+        whole = format!("{whole}\n{line}");
+    }
+    asked.lock().unwrap().push(whole);
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let answer = answers.lock().unwrap().get(&path).cloned();
+    let begin = |stream: &mut TcpStream, length: u64| {
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+    };
+    match answer {
+        Some(Answer::Bytes(bytes)) => {
+            begin(&mut stream, bytes.len() as u64)?;
+            stream.write_all(&bytes)
+        }
+        Some(Answer::Silence) => wait_for_end(&stream),
+        Some(Answer::Drips) => {
+            begin(&mut stream, 1 << 20)?;
+            loop {
+                stream.write_all(b" ")?;
+                // Slowness is what is tested: each byte comes in time, and all of them never.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        }
+        Some(Answer::Cut) => {
+            begin(&mut stream, 1 << 20)?;
+            stream.write_all(b"{")
+        }
+        Some(Answer::Endless) => {
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+            loop {
+                stream.write_all(&[b' '; 1 << 16])?;
+            }
+        }
+        Some(Answer::Redirect(to)) => {
+            write!(
+                stream,
+                "HTTP/1.1 307 Temporary Redirect\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+        }
+        Some(Answer::Status(status, header, body)) => {
+            write!(
+                stream,
+                "HTTP/1.1 {status} No\r\n{header}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            )
+        }
+        None => write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+    }
+}
+
+/// Waits until the other end gives up.
+fn wait_for_end(mut stream: &TcpStream) -> std::io::Result<()> {
+    std::io::copy(&mut stream, &mut std::io::sink()).map(drop)
+}
+
+/// A header of tar with this name, kind, mode and size, and what follows it.
+fn entry(name: &str, kind: u8, mode: u32, size: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut header = [0_u8; 512];
+    header[..name.len()].copy_from_slice(name.as_bytes());
+    let mut put = |at: usize, text: String| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(100, format!("{mode:07o}"));
+    put(108, "0000000".into());
+    put(116, "0000000".into());
+    put(124, format!("{size:011o}"));
+    put(136, "00000000000".into());
+    put(157, if kind == b'1' || kind == b'2' { "/etc/passwd".into() } else { String::new() });
+    put(257, "ustar\u{0}00".into());
+    header[156] = kind;
+    header[148..156].copy_from_slice(b"        ");
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut entry = header.to_vec();
+    entry.extend_from_slice(bytes);
+    entry.resize(entry.len().next_multiple_of(512), 0);
+    entry
+}
+
+/// An archive of a document, with more in it.
+fn archive(more: &[Vec<u8>]) -> Vec<u8> {
+    let text = b"---\nname: doc\ndescription: A document.\n---\n";
+    let mut archive = entry("SKILL.md", b'0', 0o644, text.len() as u64, text);
+    more.iter().for_each(|entry| archive.extend(entry));
+    archive.resize(archive.len() + 1024, 0);
+    archive
+}
+
+fn user() -> User {
+    User::local("[install]\ntimeout = \"2s\"\n")
+}
+
+/// Tries to install, and gives what was said: nothing is there after it.
+#[track_caller]
+fn refused(user: &User, hostile: &Hostile, code: i32) -> String {
+    let refused = user.run(["install", &format!("{}/a/b:1", hostile.name), "--accept"]).code(code);
+    assert_eq!(listing(&installed(user)), [""; 0]);
+    assert!(!refused.stderr.contains("panicked"), "{}", refused.stderr);
+    refused.stderr
+}
+
+#[test]
+fn an_honest_answer_is_taken() {
+    let (user, hostile) = (user(), Hostile::start());
+    hostile.files(&archive(&[entry("notes/a.txt", b'0', 0o644, 1, b"x")]));
+    user.run(["install", &format!("{}/a/b:1", hostile.name), "--accept"]).ok();
+    assert!(installed(&user).join("skills/doc/notes/a.txt").exists());
+}
+
+#[test]
+fn who_is_silent_slow_or_gone_is_not_waited_for() {
+    let (user, hostile) = (user(), Hostile::start());
+    for (answer, code) in [(Answer::Silence, 4), (Answer::Drips, 4), (Answer::Cut, 5), (Answer::Endless, 4)] {
+        hostile.answer("manifests/1", answer.clone());
+        refused(&user, &hostile, code);
+        let bytes = archive(&[]);
+        hostile.files(&bytes);
+        hostile.blob(&bytes, answer);
+        refused(&user, &hostile, code);
+    }
+    // A connection that nobody takes.
+    let nobody = Hostile { name: "127.0.0.1:1".into(), answers: Arc::default(), asked: Arc::default() };
+    refused(&user, &nobody, 5);
+}
+
+#[test]
+fn sizes_and_digests_that_lie_are_found_out() {
+    let (user, hostile) = (user(), Hostile::start());
+    let bytes = archive(&[]);
+    let length = bytes.len() as u64;
+    let digest = hostile.blob(&bytes, Answer::Bytes(bytes.clone()));
+    for (size, code) in [(length - 1, 4), (length + 1, 2), (0, 4), (1 << 40, 4), (u64::MAX, 4)] {
+        hostile.manifest(layer(&digest, size));
+        refused(&user, &hostile, code);
+    }
+    // Another content of the same length.
+    let mut other = bytes.clone();
+    other[600] = b'!';
+    hostile.blob(&bytes, Answer::Bytes(other));
+    hostile.manifest(layer(&digest, length));
+    assert!(refused(&user, &hostile, 2).contains("not to be believed"));
+    // Another manifest than was asked for by its digest.
+    let asked = digest.clone();
+    hostile.answer(&format!("manifests/{asked}"), Answer::Bytes(b"{}".to_vec()));
+    let done = user.run(["install", &format!("{}/a/b@{asked}", hostile.name), "--accept"]).code(2);
+    assert!(done.stderr.contains("asked for the manifest"), "{}", done.stderr);
+    for manifest in ["", "{}", "[]", "{\"schemaVersion\": 2, \"manifests\": []}"] {
+        hostile.answer("manifests/1", Answer::Bytes(manifest.into()));
+        refused(&user, &hostile, 2);
+    }
+    let one = layer(&digest, length)[0].clone();
+    hostile.manifest(Value::Array(vec![one.clone(); 1000]));
+    refused(&user, &hostile, 4);
+    hostile.manifest(Value::Array(vec![one.clone(), one]));
+    refused(&user, &hostile, 2);
+    hostile.manifest(layer("sha256:../../../../etc/passwd", 10));
+    refused(&user, &hostile, 2);
+}
+
+#[test]
+fn names_that_lead_out_links_devices_and_special_bits_are_refused_by_name() {
+    let (user, hostile) = (user(), Hostile::start());
+    for (name, kind, mode) in [
+        ("../out.txt", b'0', 0o644),
+        ("a/../../../out.txt", b'0', 0o644),
+        ("/tmp/out.txt", b'0', 0o644),
+        ("link", b'2', 0o777),
+        ("hard", b'1', 0o644),
+        ("device", b'3', 0o644),
+        ("pipe", b'6', 0o644),
+        ("setuid", b'0', 0o4755),
+        ("skill.MD", b'0', 0o644),
+        ("SKILL.md", b'0', 0o644),
+        ("SKILL.md/below", b'0', 0o644),
+    ] {
+        hostile.files(&archive(&[entry(name, kind, mode, 0, b"")]));
+        let said = refused(&user, &hostile, 2);
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    let many: Vec<_> = (0..5000).map(|number| entry(&format!("f{number}"), b'0', 0o644, 0, b"")).collect();
+    hostile.files(&archive(&many));
+    refused(&user, &hostile, 4);
+    hostile.files(&archive(&[entry("huge", b'0', 0o644, 0o77777777777, b"")]));
+    refused(&user, &hostile, 4);
+    hostile.files(&archive(&[entry("cut", b'0', 0o644, 4096, b"x")]));
+    refused(&user, &hostile, 2);
+    assert!(!std::path::Path::new("/tmp/out.txt").exists());
+}
+
+#[test]
+fn redirects_end_and_take_no_credential_along() {
+    let (user, hostile, other) = (user(), Hostile::start(), Hostile::start());
+    hostile.answer("manifests/1", Answer::Redirect("/v2/a/b/manifests/1".into()));
+    refused(&user, &hostile, 5);
+    // To another place, as registries do for blobs; what it asks for as a registry's own is not given to it.
+    skillhost_e2e::write(
+        &user.home().join(".docker/config.json"),
+        &format!("{{\"auths\": {{\"{}\": {{\"auth\": \"YWRhOnMzY3JldA==\"}}}}}}", hostile.name),
+    );
+    let challenge = "WWW-Authenticate: Basic realm=\"r\"\r\n";
+    hostile.answer("manifests/1", Answer::Status(401, challenge, String::new()));
+    refused(&user, &hostile, 3);
+    assert!(
+        hostile.asked.lock().unwrap().iter().any(|asked| asked.contains("YWRhOnMzY3JldA==")),
+        "it was asked without"
+    );
+    hostile.answer("manifests/1", Answer::Redirect(format!("http://{}/v2/a/b/manifests/1", other.name)));
+    other.answer("manifests/1", Answer::Status(401, challenge, String::new()));
+    refused(&user, &hostile, 3);
+    let asked = other.asked.lock().unwrap().clone();
+    assert!(!asked.is_empty());
+    assert!(!asked.iter().any(|asked| asked.to_lowercase().contains("authorization")), "{asked:?}");
+}
+
+#[test]
+fn a_registry_s_own_words_are_bounded_and_shown_plainly() {
+    let (user, hostile) = (user(), Hostile::start());
+    let words = json!({ "errors": [{ "code": "DENIED", "message": format!("\u{1b}[2J{}", "x".repeat(100_000)) }] });
+    hostile.answer("manifests/1", Answer::Status(500, "", words.to_string()));
+    let said = refused(&user, &hostile, 5);
+    assert!(said.len() < 4096 && !said.contains('\u{1b}'), "{}", said.len());
+}
