@@ -81,7 +81,7 @@ struct RegistryAnswer {
 }
 
 /// A request, which may have to be made twice.
-struct Ask<'a> {
+struct RegistryRequest<'a> {
     method: Method,
     url: Url,
     headers: &'a [(reqwest::header::HeaderName, &'static str)],
@@ -131,7 +131,7 @@ impl RegistryClient {
 
     /// The manifest of `reference`, with its digest. None where the registry has none.
     pub(crate) async fn manifest(&self, reference: &Reference) -> Result<Option<(OciManifest, String)>> {
-        let ask = Ask {
+        let ask = RegistryRequest {
             method: Method::GET,
             url: self.url(&format!("manifests/{}", reference.version()))?,
             headers: &[(ACCEPT, MANIFEST)],
@@ -153,7 +153,7 @@ impl RegistryClient {
 
     /// The bytes of a blob, which are those that its descriptor says.
     pub(crate) async fn blob(&self, blob: &OciDescriptor) -> Result<Vec<u8>> {
-        let ask = Ask {
+        let ask = RegistryRequest {
             method: Method::GET,
             url: self.url(&format!("blobs/{}", blob.digest))?,
             headers: &[],
@@ -174,7 +174,7 @@ impl RegistryClient {
     /// Puts a blob there, if it is not there yet.
     pub(crate) async fn push_blob(&self, bytes: Vec<u8>) -> Result<()> {
         let digest = sha256(&bytes);
-        let there = Ask {
+        let there = RegistryRequest {
             method: Method::HEAD,
             url: self.url(&format!("blobs/{digest}"))?,
             headers: &[],
@@ -184,8 +184,13 @@ impl RegistryClient {
         if self.ask(there).await?.status == StatusCode::OK {
             return Ok(());
         }
-        let begin =
-            Ask { method: Method::POST, url: self.url("blobs/uploads/")?, headers: &[], body: None, max: MAX_SAID };
+        let begin = RegistryRequest {
+            method: Method::POST,
+            url: self.url("blobs/uploads/")?,
+            headers: &[],
+            body: None,
+            max: MAX_SAID,
+        };
         let begun = self.expect(self.ask(begin).await?, StatusCode::ACCEPTED, "an upload")?;
         let place = begun.headers.get(LOCATION).and_then(|place| begun.url.join(place.to_str().ok()?).ok());
         let mut place = place.ok_or_else(|| self.lies("it says nowhere to upload to"))?;
@@ -196,7 +201,7 @@ impl RegistryClient {
             );
         }
         place.query_pairs_mut().append_pair("digest", &digest);
-        let put = Ask {
+        let put = RegistryRequest {
             method: Method::PUT,
             url: place,
             headers: &[(CONTENT_TYPE, "application/octet-stream")],
@@ -208,7 +213,7 @@ impl RegistryClient {
 
     /// Puts a manifest there, under the tag or the digest of `reference`.
     pub(crate) async fn push_manifest(&self, reference: &Reference, bytes: Vec<u8>) -> Result<()> {
-        let ask = Ask {
+        let ask = RegistryRequest {
             method: Method::PUT,
             url: self.url(&format!("manifests/{}", reference.version()))?,
             headers: &[(CONTENT_TYPE, MANIFEST)],
@@ -223,7 +228,7 @@ impl RegistryClient {
     }
 
     /// One request, made again with what the registry wants to see first.
-    async fn ask(&self, ask: Ask<'_>) -> Result<RegistryAnswer> {
+    async fn ask(&self, ask: RegistryRequest<'_>) -> Result<RegistryAnswer> {
         let authorization = self.authorization.lock().clone();
         let answer = self.send(&ask, authorization.as_ref()).await?;
         // What a place that it leads to wants is no business of the registry's credential.
@@ -235,7 +240,7 @@ impl RegistryClient {
         self.send(&ask, Some(&wanted)).await
     }
 
-    async fn send(&self, ask: &Ask<'_>, authorization: Option<&HeaderValue>) -> Result<RegistryAnswer> {
+    async fn send(&self, ask: &RegistryRequest<'_>, authorization: Option<&HeaderValue>) -> Result<RegistryAnswer> {
         let mut request = self.http.request(ask.method.clone(), ask.url.clone());
         for (name, value) in ask.headers {
             request = request.header(name, *value);

@@ -624,15 +624,15 @@ fn compare(
     request: &PlanInstall,
     notes: &mut Vec<String>,
 ) -> Result<bool> {
-    let Some(previous) = previous else {
-        return match &request.source {
-            PackageSource::Installed(name) if *name != package.name => Err(Error::denied(format!(
-                "what was installed as {name} calls itself {} now: `skillhost install` it under that name, if that is meant",
-                package.name
-            ))),
-            _ => Ok(false),
-        };
-    };
+    if let PackageSource::Installed(name) = &request.source
+        && *name != package.name
+    {
+        return Err(Error::denied(format!(
+            "what was installed as {name} calls itself {} now: `skillhost install` it under that name, if that is meant",
+            package.name
+        )));
+    }
+    let Some(previous) = previous else { return Ok(false) };
     let name = &package.name;
     let parse = |version: &str| semver::Version::parse(version).ok();
     let older = match (parse(&package.version), parse(&previous.version)) {

@@ -29,6 +29,7 @@ const QUEUE: usize = 64;
 /// A connection to a user's host process. It is closed when this is dropped, and that ends the call under way.
 pub struct Api {
     project: Value,
+    authority: &'static str,
     // In this order: the thread ends once nobody can ask it any more, or it is told to leave.
     jobs: Option<tokio::sync::mpsc::UnboundedSender<Job>>,
     leave: Option<tokio::sync::oneshot::Sender<()>>,
@@ -80,7 +81,13 @@ impl User {
             });
             drop(connected);
         });
-        Api { project: json!(self.project()), jobs: Some(jobs), leave: Some(leave), thread: Some(thread) }
+        Api {
+            project: json!(self.project()),
+            authority: "owner",
+            jobs: Some(jobs),
+            leave: Some(leave),
+            thread: Some(thread),
+        }
     }
 }
 
@@ -133,13 +140,19 @@ impl Api {
         self
     }
 
+    /// The same connection for an agent's calls.
+    pub fn as_agent(mut self) -> Self {
+        self.authority = "agent";
+        self
+    }
+
     /// Begins a call.
     pub fn begin(&self, request: Request) -> Calling {
         let (output, outputs) = mpsc::channel();
         let (answer, answered) = mpsc::channel();
         let caller = json!({"tenant": "default", "session": "default", "agent": "default"});
         let request = serde_json::to_value(request).unwrap();
-        let call = json!({"caller": caller, "authority": "owner", "project": self.project, "request": request});
+        let call = json!({"caller": caller, "authority": self.authority, "project": self.project, "request": request});
         let job = Job { call: serde_json::from_value(call).unwrap(), output, answer };
         assert!(self.jobs.as_ref().unwrap().send(job).is_ok(), "the connection has ended");
         Calling { output: outputs, answer: answered }

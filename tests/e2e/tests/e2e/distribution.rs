@@ -394,6 +394,41 @@ fn what_was_changed_here_is_not_overwritten_unasked() {
 }
 
 #[test]
+fn an_agent_has_no_way_to_install() {
+    let user = User::local("[approvals]\nwithout-terminal = true\n");
+    let dir = hello(&user, "0.1.0", "");
+    let api = user.api().as_agent();
+    let plan = serde_json::json!({ "source": { "directory": dir } });
+    let install = serde_json::json!({ "plan": plan, "content": "sha256:00", "accept": true });
+    let push = serde_json::json!({ "directory": dir, "reference": "127.0.0.1:1/a:1" });
+    let pull = serde_json::json!({ "reference": "127.0.0.1:1/a:1", "beneath": user.project() });
+    let asked = [
+        ("plan-install", plan),
+        ("install", install),
+        ("remove-package", serde_json::json!({ "name": "hello" })),
+        ("push-package", push),
+        ("pull-package", pull),
+        ("list-installed", serde_json::json!({})),
+    ];
+    for (op, with) in &asked {
+        let request = serde_json::from_value(serde_json::json!({ "op": op, "with": with })).unwrap();
+        let refused = api.refused(request);
+        assert!(refused.message.contains("not for agents"), "{op}: {}", refused.message);
+    }
+    assert_eq!(listing(&installed(&user)), [""; 0]);
+    is_recorded(&user, "package.install", "denied");
+    // Nor a tool.
+    let mut client = skillhost_e2e::mcp::Client::start(&user, []);
+    let listed = client.ask("tools/list", serde_json::json!({}));
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert!(
+        !names.is_empty() && !names.iter().any(|name| name.contains("install") || name.contains("package")),
+        "{names:?}"
+    );
+}
+
+#[test]
 fn what_an_end_in_the_middle_left_is_cleared_by_the_next_install() {
     let user = User::local("");
     let dir = hello(&user, "0.1.0", "");
