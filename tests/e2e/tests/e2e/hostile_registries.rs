@@ -316,8 +316,8 @@ fn redirects_end_and_take_no_credential_along() {
 #[test]
 fn a_registry_s_own_words_are_bounded_and_shown_plainly() {
     let (user, hostile) = (user(), Hostile::start());
-    let words = json!({ "errors": [{ "code": "DENIED", "message": format!("\u{1b}[2J{}", "x".repeat(100_000)) }] });
+    let words = json!({ "errors": [{ "code": "DENIED", "message": format!("\u{1b}[2J{}", "x".repeat(2_000)) }] });
     hostile.answer("manifests/1", Answer::Status(500, "", words.to_string()));
     let said = refused(&user, &hostile, 5);
-    assert!(said.len() < 4096 && !said.contains('\u{1b}'), "{}", said.len());
+    assert!(said.contains("DENIED") && said.len() < 1024 && !said.contains('\u{1b}'), "{said}");
 }

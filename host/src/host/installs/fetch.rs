@@ -1,0 +1,177 @@
+//! What is to be installed, from wherever it is, as what its signatures and digests say.
+
+use std::path::{Path, PathBuf};
+
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::{InstallRoot, InstalledPackage, PackageKind, PackageSource, PlanInstall, RegistryOptions};
+use skillhost_api::units::{now_ms, show_time};
+
+use crate::distribution::artifact::to_package;
+use crate::distribution::from_dir;
+use crate::distribution::lock::LockFile;
+use crate::distribution::package::{Identity, SkillPackage};
+use crate::distribution::reference::Reference;
+use crate::distribution::registry::{RegistryAccess, RegistryClient, RegistryUse};
+use crate::distribution::signature::{self, TrustedKey};
+use crate::distribution::tarball;
+use crate::host::Host;
+use crate::host::blocking::blocking;
+use crate::rooted::read_named;
+use crate::skills::name::check_part;
+
+/// The most bytes of an archive as it is.
+pub(super) const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
+
+/// Something that was fetched, and is what its signatures and digests say.
+pub(super) struct Fetched {
+    pub(super) package: SkillPackage,
+    pub(super) identity: Identity,
+    pub(super) source: String,
+    pub(super) digest: Option<String>,
+    pub(super) signed_by: Option<String>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Host {
+    pub(super) async fn fetch(&self, lock: &LockFile, request: &PlanInstall) -> Result<Fetched> {
+        let source = match &request.source {
+            PackageSource::Installed(name) => installed_source(find_installed(lock, name, request.root)?),
+            other => other.clone(),
+        };
+        match source {
+            PackageSource::Registry(reference) => {
+                self.fetch_registry(&reference.parse()?, request.registry.clone()).await
+            }
+            PackageSource::Directory(path) => {
+                self.unsigned(&path)?;
+                let at = path.clone();
+                let (package, left_out) = blocking(move || from_dir::read(&at)).await?;
+                Fetched::of(package, path.display().to_string(), left_out)
+            }
+            PackageSource::Archive(path) => {
+                self.unsigned(&path)?;
+                let at = path.clone();
+                let package = blocking(move || {
+                    let mut package = SkillPackage::default();
+                    let within = |error: Error| error.context(at.display());
+                    let bytes = read_named(&at, MAX_ARCHIVE).map_err(within)?;
+                    tarball::read_gz(&bytes, &mut package).map_err(within)?;
+                    package.without_wrapper().map_err(within)
+                })
+                .await?;
+                Fetched::of(package, path.display().to_string(), Vec::new())
+            }
+            PackageSource::Installed(name) => Err(Error::invalid_argument(format!("{name} has no source"))),
+        }
+    }
+
+    /// Refuses what has no signature, where the operator wants one.
+    pub(super) fn unsigned(&self, path: &Path) -> Result<()> {
+        match self.config.install.rule(None).requires_signature() {
+            true => Err(Error::denied(format!(
+                "{} has no signature, and the operator lets nothing be installed without one: `require-signature` under [install] in \
+                 skillhost.toml",
+                path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) async fn fetch_registry(&self, reference: &Reference, options: RegistryOptions) -> Result<Fetched> {
+        let client = self.client(reference, options, RegistryUse::Pull).await?;
+        let (manifest, digest) = client
+            .manifest(reference)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("the registry {} has no {reference}", reference.registry)))?;
+        let rule = self.config.install.rule(Some(&reference.place()));
+        let keys = rule.trusted_keys.iter().map(|file| TrustedKey::read(file)).collect::<Result<Vec<_>>>()?;
+        let signed_by = match keys.is_empty() {
+            true => None,
+            false => signature::verify(&client, reference, &digest, &keys).await?,
+        };
+        if signed_by.is_none() && rule.requires_signature() {
+            return Err(Error::denied(format!(
+                "{reference} ({digest}) is not signed by a key that is trusted, and the operator lets nothing be installed from there \
+                 without: `trusted-keys` and `require-signature` under [install] in skillhost.toml"
+            )));
+        }
+        let (component, files) = manifest.layers_of_package()?;
+        let component = match component {
+            Some(layer) => Some(client.blob(layer).await?),
+            None => None,
+        };
+        let files = client.blob(files).await?;
+        let of = reference.to_string();
+        let package = blocking(move || to_package(component, &files).map_err(|error| error.context(of))).await?;
+        let fetched = Fetched::of(package, reference.to_string(), Vec::new())?;
+        Ok(Fetched { digest: Some(digest), signed_by, ..fetched })
+    }
+
+    pub(super) async fn client(
+        &self,
+        reference: &Reference,
+        options: RegistryOptions,
+        purpose: RegistryUse,
+    ) -> Result<RegistryClient> {
+        let RegistryOptions { docker_config, plain_http } = options;
+        let access = RegistryAccess {
+            plain_http: plain_http || self.config.install.plain_http.contains(&reference.registry),
+            docker_config,
+            certificates: self.config.install.ca_certificates.clone(),
+            timeout: self.config.install.timeout.0,
+        };
+        let (reference, timeout) = (reference.clone(), access.timeout);
+        let opening = blocking(move || RegistryClient::open(&reference, &access, purpose));
+        // A credential helper is a program that may wait for somebody.
+        tokio::time::timeout(timeout, opening)
+            .await
+            .map_err(|_| Error::new(ErrorKind::TimedOut, "Docker's credential helper does not answer"))?
+    }
+}
+
+impl Fetched {
+    pub(super) fn of(package: SkillPackage, source: String, notes: Vec<String>) -> Result<Self> {
+        let identity = package.identity().map_err(|error| error.context(&source))?;
+        Ok(Self { package, identity, source, digest: None, signed_by: None, notes })
+    }
+
+    /// As the lock file has it.
+    pub(super) fn installed(&self) -> InstalledPackage {
+        let Identity { kind, name, version, skills, .. } = self.identity.clone();
+        InstalledPackage {
+            name,
+            kind,
+            version,
+            source: self.source.clone(),
+            digest: self.digest.clone(),
+            content: self.package.digest(),
+            signed_by: self.signed_by.clone(),
+            installed_at: show_time(now_ms()),
+            skills: if kind == PackageKind::Plugin { skills } else { Vec::new() },
+        }
+    }
+}
+
+pub(super) fn find_installed<'l>(lock: &'l LockFile, name: &str, root: InstallRoot) -> Result<&'l InstalledPackage> {
+    let plain = name.split('/').next().unwrap_or(name);
+    check_part("skill", plain)?;
+    let found = lock.get(plain).ok_or_else(|| {
+        let of = <&str>::from(root);
+        Error::not_found(format!("nothing is installed under the name {plain} among the {of}'s skills: `skillhost list --installed` says what is"))
+    })?;
+    match name.contains('/') {
+        true => Err(Error::invalid_argument(format!(
+            "{name} is of the plugin {plain}, which is updated and removed whole: name that"
+        ))),
+        false => Ok(found),
+    }
+}
+
+/// Where something installed came from.
+pub(super) fn installed_source(package: &InstalledPackage) -> PackageSource {
+    if package.digest.is_some() {
+        return PackageSource::Registry(package.source.clone());
+    }
+    let path = PathBuf::from(&package.source);
+    if path.is_dir() { PackageSource::Directory(path) } else { PackageSource::Archive(path) }
+}

@@ -1,0 +1,304 @@
+//! What an install would come to: what is fetched is loaded, compared with what is there, and held to what was accepted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::{
+    InstallPlan, InstallRoot, InstalledPackage, PackageKind, PackageSource, PlanInstall, PlannedSkill,
+};
+
+use super::CHECKING;
+use crate::catalog::{Catalog, CatalogEntry, Roots, SkillCache, SkillRoot, SkillSource, is_skill_dir};
+use crate::distribution::package::{Identity, SkillPackage};
+use crate::distribution::place::{IN_PROJECT, InstallBase, write_directory};
+use crate::distribution::reference::Reference;
+use crate::host::Host;
+use crate::host::blocking::blocking;
+use crate::paths::real;
+use crate::policy::Candidate;
+use crate::policy::grant::Grant;
+use crate::policy::skill_gate::PendingAcceptance;
+use crate::rooted::read_named;
+use crate::skills::descriptor::Descriptor;
+
+/// A skill of a package, loaded and described.
+pub(super) struct CheckedSkill {
+    pub(super) entry: CatalogEntry,
+    pub(super) descriptor: Arc<Descriptor>,
+}
+
+/// All that is known of what would be installed.
+pub(super) struct Planned {
+    pub(super) plan: InstallPlan,
+    pub(super) package: SkillPackage,
+    pub(super) base: InstallBase,
+    pub(super) accepted: Vec<PendingAcceptance>,
+    /// Whether something would have more than it was let run with.
+    pub(super) widens: bool,
+}
+
+impl Host {
+    /// Fetches and checks what is asked for, and compares it with what is there.
+    pub(super) async fn planned(&self, project: Option<&Path>, request: &PlanInstall) -> Result<Planned> {
+        let base = base(request.root, &base_path(request.root, project)?)?;
+        let lock = base.lock_file()?;
+        let fetched = self.fetch(&lock, request).await?;
+        let package = fetched.installed();
+        let Identity { kind, name, description, .. } = fetched.identity.clone();
+        let previous = lock.get(&name).cloned();
+        let mut notes = fetched.notes;
+        check_place(&base, &package, previous.as_ref(), project)?;
+        let changed = compare(&package, previous.as_ref(), request, &mut notes)?;
+        let at = base.content(kind, &name);
+        let unchanged = previous
+            .as_ref()
+            .is_some_and(|previous| previous.content == package.content && previous.digest == package.digest)
+            && at.as_ref() == Some(&package.content);
+        let mut asks = previous.is_none() || changed;
+        if let (Some(previous), Some(at)) = (&previous, &at)
+            && previous.content != *at
+        {
+            notes.push(format!("{name} was changed here since it was installed, and those changes go"));
+            asks = true;
+        }
+        let (files, skills) = self.checked(fetched.package, &fetched.identity).await?;
+        let project = match request.root {
+            InstallRoot::Project => project.map(real).transpose()?,
+            InstallRoot::User => None,
+        };
+        let directory = base.directory(kind, &name);
+        let (mut planned, mut accepted, mut widens) = (Vec::new(), Vec::new(), false);
+        for CheckedSkill { entry, descriptor } in &skills {
+            let loaded = entry.loaded.as_ref().map_err(Clone::clone)?;
+            let dir = match kind {
+                PackageKind::Skill => directory.clone(),
+                PackageKind::Plugin => directory.join("skills").join(entry.name.rsplit('/').next().unwrap_or_default()),
+            };
+            notes.extend(self.broker.missing_roles(entry).map(|error| error.message));
+            let limits = loaded.manifest.limits.shown();
+            if loaded.is_document() {
+                planned.push(PlannedSkill {
+                    name: entry.name.clone(),
+                    actions: Vec::new(),
+                    may: Vec::new(),
+                    new: Vec::new(),
+                    limits: [].into(),
+                });
+                continue;
+            }
+            let candidate = Candidate {
+                name: &entry.name,
+                dir: &dir,
+                component: &descriptor.digest,
+                manifest: &loaded.manifest_digest,
+                project: project.as_deref(),
+                trusted: false,
+                developed: false,
+            };
+            let (kept, keeps) = self.broker.foresee(&candidate, loaded);
+            let may = keeps.kept.reach.beyond(&Grant::default());
+            let mut new = kept.as_ref().map(|kept| keeps.kept.reach.beyond(kept)).unwrap_or_default();
+            widens |= !new.is_empty();
+            if let Some(old) = previous_limits(&dir) {
+                new.extend(loaded.manifest.limits.beyond(&old).into_iter().map(|limit| format!("limit {limit}")));
+            }
+            // Nobody was asked about one that is new in a plugin, either.
+            asks |= !new.is_empty() || (previous.is_some() && kept.is_none() && !dir.exists());
+            planned.push(PlannedSkill {
+                name: entry.name.clone(),
+                actions: descriptor.actions.iter().map(|action| action.name.clone()).collect(),
+                may,
+                new,
+                limits,
+            });
+            accepted.push(keeps);
+        }
+        let asks = asks && !unchanged;
+        let plan = InstallPlan { package, description, directory, previous, unchanged, asks, skills: planned, notes };
+        Ok(Planned { plan, package: files, base, accepted, widens })
+    }
+
+    /// Loads and describes all skills of a package as the host loads any skill, in a place of their own.
+    pub(super) async fn checked(
+        &self,
+        package: SkillPackage,
+        identity: &Identity,
+    ) -> Result<(SkillPackage, Vec<CheckedSkill>)> {
+        let (state, identity, descriptors) =
+            (self.options.state_dir.join(CHECKING), identity.clone(), self.descriptors.clone());
+        blocking(move || {
+            std::fs::create_dir_all(&state)?;
+            let temp = tempfile::tempdir_in(&state)?;
+            let kind = match identity.kind {
+                PackageKind::Skill => "skills",
+                PackageKind::Plugin => "plugins",
+            };
+            write_directory(&temp.path().join(kind).join(&identity.name), &package)?;
+            let roots = Roots(vec![SkillRoot::new(temp.path().join("skills"), SkillSource::User)]);
+            let catalog = Catalog::discover(&roots, &SkillCache::default());
+            let (of, shown) = (identity.name.as_str(), format!("{}/", temp.path().display()));
+            let told = |error: Error| {
+                Error { message: error.message.replace(&shown, ""), ..error }.context(format!("{of} cannot be used"))
+            };
+            if let Some(problem) = catalog.problems.first() {
+                return Err(told(Error::invalid_argument(problem.clone())));
+            }
+            let mut skills = Vec::new();
+            for entry in catalog.skills.into_values() {
+                let descriptor = entry.describe(&*descriptors).map_err(|error| told(error.context(&entry.name)))?;
+                skills.push(CheckedSkill { entry, descriptor });
+            }
+            if skills.len() != identity.skills.len() {
+                return Err(told(Error::invalid_argument("not all of its skills are found where they belong")));
+            }
+            Ok((package, skills))
+        })
+        .await
+    }
+}
+
+/// Beneath which directory things are installed.
+pub(super) fn base_path(root: InstallRoot, project: Option<&Path>) -> Result<PathBuf> {
+    match (root, project) {
+        (InstallRoot::User, _) => {
+            let skills = Roots::users_own_from_env().ok_or_else(|| {
+                Error::invalid_argument(
+                    "neither HOME nor XDG_DATA_HOME says where the user's own skills are: set one, or use --in-project",
+                )
+            })?;
+            Ok(skills.parent().unwrap_or(&skills).to_owned())
+        }
+        (InstallRoot::Project, Some(project)) => Ok(real(project)?.join(IN_PROJECT)),
+        (InstallRoot::Project, None) => Err(Error::invalid_argument("there is no project to install in")),
+    }
+}
+
+/// The same, opened, and made where it is not there.
+pub(super) fn base(root: InstallRoot, at: &Path) -> Result<InstallBase> {
+    match root {
+        InstallRoot::User => InstallBase::of_user(at),
+        InstallRoot::Project => InstallBase::of_project(at.parent().unwrap_or(at)),
+    }
+}
+
+/// Refuses a place that somebody else's skill has, or that another skill of the name would hide.
+pub(super) fn check_place(
+    base: &InstallBase,
+    package: &InstalledPackage,
+    previous: Option<&InstalledPackage>,
+    project: Option<&Path>,
+) -> Result<()> {
+    let InstalledPackage { name, kind, .. } = package;
+    let at = base.directory(*kind, name);
+    if previous.is_some_and(|previous| previous.kind != *kind) {
+        let other = previous.map(|previous| previous.kind.name()).unwrap_or_default();
+        return Err(taken(format!(
+            "{name} is installed as a {other}, and this is a {}: `skillhost remove {name}` first",
+            kind.name()
+        )));
+    }
+    if previous.is_none() && base.has(*kind, name) {
+        return Err(taken(format!(
+            "{} is there, and was not installed by skillhost: move it away, or give one of the two another name",
+            at.display()
+        )));
+    }
+    let own = base.path().join("skills");
+    let above = Roots::from_env(project)
+        .0
+        .into_iter()
+        .take_while(|root| root.dir.canonicalize().map_or(root.dir != own, |real| real != own));
+    for root in above {
+        let owner = match kind {
+            PackageKind::Skill => root.skill_dir(name).filter(|dir| is_skill_dir(dir)),
+            PackageKind::Plugin if root.only.is_none() => {
+                Some(root.dir.with_file_name("plugins").join(name)).filter(|dir| dir.join("skills").is_dir())
+            }
+            PackageKind::Plugin => None,
+        };
+        // The same one, by another way.
+        if let Some(owner) = owner.filter(|owner| real(owner).ok() != Some(at.clone())) {
+            return Err(taken(format!(
+                "the name {name} is that of {}, which wins over what would be in {}: move that away, or install from elsewhere (it is seen \
+                 from this project alone, unless it is your own)",
+                owner.display(),
+                at.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn taken(message: String) -> Error {
+    Error::new(ErrorKind::AlreadyExists, message)
+}
+
+/// Compares with what is installed: refuses what is older, and says what else is odd. Whether that has to be accepted.
+pub(super) fn compare(
+    package: &InstalledPackage,
+    previous: Option<&InstalledPackage>,
+    request: &PlanInstall,
+    notes: &mut Vec<String>,
+) -> Result<bool> {
+    if let PackageSource::Installed(name) = &request.source
+        && *name != package.name
+    {
+        return Err(Error::denied(format!(
+            "what was installed as {name} calls itself {} now: `skillhost install` it under that name, if that is meant",
+            package.name
+        )));
+    }
+    let Some(previous) = previous else { return Ok(false) };
+    let name = &package.name;
+    let parse = |version: &str| semver::Version::parse(version).ok();
+    let older = match (parse(&package.version), parse(&previous.version)) {
+        (Some(new), Some(old)) => new < old,
+        _ => package.version != previous.version && !previous.version.is_empty(),
+    };
+    if older && !request.downgrade {
+        return Err(Error::denied(format!(
+            "{name} {} is installed, and {} is not a later version: an older one may have faults that are known. `--downgrade` installs \
+             it all the same",
+            previous.version, package.version
+        )));
+    }
+    let mut asks = false;
+    if package.version == previous.version && package.content != previous.content {
+        notes.push(format!(
+            "{name} {} is another than the {} that is installed: whoever published it changed it and kept its version ({} is now {})",
+            package.version,
+            previous.version,
+            short(previous),
+            short(package)
+        ));
+    }
+    let place = |package: &InstalledPackage| {
+        package.source.parse::<Reference>().map_or_else(|_| package.source.clone(), |reference| reference.place())
+    };
+    if place(package) != place(previous) {
+        notes.push(format!("{name} came from {} before, and comes from {} now", previous.source, package.source));
+        asks = true;
+    }
+    if package.signed_by != previous.signed_by {
+        let by =
+            |package: &InstalledPackage| package.signed_by.clone().unwrap_or_else(|| "nobody that is trusted".into());
+        notes.push(format!("{name} was signed by {}, and is signed by {} now", by(previous), by(package)));
+        // A signature more is nothing to worry about.
+        asks |= previous.signed_by.is_some();
+    }
+    Ok(asks)
+}
+
+/// The digest by which it is known, as far as people read it.
+pub(super) fn short(package: &InstalledPackage) -> &str {
+    let digest = package.digest.as_deref().unwrap_or(&package.content);
+    digest.get(..19).unwrap_or(digest)
+}
+
+/// What the calls of the skill that is there now may use.
+pub(super) fn previous_limits(dir: &Path) -> Option<crate::skills::limits::Limits> {
+    use crate::skills::manifest::{self, Manifest};
+    let text = read_named(&dir.join(manifest::FILE), manifest::MAX_BYTES).ok()?;
+    Some(Manifest::parse(std::str::from_utf8(&text).ok()?, Path::new(manifest::FILE)).ok()?.limits)
+}
