@@ -144,6 +144,8 @@ fn certificate(dir: &Path, address: IpAddr) {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
         .args(["-subj", &format!("/CN={address}"), "-addext", &format!("subjectAltName=IP:{address}")])
+        // A certificate that others are signed by is no server's.
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-keyout", "key.pem", "-out", "cert.pem"])
         .current_dir(dir)
         .output()
