@@ -131,8 +131,9 @@ impl SkillPackage {
 
     /// What it is, by the words of its own manifests. Whether its skills can be loaded is found out where they can be.
     pub(crate) fn identity(&self) -> Result<Identity> {
-        if let Some(manifest) = PluginManifest::of(self)? {
-            return self.plugin(manifest);
+        let manifest = plugin::FILES.iter().find_map(|file| Some((*file, self.get(file)?)));
+        if let Some((file, bytes)) = manifest {
+            return self.plugin(PluginManifest::read(file, bytes)?);
         }
         let text = |file: &str| self.get(file).map(|bytes| utf8(file, bytes)).transpose();
         let frontmatter = text(frontmatter::FILE)?.ok_or_else(frontmatter::absent)?;

@@ -9,7 +9,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use skillhost_api::error::{Error, Result};
 
-use super::package::SkillPackage;
 use crate::skills::name::check_part;
 use crate::skills::toml_file;
 
@@ -63,11 +62,8 @@ struct PluginJson {
 }
 
 impl PluginManifest {
-    /// The manifest of a package, if it is a plugin.
-    pub(crate) fn of(package: &SkillPackage) -> Result<Option<Self>> {
-        let Some((file, bytes)) = FILES.iter().find_map(|file| Some((*file, package.get(file)?))) else {
-            return Ok(None);
-        };
+    /// Reads the bytes of one of [`FILES`].
+    pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Self> {
         let within = |error: Error| error.context(file);
         if bytes.len() > MAX_BYTES {
             return Err(within(Error::too_large(format!("it has more than {MAX_BYTES} bytes"))));
@@ -83,7 +79,7 @@ impl PluginManifest {
                 "its description has more than {MAX_DESCRIPTION} characters"
             ))));
         }
-        Ok(Some(manifest))
+        Ok(manifest)
     }
 
     fn from_json(text: &str) -> Result<Self> {
@@ -139,20 +135,17 @@ fn check_version(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn read(file: &str, text: &str) -> Result<Option<PluginManifest>> {
-        let mut package = SkillPackage::default();
-        package.add(file, text.as_bytes().to_vec(), false).unwrap();
-        PluginManifest::of(&package)
+    fn read(file: &str, text: &str) -> Result<PluginManifest> {
+        PluginManifest::read(file, text.as_bytes())
     }
 
     #[test]
     fn both_manifests_are_read() {
-        let ours = read(FILES[0], EXAMPLE).unwrap().unwrap();
+        let ours = read(FILES[0], EXAMPLE).unwrap();
         let json = r#"{"name": "acme-tools", "version": "0.1.0", "description": "What Acme's agents use every day.",
             "author": {"name": "A"}, "skills": ["./skills/greeter/"]}"#;
-        assert_eq!(read(FILES[1], json).unwrap().unwrap(), ours);
-        assert_eq!(read(FILES[1], r#"{"name": "a", "skills": "./skills/"}"#).unwrap().unwrap().skills, None);
-        assert_eq!(read("README.md", "").unwrap(), None);
+        assert_eq!(read(FILES[1], json).unwrap(), ours);
+        assert_eq!(read(FILES[1], r#"{"name": "a", "skills": "./skills/"}"#).unwrap().skills, None);
     }
 
     #[test]
