@@ -50,6 +50,8 @@
 //! - `cli` (default): the `skillhost` program, with everything below;
 //! - `author`: beginning, building and checking skills, which needs no host;
 //! - `mcp` and `http`: the parts of it that speak the Model Context Protocol; by themselves they offer an embedder nothing;
+//! - `registries`: publishing skills in registries and installing them from there; without it they are installed from
+//!   directories and archives alone;
 //! - `remote-engines`: container engines behind TLS or ssh.
 //!
 //! Without any of them there is the host, its socket, and sandboxes from an engine on this machine or from its kernel.

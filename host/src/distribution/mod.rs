@@ -11,6 +11,7 @@
 //! before it was looked at part by part.
 
 pub(crate) mod artifact;
+#[cfg(feature = "registries")]
 pub(crate) mod credentials;
 pub(crate) mod from_dir;
 pub(crate) mod lock;
@@ -18,6 +19,8 @@ pub(crate) mod package;
 pub(crate) mod place;
 pub(crate) mod plugin;
 pub(crate) mod reference;
+#[cfg(feature = "registries")]
 pub(crate) mod registry;
+#[cfg(feature = "registries")]
 pub(crate) mod signature;
 pub(crate) mod tarball;

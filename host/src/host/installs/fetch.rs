@@ -2,17 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::{InstallRoot, InstalledPackage, PackageKind, PackageSource, PlanInstall, RegistryOptions};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::{InstallRoot, InstalledPackage, PackageKind, PackageSource, PlanInstall};
 use skillhost_api::units::{now_ms, show_time};
 
-use crate::distribution::artifact::to_package;
 use crate::distribution::from_dir;
 use crate::distribution::lock::LockFile;
 use crate::distribution::package::{Identity, SkillPackage};
-use crate::distribution::reference::Reference;
-use crate::distribution::registry::{RegistryAccess, RegistryClient, RegistryUse};
-use crate::distribution::signature::{self, TrustedKey};
 use crate::distribution::tarball;
 use crate::host::Host;
 use crate::host::blocking::blocking;
@@ -75,57 +71,6 @@ impl Host {
             ))),
             false => Ok(()),
         }
-    }
-
-    pub(super) async fn fetch_registry(&self, reference: &Reference, options: RegistryOptions) -> Result<Fetched> {
-        let client = self.client(reference, options, RegistryUse::Pull).await?;
-        let (manifest, digest) = client
-            .manifest(reference)
-            .await?
-            .ok_or_else(|| Error::not_found(format!("the registry {} has no {reference}", reference.registry)))?;
-        let rule = self.config.install.rule(Some(&reference.place()));
-        let keys = rule.trusted_keys.iter().map(|file| TrustedKey::read(file)).collect::<Result<Vec<_>>>()?;
-        let signed_by = match keys.is_empty() {
-            true => None,
-            false => signature::verify(&client, reference, &digest, &keys).await?,
-        };
-        if signed_by.is_none() && rule.requires_signature() {
-            return Err(Error::denied(format!(
-                "{reference} ({digest}) is not signed by a key that is trusted, and the operator lets nothing be installed from there \
-                 without: `trusted-keys` and `require-signature` under [install] in skillhost.toml"
-            )));
-        }
-        let (component, files) = manifest.layers_of_package()?;
-        let component = match component {
-            Some(layer) => Some(client.blob(layer).await?),
-            None => None,
-        };
-        let files = client.blob(files).await?;
-        let of = reference.to_string();
-        let package = blocking(move || to_package(component, &files).map_err(|error| error.context(of))).await?;
-        let fetched = Fetched::of(package, reference.to_string(), Vec::new())?;
-        Ok(Fetched { digest: Some(digest), signed_by, ..fetched })
-    }
-
-    pub(super) async fn client(
-        &self,
-        reference: &Reference,
-        options: RegistryOptions,
-        purpose: RegistryUse,
-    ) -> Result<RegistryClient> {
-        let RegistryOptions { docker_config, plain_http } = options;
-        let access = RegistryAccess {
-            plain_http: plain_http || self.config.install.plain_http.contains(&reference.registry),
-            docker_config,
-            certificates: self.config.install.ca_certificates.clone(),
-            timeout: self.config.install.timeout.0,
-        };
-        let (reference, timeout) = (reference.clone(), access.timeout);
-        let opening = blocking(move || RegistryClient::open(&reference, &access, purpose));
-        // A credential helper is a program that may wait for somebody.
-        tokio::time::timeout(timeout, opening)
-            .await
-            .map_err(|_| Error::new(ErrorKind::TimedOut, "Docker's credential helper does not answer"))?
     }
 }
 

@@ -4,7 +4,11 @@
 //! skill is, before anybody is asked about it; it is fetched again to be installed, and refused when it is not what was shown.
 
 mod fetch;
+#[cfg(not(feature = "registries"))]
+mod no_registries;
 mod plan;
+#[cfg(feature = "registries")]
+mod registries;
 
 use std::path::PathBuf;
 
@@ -17,12 +21,7 @@ use skillhost_api::types::{
 use super::Host;
 use super::blocking::blocking;
 use crate::broker::PackageFacts;
-use crate::distribution::artifact::of_package;
-use crate::distribution::from_dir;
 use crate::distribution::place::write_directory;
-use crate::distribution::reference::Reference;
-use crate::distribution::registry::RegistryUse;
-use crate::distribution::signature::{self, SigningKey};
 use crate::policy::Actor;
 use fetch::find_installed;
 use plan::{Planned, base, base_path, short};
@@ -200,41 +199,6 @@ impl Host {
             Ok((answer, facts))
         };
         self.broker.handle_package(actor, "package.push", facts, work).await
-    }
-
-    async fn push(&self, request: PushPackage) -> Result<PushAnswer> {
-        let PushPackage { directory, reference, registry, sign_key, source } = request;
-        let reference: Reference = reference.parse()?;
-        if reference.digest.is_some() {
-            return Err(Error::invalid_argument("what is published gets its digest by that: name it by a tag"));
-        }
-        let key = sign_key.as_deref().map(SigningKey::read).transpose()?;
-        let dir = directory.clone();
-        let (package, left_out) = blocking(move || from_dir::read(&dir)).await?;
-        let identity = package.identity()?;
-        let (package, skills) = self.checked(package, &identity).await?;
-        let imports = skills.first().map(|skill| skill.descriptor.imports.clone()).unwrap_or_default();
-        let artifact = {
-            let identity = identity.clone();
-            blocking(move || of_package(package, &identity, source.as_deref(), &imports)).await?
-        };
-        let client = self.client(&reference, registry, RegistryUse::Push).await?;
-        for blob in artifact.blobs {
-            client.push_blob(blob).await?;
-        }
-        let digest = crate::digest::sha256(&artifact.manifest);
-        client.push_manifest(&reference.pinned(&digest), artifact.manifest.clone()).await?;
-        // Signed before the tag leads there, so that who asks for the tag finds both.
-        if let Some(key) = &key {
-            signature::sign(&client, &reference, &digest, key).await?;
-        }
-        client.push_manifest(&reference, artifact.manifest).await?;
-        let signed_by = key.map(|key| key.public().id());
-        let by = signed_by.as_ref().map(|key| format!(", signed by {key}")).unwrap_or_default();
-        let version = if identity.version.is_empty() { String::new() } else { format!(" {}", identity.version) };
-        let message =
-            format!("published the {} {}{version} as {reference}, {digest}{by}", identity.kind.name(), identity.name);
-        Ok(PushAnswer { message, reference: reference.pinned(&digest).to_string(), digest, signed_by, left_out })
     }
 
     /// Fetches into a directory.

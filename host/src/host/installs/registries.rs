@@ -1,0 +1,102 @@
+//! Registries: what is fetched from them, and published in them.
+
+use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::{PushAnswer, PushPackage, RegistryOptions};
+
+use super::fetch::Fetched;
+use crate::distribution::artifact::{of_package, to_package};
+use crate::distribution::from_dir;
+use crate::distribution::reference::Reference;
+use crate::distribution::registry::{RegistryAccess, RegistryClient, RegistryUse};
+use crate::distribution::signature::{self, SigningKey, TrustedKey};
+use crate::host::Host;
+use crate::host::blocking::blocking;
+
+impl Host {
+    /// Publishes what is in a directory.
+    pub(super) async fn push(&self, request: PushPackage) -> Result<PushAnswer> {
+        let PushPackage { directory, reference, registry, sign_key, source } = request;
+        let reference: Reference = reference.parse()?;
+        if reference.digest.is_some() {
+            return Err(Error::invalid_argument("what is published gets its digest by that: name it by a tag"));
+        }
+        let key = sign_key.as_deref().map(SigningKey::read).transpose()?;
+        let dir = directory.clone();
+        let (package, left_out) = blocking(move || from_dir::read(&dir)).await?;
+        let identity = package.identity()?;
+        let (package, skills) = self.checked(package, &identity).await?;
+        let imports = skills.first().map(|skill| skill.descriptor.imports.clone()).unwrap_or_default();
+        let artifact = {
+            let identity = identity.clone();
+            blocking(move || of_package(package, &identity, source.as_deref(), &imports)).await?
+        };
+        let client = self.client(&reference, registry, RegistryUse::Push).await?;
+        for blob in artifact.blobs {
+            client.push_blob(blob).await?;
+        }
+        let digest = crate::digest::sha256(&artifact.manifest);
+        client.push_manifest(&reference.pinned(&digest), artifact.manifest.clone()).await?;
+        // Signed before the tag leads there, so that who asks for the tag finds both.
+        if let Some(key) = &key {
+            signature::sign(&client, &reference, &digest, key).await?;
+        }
+        client.push_manifest(&reference, artifact.manifest).await?;
+        let signed_by = key.map(|key| key.public().id());
+        let by = signed_by.as_ref().map(|key| format!(", signed by {key}")).unwrap_or_default();
+        let version = if identity.version.is_empty() { String::new() } else { format!(" {}", identity.version) };
+        let message =
+            format!("published the {} {}{version} as {reference}, {digest}{by}", identity.kind.name(), identity.name);
+        Ok(PushAnswer { message, reference: reference.pinned(&digest).to_string(), digest, signed_by, left_out })
+    }
+
+    pub(super) async fn fetch_registry(&self, reference: &Reference, options: RegistryOptions) -> Result<Fetched> {
+        let client = self.client(reference, options, RegistryUse::Pull).await?;
+        let (manifest, digest) = client
+            .manifest(reference)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("the registry {} has no {reference}", reference.registry)))?;
+        let rule = self.config.install.rule(Some(&reference.place()));
+        let keys = rule.trusted_keys.iter().map(|file| TrustedKey::read(file)).collect::<Result<Vec<_>>>()?;
+        let signed_by = match keys.is_empty() {
+            true => None,
+            false => signature::verify(&client, reference, &digest, &keys).await?,
+        };
+        if signed_by.is_none() && rule.requires_signature() {
+            return Err(Error::denied(format!(
+                "{reference} ({digest}) is not signed by a key that is trusted, and the operator lets nothing be installed from there \
+                 without: `trusted-keys` and `require-signature` under [install] in skillhost.toml"
+            )));
+        }
+        let (component, files) = manifest.layers_of_package()?;
+        let component = match component {
+            Some(layer) => Some(client.blob(layer).await?),
+            None => None,
+        };
+        let files = client.blob(files).await?;
+        let of = reference.to_string();
+        let package = blocking(move || to_package(component, &files).map_err(|error| error.context(of))).await?;
+        let fetched = Fetched::of(package, reference.to_string(), Vec::new())?;
+        Ok(Fetched { digest: Some(digest), signed_by, ..fetched })
+    }
+
+    async fn client(
+        &self,
+        reference: &Reference,
+        options: RegistryOptions,
+        purpose: RegistryUse,
+    ) -> Result<RegistryClient> {
+        let RegistryOptions { docker_config, plain_http } = options;
+        let access = RegistryAccess {
+            plain_http: plain_http || self.config.install.plain_http.contains(&reference.registry),
+            docker_config,
+            certificates: self.config.install.ca_certificates.clone(),
+            timeout: self.config.install.timeout.0,
+        };
+        let (reference, timeout) = (reference.clone(), access.timeout);
+        let opening = blocking(move || RegistryClient::open(&reference, &access, purpose));
+        // A credential helper is a program that may wait for somebody.
+        tokio::time::timeout(timeout, opening)
+            .await
+            .map_err(|_| Error::new(ErrorKind::TimedOut, "Docker's credential helper does not answer"))?
+    }
+}
