@@ -61,10 +61,12 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend: in local sandboxes, which are
 /// there soonest. Each is a step of about the same length.
-const ONCE: [&[&str]; 4] = [
+const ONCE: [&[&str]; 5] = [
     // Whoever writes skills: compilers, for the most part.
     &["author_attacks", "author_errors", "author_loop", "authors", "dev", "python_skill"],
     &["book", "by_path", "ready", "skill_tests", "traps"],
+    // Servers on the network: registries, and whatever a skill asks.
+    &["config_and_keyvalue", "distribution", "hostile_registries", "http_requests", "plugins", "signatures", "skill_md"],
     // Clients by others.
     &["clients", "mcp", "mcp_attacks", "mcp_context", "mcp_crowd", "mcp_lines", "mcp_logs", "mcp_schemas", "mcp_sdk"],
     &[

@@ -26,7 +26,7 @@ fn hello(user: &User, version: &str, capabilities: &str) -> PathBuf {
         .collect();
     write(
         &dir.join("skill.toml"),
-        &format!(
+        format!(
             "{head}[capabilities]\n{capabilities}\n[limits]\ndeadline = \"5s\"\nmemory-mib = 16\nfuel = 100_000_000\n"
         ),
     );
@@ -320,7 +320,7 @@ fn credentials_are_those_of_docker() {
     );
     write(
         &helper.home().join(".docker/config.json"),
-        &format!("{{\"credHelpers\": {{\"{}\": \"test\"}}}}", registry.name()),
+        format!("{{\"credHelpers\": {{\"{}\": \"test\"}}}}", registry.name()),
     );
     let made = Command::new("chmod").arg("+x").arg(bin.join("docker-credential-test")).status().unwrap();
     assert!(made.success());
@@ -392,7 +392,7 @@ fn what_was_changed_here_is_not_overwritten_unasked() {
     assert_eq!(fs::read_to_string(&at).unwrap(), changed);
     let shown = user.confirm(&["update"]);
     assert!(shown.contains("was changed here"), "{shown}");
-    assert!(content(&at.parent().unwrap().to_owned()) == content(&dir));
+    assert!(content(at.parent().unwrap()) == content(&dir));
 }
 
 #[test]

@@ -296,7 +296,7 @@ fn redirects_end_and_take_no_credential_along() {
     // To another place, as registries do for blobs; what it asks for as a registry's own is not given to it.
     skillhost_e2e::write(
         &user.home().join(".docker/config.json"),
-        &format!("{{\"auths\": {{\"{}\": {{\"auth\": \"YWRhOnMzY3JldA==\"}}}}}}", hostile.name),
+        format!("{{\"auths\": {{\"{}\": {{\"auth\": \"YWRhOnMzY3JldA==\"}}}}}}", hostile.name),
     );
     let challenge = "WWW-Authenticate: Basic realm=\"r\"\r\n";
     hostile.answer("manifests/1", Answer::Status(401, challenge, String::new()));
