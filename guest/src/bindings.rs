@@ -10,15 +10,21 @@ use generated::skillhost::skill::sandbox::{ExecOptions, LaunchOptions, LineOptio
 use generated::skillhost::skill::types::Error;
 
 macro_rules! generate {
-    ($($derives:tt)*) => {
+    (@ $world:literal $($derives:tt)*) => {
         wit_bindgen::generate!({
             path: "wit",
-            world: "everything",
+            world: $world,
             // A skill's own description is in its own section; one of this crate stands beside it.
             type_section_suffix: "skillhost-guest",
             $($derives)*
             generate_all,
         });
+    };
+    ($($derives:tt)*) => {
+        #[cfg(not(feature = "async"))]
+        generate!(@ "everything" $($derives)*);
+        #[cfg(feature = "async")]
+        generate!(@ "concurrent" $($derives)*);
     };
 }
 
@@ -37,7 +43,8 @@ pub(crate) mod generated {
 }
 
 /// Binds the world of a skill, whose WIT is in `wit` beside its `Cargo.toml`: what it exports is generated, what it imports
-/// from skillhost, named after the world, is this crate's. Whoever uses more than `log` uses `types` as well.
+/// from skillhost, named after the world, is this crate's. Whoever uses more than `log` uses `types` as well. `sandbox_async` and
+/// the like are there with the feature `async` of this crate.
 ///
 /// ```ignore
 /// mod component {
@@ -54,8 +61,14 @@ macro_rules! bindings {
     (@ $world:literal [$($with:tt)*] blackboard $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/blackboard@0.1.0": skillhost_guest::blackboard,] $($rest)*);
     };
+    (@ $world:literal [$($with:tt)*] blackboard_async $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/blackboard-async@0.1.0": skillhost_guest::blackboard_async,] $($rest)*);
+    };
     (@ $world:literal [$($with:tt)*] files $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/files@0.1.0": skillhost_guest::files,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] files_async $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/files-async@0.1.0": skillhost_guest::files_async,] $($rest)*);
     };
     (@ $world:literal [$($with:tt)*] log $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/log@0.1.0": skillhost_guest::log,] $($rest)*);
@@ -63,8 +76,14 @@ macro_rules! bindings {
     (@ $world:literal [$($with:tt)*] sandbox $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/sandbox@0.1.0": skillhost_guest::sandbox,] $($rest)*);
     };
+    (@ $world:literal [$($with:tt)*] sandbox_async $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/sandbox-async@0.1.0": skillhost_guest::sandbox_async,] $($rest)*);
+    };
     (@ $world:literal [$($with:tt)*] scripts $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/scripts@0.1.0": skillhost_guest::scripts,] $($rest)*);
+    };
+    (@ $world:literal [$($with:tt)*] scripts_async $($rest:ident)*) => {
+        $crate::bindings!(@ $world [$($with)* "skillhost:skill/scripts-async@0.1.0": skillhost_guest::scripts_async,] $($rest)*);
     };
     (@ $world:literal [$($with:tt)*] types $($rest:ident)*) => {
         $crate::bindings!(@ $world [$($with)* "skillhost:skill/types@0.1.0": skillhost_guest::types,] $($rest)*);

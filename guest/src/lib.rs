@@ -16,11 +16,18 @@ mod values;
 
 #[cfg(target_family = "wasm")]
 pub use bindings::generated::skillhost::skill::{blackboard, files, log, sandbox, scripts, types};
+#[cfg(all(target_family = "wasm", feature = "async"))]
+pub use bindings::generated::skillhost::skill::{blackboard_async, files_async, sandbox_async, scripts_async};
 pub use command::{CommandBuilder, Output};
 pub use error::{Context, Error, Result};
 #[cfg(not(target_family = "wasm"))]
 pub use native::{blackboard, files, log, sandbox, scripts, types};
+#[cfg(all(not(target_family = "wasm"), feature = "async"))]
+pub use native::{blackboard_async, files_async, sandbox_async, scripts_async};
 pub use sandboxes::{LaunchBuilder, Sandbox};
 pub use values::{get, publish};
 #[doc(hidden)]
 pub use wit_bindgen;
+/// Streams and futures between a skill and its caller or the host, and what goes on beside what a function waits for.
+#[cfg(feature = "async")]
+pub use wit_bindgen::{FutureReader, FutureWriter, StreamReader, StreamResult, StreamWriter, spawn_local, yield_async};

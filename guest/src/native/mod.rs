@@ -4,7 +4,15 @@
 pub use crate::bindings::generated::skillhost::skill::types;
 
 pub mod blackboard;
+#[cfg(feature = "async")]
+pub mod blackboard_async;
 pub mod files;
+#[cfg(feature = "async")]
+pub mod files_async;
 pub mod log;
 pub mod sandbox;
+#[cfg(feature = "async")]
+pub mod sandbox_async;
 pub mod scripts;
+#[cfg(feature = "async")]
+pub mod scripts_async;

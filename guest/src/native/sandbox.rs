@@ -105,7 +105,7 @@ impl Drop for Container {
 /// A running command. Dropping it ends its whole process tree.
 #[derive(Debug)]
 pub struct Process {
-    handle: u32,
+    pub(super) handle: u32,
 }
 
 impl Process {
@@ -167,7 +167,7 @@ impl Drop for Process {
 /// A persistent shell.
 #[derive(Debug)]
 pub struct Shell {
-    handle: u32,
+    pub(super) handle: u32,
 }
 
 impl Shell {

@@ -3,6 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+#[cfg(feature = "async")]
+use std::{
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering},
+    task::{self, Poll, Wake},
+};
 
 use serde_json::Value;
 
@@ -34,6 +40,13 @@ impl Script {
     #[track_caller]
     pub fn run<T>(self, tested: impl FnOnce() -> T) -> T {
         self.play(tested).result
+    }
+
+    /// The same of an action that waits: `script.run_async(Skill::check_all(paths))`.
+    #[cfg(feature = "async")]
+    #[track_caller]
+    pub fn run_async<T>(self, tested: impl Future<Output = T>) -> T {
+        self.run(|| block_on(tested))
     }
 
     /// The same, with what else was done.
@@ -82,6 +95,57 @@ pub(crate) fn asked<T>(import: &str, ask: impl FnOnce(&mut Fakes) -> Result<T, S
 #[track_caller]
 pub(crate) fn told<T>(import: &str, ask: impl FnOnce(&mut Fakes) -> Result<T, Stop>) -> T {
     asked(import, ask).unwrap_or_else(|error| panic!("{import}: {}", error.message()))
+}
+
+/// The same, for an import that waits by itself: the fakes are asked at once, and answer when whoever is tested waits. What is begun
+/// before that has begun before anything is answered, as it is where that takes its time.
+#[cfg(feature = "async")]
+pub(crate) async fn begun<T>(import: &str, ask: impl FnOnce(&mut Fakes) -> Result<T, Stop>) -> Result<T, Error> {
+    let answer = asked(import, ask);
+    let mut waited = false;
+    std::future::poll_fn(|cx| match std::mem::replace(&mut waited, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
+    answer
+}
+
+/// Says that an import has streams, which there are in components alone.
+#[cfg(feature = "async")]
+#[allow(clippy::panic, reason = "a test that fails panics")]
+pub(crate) fn streams(import: &str) -> ! {
+    panic!("`{import}` has streams, which there are in a component alone: test this by `skillhost test`")
+}
+
+#[cfg(feature = "async")]
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+#[cfg(feature = "async")]
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Waits for what is tested. Panics when that waits for what nothing here will ever do.
+#[cfg(feature = "async")]
+#[track_caller]
+fn block_on<T>(tested: impl Future<Output = T>) -> T {
+    let mut tested = std::pin::pin!(tested);
+    let woken = Arc::new(Woken::default());
+    let waker = woken.clone().into();
+    let mut cx = task::Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(result) = tested.as_mut().poll(&mut cx) {
+            return result;
+        }
+        assert!(woken.0.swap(false, Ordering::SeqCst), "what is tested waits for what never happens in a test");
+    }
 }
 
 /// Lets go of something that the skill held. Nothing when the test is over, or has failed.

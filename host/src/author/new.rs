@@ -126,7 +126,8 @@ impl NewSkill {
             ("usage", usage),
             ("capabilities", capabilities(&imported)),
             ("memory", memory.to_string()),
-            ("imports", imported.join(", ")),
+            ("imports", imported.iter().map(|name| name.to_snake_case()).collect::<Vec<_>>().join(", ")),
+            ("features", if wit.is_some_and(stubs::is_async) { ", features = [\"async\"]" } else { "" }.to_owned()),
             ("stubs", stubs.trim_end().to_owned()),
         ])
     }

@@ -5,7 +5,7 @@ use skillhost_api::error::Result;
 use wit_parser::{Function, Resolve, Type, TypeDefKind, TypeId, TypeOwner, WorldItem, WorldKey};
 
 use super::languages::c;
-use crate::skills::WitSource;
+use crate::skills::{WitSource, wit_words};
 
 /// What the world exports in one place.
 struct ExportGroup<'a> {
@@ -70,6 +70,28 @@ pub(super) fn imported(wit: &WitSource) -> Vec<String> {
     own
 }
 
+/// Whether the world has something that waits by itself, or a stream: its bindings are others then.
+pub(super) fn is_async(wit: &WitSource) -> bool {
+    let resolve = wit.resolve();
+    let streams = |ty: &Type| {
+        let mut left = vec![*ty];
+        while let Some(ty) = left.pop() {
+            let Type::Id(id) = ty else { continue };
+            match resolve.types.get(id).map(|def| &def.kind) {
+                Some(TypeDefKind::Stream(_) | TypeDefKind::Future(_)) => return true,
+                Some(kind) => left.extend(wit_words::inner(kind)),
+                None => {}
+            }
+        }
+        false
+    };
+    let exported = groups(wit).into_iter().flat_map(|group| group.functions);
+    let mut waits = exported.map(|function| {
+        function.kind.is_async() || function.params.iter().map(|param| &param.ty).chain(&function.result).any(streams)
+    });
+    waits.any(|waits| waits) || imported(wit).iter().any(|name| name.ends_with("-async"))
+}
+
 /// Implementations in Rust of the traits that bindings have, for a type `Skill`.
 pub(super) fn rust(wit: &WitSource) -> String {
     let resolve = wit.resolve();
@@ -88,7 +110,8 @@ pub(super) fn rust(wit: &WitSource) -> String {
                 .collect();
             let result = function.result.as_ref().map(|ty| format!(" -> {}", rust_type(resolve, ty)));
             text += &format!(
-                "    fn {}({}){} {{\n        todo!(\"{}\")\n    }}\n",
+                "    {}fn {}({}){} {{\n        todo!(\"{}\")\n    }}\n",
+                if function.kind.is_async() { "async " } else { "" },
                 rust_name(&function.name),
                 params.join(", "),
                 result.unwrap_or_default(),
@@ -145,7 +168,9 @@ fn rust_def(resolve: &Resolve, id: TypeId) -> String {
             all => format!("({})", all.iter().map(one).collect::<Vec<_>>().join(", ")),
         },
         TypeDefKind::Type(inner) => one(inner),
-        // Resources and what is asynchronous: no action has them.
+        TypeDefKind::Stream(item) => format!("skillhost_guest::StreamReader<{}>", side(item)),
+        TypeDefKind::Future(item) => format!("skillhost_guest::FutureReader<{}>", side(item)),
+        // Resources: no action has them.
         _ => "()".to_owned(),
     }
 }
@@ -187,7 +212,8 @@ pub(super) fn python(wit: &WitSource) -> String {
                 let params: String =
                     function.params.iter().map(|param| format!(", {}", param.name.to_snake_case())).collect();
                 format!(
-                    "    def {}(self{params}):\n        raise NotImplementedError(\"{}\")\n",
+                    "    {}def {}(self{params}):\n        raise NotImplementedError(\"{}\")\n",
+                    if function.kind.is_async() { "async " } else { "" },
                     function.name.to_snake_case(),
                     function.name
                 )

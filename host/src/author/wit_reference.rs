@@ -73,6 +73,7 @@ impl Page<'_> {
             FunctionKind::Static(_) | FunctionKind::AsyncStatic(_) => "static ",
             _ => "",
         };
+        let waits = if function.kind.is_async() { "async " } else { "" };
         // A method has what it is of as its first parameter.
         let own = usize::from(matches!(function.kind, FunctionKind::Method(_) | FunctionKind::AsyncMethod(_)));
         let params: Vec<_> =
@@ -81,7 +82,7 @@ impl Page<'_> {
         let docs = function.docs.contents.as_deref().unwrap_or_default();
         let _ = write!(
             text,
-            "\n{level} `{}`\n\n```wit\n{}: {kind}func({}){result}\n```\n\n{}\n",
+            "\n{level} `{}`\n\n```wit\n{}: {kind}{waits}func({}){result}\n```\n\n{}\n",
             function.item_name(),
             function.item_name(),
             params.join(", "),

@@ -227,19 +227,30 @@ impl<T: Send> blackboard_async::HostWithStore<T> for HasCapabilities {
     }
 
     async fn watch(store: &Accessor<T, Self>, pattern: String, existing: bool) -> Result<Told<wit::Event>, GuestError> {
-        let watching = store.with(|mut store| store.get().watching(pattern, existing)).await?;
-        store.with(|mut store| {
-            let (events, ended) = events(&store.get().context.runtime, watching);
-            let stream = StreamReader::new(&mut store, events).map_err(GuestError::Trap)?;
-            Ok((stream, told_later(&mut store, ended)?))
-        })
+        watch(store, pattern, existing, |_| {}).await
     }
 }
 
-/// The events of a watch, as they are read, and what ends it.
+/// Watches, and tells of each event that the guest is about to read.
+pub(crate) async fn watch<T: Send>(
+    store: &Accessor<T, HasCapabilities>,
+    pattern: String,
+    existing: bool,
+    see: impl FnMut(&wit::Event) + Send + 'static,
+) -> Result<Told<wit::Event>, GuestError> {
+    let watching = store.with(|mut store| store.get().watching(pattern, existing)).await?;
+    store.with(|mut store| {
+        let (events, ended) = events(&store.get().context.runtime, watching, see);
+        let stream = StreamReader::new(&mut store, events).map_err(GuestError::Trap)?;
+        Ok((stream, told_later(&mut store, ended)?))
+    })
+}
+
+/// The events of a watch, as they are read, of each of which is told, and what ends it.
 fn events(
     runtime: &Handle,
     mut watching: BlackboardWatch,
+    mut see: impl FnMut(&wit::Event) + Send + 'static,
 ) -> (ValuesToGuest<wit::Event>, oneshot::Receiver<Result<()>>) {
     let (give, values) = mpsc::channel(1);
     let (tell, ended) = oneshot::channel();
@@ -247,7 +258,9 @@ fn events(
         let end = loop {
             match watching.next_within(Duration::MAX).await {
                 Ok(Some(event)) => {
-                    if give.send(event.into()).await.is_err() {
+                    let event = event.into();
+                    see(&event);
+                    if give.send(event).await.is_err() {
                         break Ok(());
                     }
                 }

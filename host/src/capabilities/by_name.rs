@@ -5,16 +5,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wasmtime::Result;
-use wasmtime::component::Resource;
+use wasmtime::component::{Accessor, Resource};
 
 use super::bindings::skillhost::skill::{
     blackboard::{Host as Blackboard, HostSubscription},
+    blackboard_async::HostWithStore as BlackboardAsync,
     files::Host as Files,
+    files_async::HostWithStore as FilesAsync,
     sandbox::{HostContainer, HostProcess, HostShell},
+    sandbox_async::HostWithStore as SandboxAsync,
     scripts::Host as Scripts,
-    types::Host as _,
+    scripts_async::HostWithStore as ScriptsAsync,
 };
-use super::{GuestError, View};
+pub(crate) use super::blackboard::watch;
+use super::{GuestError, HasCapabilities, View};
 
 fn odd(function: &str, why: impl std::fmt::Display) -> wasmtime::Error {
     wasmtime::Error::msg(format!("`{function}` was called with other values than it has: {why}"))
@@ -31,32 +35,36 @@ fn argument<T: DeserializeOwned>(function: &str, value: Option<Value>) -> Result
 }
 
 /// What a function gives that can fail: both are values.
-fn fallible<T: Serialize>(view: &mut View<'_>, answer: Result<T, GuestError>) -> Result<Value> {
+fn fallible<T: Serialize>(answer: Result<T, GuestError>) -> Result<Value> {
     Ok(match answer {
         Ok(value) => json!({ "Ok": value }),
-        Err(error) => json!({ "Err": view.convert_error(error)? }),
+        Err(error) => json!({ "Err": error.told()? }),
     })
 }
 
 /// The same, of something to hold.
-fn holds<T: 'static>(view: &mut View<'_>, answer: Result<Resource<T>, GuestError>) -> Result<Value> {
-    fallible(view, answer.map(|held| held.rep()))
+fn holds<T: 'static>(answer: Result<Resource<T>, GuestError>) -> Result<Value> {
+    fallible(answer.map(|held| held.rep()))
 }
 
 /// What a function gives that cannot fail.
-fn plain<T: Serialize>(_: &mut View<'_>, answer: Result<T>) -> Result<Value> {
+fn plain<T: Serialize>(answer: Result<T>) -> Result<Value> {
     Ok(serde_json::to_value(answer?)?)
 }
 
 macro_rules! functions {
-    ($($interface:literal $function:literal $how:ident |$view:ident $(; $held:ident)? $(, $name:ident)*| $call:expr;)*) => {
-        /// Those that there are: their interfaces, and their names in these.
+    (
+        $(#[$docs:meta])* $names:ident
+        $(#[$call_docs:meta])* $by_name:ident $(<$store:ident>)? ($view_ty:ty)
+        $($interface:literal $function:literal $how:ident |$view:ident $(; $held:ident)? $(, $name:ident)*| $call:expr;)*
+    ) => {
+        $(#[$docs])*
         #[cfg(test)]
-        pub(crate) const NAMES: &[(&str, &str)] = &[$(($interface, $function),)*];
+        pub(crate) const $names: &[(&str, &str)] = &[$(($interface, $function),)*];
 
-        /// Calls a function by its name, with JSON for its arguments, and gives the JSON of its answer. Not those of the log.
-        pub(crate) async fn call(
-            view: &mut View<'_>,
+        $(#[$call_docs])*
+        pub(crate) async fn $by_name $(<$store: Send>)? (
+            view: $view_ty,
             interface: &str,
             function: &str,
             values: Vec<Value>,
@@ -66,10 +74,9 @@ macro_rules! functions {
                 $(($interface, $function) => {
                     $(let $held = held(function, values.next())?;)?
                     $(let $name = argument(function, values.next())?;)*
-                    let $view = &mut *view;
+                    let $view = view;
                     // On the heap: this future has room for all of them.
-                    let answer = Box::pin($call).await;
-                    $how(view, answer)
+                    $how(Box::pin($call).await)
                 })*
                 _ => Err(odd(function, format_args!("skillhost:skill/{interface} has none of this name"))),
             }
@@ -78,6 +85,11 @@ macro_rules! functions {
 }
 
 functions! {
+    /// Those that there are: their interfaces, and their names in these.
+    NAMES
+    /// Calls a function by its name, with JSON for its arguments, and gives the JSON of its answer. Not those of the log.
+    call (&mut View<'_>)
+
     "sandbox" "[static]container.launch" holds |view, options| HostContainer::launch(view, options);
     "sandbox" "[static]container.attach" holds |view, id| HostContainer::attach(view, id);
     "sandbox" "[method]container.info" plain |view; container| HostContainer::info(view, container);
@@ -132,6 +144,43 @@ functions! {
         |view, pattern, existing| HostSubscription::watch(view, pattern, existing);
     "blackboard" "[method]subscription.next" fallible
         |view; subscription, timeout| HostSubscription::next(view, subscription, timeout);
+}
+
+functions! {
+    /// The asynchronous ones that have no streams.
+    ASYNC_NAMES
+    /// The same of these, each of which waits by itself.
+    call_async<T> (&Accessor<T, HasCapabilities>)
+
+    "sandbox-async" "launch" holds |store, options| <HasCapabilities as SandboxAsync<T>>::launch(store, options);
+    "sandbox-async" "attach" holds |store, id| <HasCapabilities as SandboxAsync<T>>::attach(store, id);
+    "sandbox-async" "exec" fallible
+        |store; container, command, options| <HasCapabilities as SandboxAsync<T>>::exec(store, container, command, options);
+    "sandbox-async" "wait" fallible |store; process| <HasCapabilities as SandboxAsync<T>>::wait(store, process);
+    "sandbox-async" "run-line" fallible
+        |store; shell, line, options| <HasCapabilities as SandboxAsync<T>>::run_line(store, shell, line, options);
+    "sandbox-async" "list-files" fallible
+        |store; container, path| <HasCapabilities as SandboxAsync<T>>::list_files(store, container, path);
+    "sandbox-async" "remove" fallible
+        |store; container, path, all| <HasCapabilities as SandboxAsync<T>>::remove(store, container, path, all);
+    "sandbox-async" "stop" fallible |store; container| <HasCapabilities as SandboxAsync<T>>::stop(store, container);
+
+    "files-async" "copy-in" fallible |store; container, root, path, dest|
+        <HasCapabilities as FilesAsync<T>>::copy_in(store, container, root, path, dest);
+    "files-async" "copy-out" fallible |store; container, src, root, path|
+        <HasCapabilities as FilesAsync<T>>::copy_out(store, container, src, root, path);
+
+    "scripts-async" "execute" fallible |store; container, name, args, options|
+        <HasCapabilities as ScriptsAsync<T>>::execute(store, container, name, args, options);
+    "scripts-async" "run" fallible |store; container, source, args, env, options|
+        <HasCapabilities as ScriptsAsync<T>>::run(store, container, source, args, env, options);
+
+    "blackboard-async" "publish" fallible
+        |store, key, value, options| <HasCapabilities as BlackboardAsync<T>>::publish(store, key, value, options);
+    "blackboard-async" "delete" fallible |store, key, version| <HasCapabilities as BlackboardAsync<T>>::delete(store, key, version);
+    "blackboard-async" "get" fallible |store, key| <HasCapabilities as BlackboardAsync<T>>::get(store, key);
+    "blackboard-async" "list" fallible
+        |store, pattern, tags, after| <HasCapabilities as BlackboardAsync<T>>::list(store, pattern, tags, after);
 }
 
 /// Lets go of what a skill held: `container`, `process`, `shell` or `subscription`.

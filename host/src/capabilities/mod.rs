@@ -40,9 +40,10 @@ pub use log::Log;
 pub use network::NetworkRefusals;
 pub use output_stream::ProgramOutput;
 pub use sandbox::{GuestProcess, GuestSandbox, GuestShell};
+pub(crate) use streams::to_guest;
 pub use streams::{BytesToHost, Over};
 
-mod bindings {
+pub(crate) mod bindings {
     wasmtime::component::bindgen!({
         path: "../wit",
         world: "concurrent",
@@ -84,7 +85,8 @@ pub trait CapabilitiesView: FilesystemAccess + WasiHttpView {
     fn capabilities(&mut self) -> View<'_>;
 }
 
-struct HasCapabilities;
+/// The imports' part of a store, as a type.
+pub(crate) struct HasCapabilities;
 
 impl HasData for HasCapabilities {
     type Data<'a> = View<'a>;
@@ -142,9 +144,16 @@ impl From<ResourceTableError> for GuestError {
 
 impl types::Host for View<'_> {
     fn convert_error(&mut self, error: GuestError) -> wasmtime::Result<WitError> {
-        match error {
-            GuestError::Told(error) => Ok(error.into()),
-            GuestError::Trap(error) => Err(error),
+        error.told()
+    }
+}
+
+impl GuestError {
+    /// What the guest is told of it.
+    pub(crate) fn told(self) -> wasmtime::Result<WitError> {
+        match self {
+            Self::Told(error) => Ok(error.into()),
+            Self::Trap(error) => Err(error),
         }
     }
 }

@@ -44,13 +44,13 @@ impl Drop for OverOnDrop {
 }
 
 /// A stream to a guest, of what is written to the first.
-pub(super) fn to_guest() -> (DuplexStream, BytesToGuest) {
+pub(crate) fn to_guest() -> (DuplexStream, BytesToGuest) {
     let (writer, pipe) = duplex(WAITING);
     (writer, BytesToGuest { pipe, _task: None })
 }
 
 /// The guest's end of what the host writes.
-pub(super) struct BytesToGuest {
+pub(crate) struct BytesToGuest {
     pipe: DuplexStream,
     _task: Option<AbortOnDrop<()>>,
 }

@@ -71,9 +71,9 @@ impl<C> StoreData<C> {
     }
 
     /// The part of it that the package's functions see, where the context has what they work with.
-    pub(crate) fn view_of(&mut self, of: impl FnOnce(&mut C) -> Option<&mut Context>) -> Option<View<'_>> {
+    pub(crate) fn view_of(&mut self, of: impl FnOnce(&mut C) -> &mut Context) -> View<'_> {
         let Self { context, table, network, .. } = self;
-        Some(View { context: of(context)?, table, network })
+        View { context: of(context), table, network }
     }
 
     /// The limit that was met, where the guest itself had to do with less.
@@ -102,8 +102,7 @@ impl<C: ImportContext> FilesystemAccess for StoreData<C> {
 
 impl CapabilitiesView for StoreData<Context> {
     fn capabilities(&mut self) -> View<'_> {
-        let Self { context, table, network, .. } = self;
-        View { context, table, network }
+        self.view_of(|context| context)
     }
 }
 

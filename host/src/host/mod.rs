@@ -51,6 +51,7 @@ use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
 pub use handlers::{Handler, OperationContext};
 pub use resource_counts::ResourceCounts;
+pub(crate) use streamed_result::StreamedResult;
 use texts::Texts;
 use watch_skills::CatalogWatches;
 

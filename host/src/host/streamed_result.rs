@@ -16,7 +16,7 @@ use crate::skills::{ResultStream, lift};
 const WAITING: usize = 64 * 1024;
 
 /// What came of a stream, and what is kept of it.
-pub(super) struct StreamedResult {
+pub(crate) struct StreamedResult {
     is_bytes: bool,
     keep: usize,
     count: u64,
@@ -27,7 +27,7 @@ pub(super) struct StreamedResult {
 impl StreamedResult {
     /// Where the items of `stream` go, and the other end of that. With `all` the caller takes all of it as it comes, and nothing is
     /// kept.
-    pub(super) fn new(stream: &ResultStream, all: bool) -> (ItemSink, DuplexStream, Self) {
+    pub(crate) fn new(stream: &ResultStream, all: bool) -> (ItemSink, DuplexStream, Self) {
         let (pipe, reader) = duplex(WAITING);
         let (item, is_bytes) = (stream.item.clone(), stream.is_bytes());
         let ty = item.clone();
@@ -44,15 +44,21 @@ impl StreamedResult {
 
     /// Gives the caller what comes, to its end.
     pub(super) async fn pass_on(&mut self, mut reader: DuplexStream, io: &CallIo) -> Result<()> {
-        loop {
-            let mut piece = BytesMut::with_capacity(WAITING);
-            if reader.read_buf(&mut piece).await? == 0 {
-                return Ok(());
-            }
-            let piece = piece.freeze();
-            self.hear(&piece);
+        while let Some(piece) = self.next(&mut reader).await? {
             io.send(CallOutput::Stdout(piece)).await?;
         }
+        Ok(())
+    }
+
+    /// Keeps what comes next, and gives it; none at its end.
+    pub(crate) async fn next(&mut self, reader: &mut DuplexStream) -> Result<Option<Bytes>> {
+        let mut piece = BytesMut::with_capacity(WAITING);
+        if reader.read_buf(&mut piece).await? == 0 {
+            return Ok(None);
+        }
+        let piece = piece.freeze();
+        self.hear(&piece);
+        Ok(Some(piece))
     }
 
     fn hear(&mut self, piece: &Bytes) {
@@ -66,7 +72,7 @@ impl StreamedResult {
     }
 
     /// The action's result.
-    pub(super) fn end(self) -> Value {
+    pub(crate) fn end(self) -> Value {
         let Self { is_bytes, keep, count, kept, truncated } = self;
         if keep == 0 {
             return json!({ "count": count, "truncated": false });

@@ -22,7 +22,7 @@ pub(super) fn signature(resolve: &Resolve, function: &Function) -> String {
     let mut words = Words::new(resolve);
     // `[method]container.start` is told from other functions by its name alone.
     words.push(function.name.split_once(']').map_or(function.name.as_str(), |(_, name)| name));
-    words.push(": func(");
+    words.push(if function.kind.is_async() { ": async func(" } else { ": func(" });
     for (at, param) in function.params.iter().skip(usize::from(is_method)).enumerate() {
         words.push(if at == 0 { "" } else { ", " });
         words.push(&param.name);
@@ -59,7 +59,7 @@ pub(super) fn definitions(resolve: &Resolve, function: &Function) -> BTreeMap<St
 }
 
 /// The types that a type is made of.
-pub(super) fn inner(kind: &TypeDefKind) -> Vec<Type> {
+pub(crate) fn inner(kind: &TypeDefKind) -> Vec<Type> {
     match kind {
         TypeDefKind::Record(record) => record.fields.iter().map(|field| field.ty).collect(),
         TypeDefKind::Variant(variant) => variant.cases.iter().filter_map(|case| case.ty).collect(),

@@ -1,39 +1,106 @@
 //! The interfaces of `skillhost:skill` for a test: with fakes behind them, or with the host, which the fakes then look on.
+//!
+//! What a function of an `-async` interface does is what its [twin](super::twins) does: to the fakes it is that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use skillhost_guest::testing::{Clock, FUNCTIONS, Fakes};
-use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, ResourceType, Val};
+use skillhost_guest::testing::{FUNCTIONS, Fakes};
+use wasmtime::component::{Accessor, Linker, ResourceType, Val};
+use wasmtime::{Result, StoreContextMut};
 use wasmtime_wasi::WasiCtxBuilder;
 
-use super::fake_wasi;
-use super::json_values::{ContainerHandle, ProcessHandle, ShellHandle, SubscriptionHandle, from_val, to_val};
-use super::witness::Witness;
-use crate::capabilities::{Context, Log, by_name};
+use super::json_values::{from_val, to_val};
+use super::twins;
+use crate::capabilities::bindings::skillhost::skill::blackboard::Event;
+use crate::capabilities::{GuestProcess, GuestSandbox, GuestShell, Log, Over, Subscription};
 use crate::engine::{ImportContext, StoreData};
+use crate::skills::Concurrency;
 use crate::skills::imports::{PACKAGE, VERSION};
 
 /// What a tested component's imports work with.
-pub(super) struct TestContext {
+pub(super) struct TestContext<W> {
     pub(super) fakes: Arc<Mutex<Fakes>>,
     pub(super) log: Log,
     pub(super) deadline: Instant,
-    pub(super) world: World,
+    /// How often the fakes were asked.
+    pub(super) asked: Arc<AtomicU64>,
+    pub(super) world: W,
 }
 
-/// Who does what the skill asks for.
-pub(super) enum World {
-    /// Nobody: the fakes answer, and it is as late as the test says.
-    Fake(Clock),
-    /// The host. The fakes hold to the test what is asked, before it is done.
-    Real(Box<Context>, Arc<Mutex<Witness>>),
+pub(super) type Store<W> = StoreData<TestContext<W>>;
+
+/// A function by its name in an interface of the package.
+pub(super) type Function = (&'static str, &'static str);
+
+/// Who does what the skill asks for: [nobody](super::fake_world), or [the host](super::real_world).
+pub(super) trait World: Sized + Send + 'static {
+    /// What it knows of a call that the fakes were asked about, until it is answered.
+    type Asked: Send;
+
+    /// What is special of the guest's WASI.
+    fn with_wasi(&self, wasi: &mut WasiCtxBuilder);
+    /// Whether the call is over, for what it was about to hand over.
+    fn over(&self) -> Over;
+    /// Asks the fakes what they expect.
+    fn ask(&self, fakes: &Mutex<Fakes>, function: Function, values: Vec<Value>) -> Result<Self::Asked>;
+    /// Does it, while nothing else of the skill goes on.
+    fn act(
+        store: &mut StoreContextMut<'_, Store<Self>>,
+        function: Function,
+        values: Vec<Value>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<Value>> + Send;
+    /// Does what a function does that has such a twin, and waits by itself.
+    fn act_async(
+        store: &Accessor<Store<Self>>,
+        function: Function,
+        twin: Function,
+        values: Vec<Value>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<Value>> + Send;
+    /// Starts a command, with its container, command, options and terminal.
+    fn start(
+        store: &Accessor<Store<Self>>,
+        twin: Function,
+        values: Vec<Value>,
+        input: Option<twins::Bytes>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<twins::Started>> + Send;
+    /// Reads a file.
+    fn read_file(
+        store: &Accessor<Store<Self>>,
+        twin: Function,
+        values: Vec<Value>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<twins::Streamed<u8>>> + Send;
+    /// Writes a file with all of its content.
+    fn write_file(
+        store: &Accessor<Store<Self>>,
+        twin: Function,
+        values: Vec<Value>,
+        content: Vec<u8>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<twins::Written>> + Send;
+    /// Watches keys.
+    fn watch(
+        store: &Accessor<Store<Self>>,
+        twin: Function,
+        values: Vec<Value>,
+        asked: Self::Asked,
+    ) -> impl Future<Output = Result<twins::Streamed<Event>>> + Send;
+    /// Lets go of what the skill held.
+    fn release(
+        store: &mut StoreContextMut<'_, Store<Self>>,
+        kind: &'static str,
+        number: u32,
+    ) -> impl Future<Output = Result<()>> + Send;
 }
 
-impl ImportContext for TestContext {
+impl<W: World> ImportContext for TestContext<W> {
     fn log(&self) -> &Log {
         &self.log
     }
@@ -42,30 +109,29 @@ impl ImportContext for TestContext {
         self.deadline
     }
 
+    fn over(&self) -> Over {
+        self.world.over()
+    }
+
     fn with_wasi(&self, wasi: &mut WasiCtxBuilder) {
-        if let World::Fake(clock) = &self.world {
-            fake_wasi::define(wasi, clock);
-        }
+        self.world.with_wasi(wasi);
     }
 }
 
-impl TestContext {
-    fn real(&mut self) -> Option<&mut Context> {
-        match &mut self.world {
-            World::Fake(_) => None,
-            World::Real(context, _) => Some(context),
-        }
+impl<W: World> TestContext<W> {
+    /// Asks the fakes.
+    pub(super) fn ask(&self, function: Function, values: Vec<Value>) -> Result<W::Asked> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.world.ask(&self.fakes, function, values)
     }
 }
 
-type Store = StoreData<TestContext>;
-
-fn full_name(interface: &str) -> String {
+pub(super) fn full_name(interface: &str) -> String {
     format!("{PACKAGE}/{interface}@{VERSION}")
 }
 
-/// Puts every interface of the package into a linker.
-pub(super) fn define(linker: &mut Linker<Store>) -> wasmtime::Result<()> {
+/// Puts every interface of the package that components of this kind may import into a linker.
+pub(super) fn define<W: World>(linker: &mut Linker<Store<W>>, kind: Concurrency) -> Result<()> {
     // It has types alone.
     linker.instance(&full_name("types"))?;
     for (interface, function) in FUNCTIONS {
@@ -73,7 +139,7 @@ pub(super) fn define(linker: &mut Linker<Store>) -> wasmtime::Result<()> {
             function,
             move |mut store, ty, arguments, results| {
                 Box::new(async move {
-                    let answer = answer(&mut store, interface, function, arguments).await?;
+                    let answer = answer(&mut store, (interface, function), arguments).await?;
                     for (result, ty) in results.iter_mut().zip(ty.results()) {
                         *result = to_val(&mut store, &answer, &ty)?;
                     }
@@ -82,67 +148,44 @@ pub(super) fn define(linker: &mut Linker<Store>) -> wasmtime::Result<()> {
             },
         )?;
     }
-    resource::<ContainerHandle>(linker, "sandbox", "container")?;
-    resource::<ProcessHandle>(linker, "sandbox", "process")?;
-    resource::<ShellHandle>(linker, "sandbox", "shell")?;
-    resource::<SubscriptionHandle>(linker, "blackboard", "subscription")
+    resource::<GuestSandbox, W>(linker, "sandbox", "container")?;
+    resource::<GuestProcess, W>(linker, "sandbox", "process")?;
+    resource::<GuestShell, W>(linker, "sandbox", "shell")?;
+    resource::<Subscription, W>(linker, "blackboard", "subscription")?;
+    match kind {
+        Concurrency::Sequential => Ok(()),
+        Concurrency::Concurrent => twins::define(linker),
+    }
 }
 
-fn resource<T: 'static>(linker: &mut Linker<Store>, interface: &str, name: &'static str) -> wasmtime::Result<()> {
-    let ty = ResourceType::host::<T>();
-    linker.instance(&full_name(interface))?.resource_async(name, ty, move |mut store, number| {
-        Box::new(async move {
-            let TestContext { fakes, world, .. } = store.data().context();
-            match world {
-                World::Fake(_) => fakes.lock().dropped(name, number),
-                World::Real(_, witness) => {
-                    if let Some(number) = witness.lock().dropped(name, number) {
-                        fakes.lock().dropped(name, number);
-                    }
-                }
-            }
-            match store.data_mut().view_of(TestContext::real) {
-                Some(mut view) => by_name::release(&mut view, name, number).await,
-                None => Ok(()),
-            }
-        })
+fn resource<T: 'static, W: World>(linker: &mut Linker<Store<W>>, interface: &str, name: &'static str) -> Result<()> {
+    linker.instance(&full_name(interface))?.resource_async(name, ResourceType::host::<T>(), move |mut store, number| {
+        Box::new(async move { W::release(&mut store, name, number).await })
     })
 }
 
-async fn answer(
-    store: &mut StoreContextMut<'_, Store>,
-    interface: &str,
-    function: &str,
+async fn answer<W: World>(
+    store: &mut StoreContextMut<'_, Store<W>>,
+    function: Function,
     arguments: &[Val],
-) -> wasmtime::Result<Value> {
-    let values: Vec<Value> = arguments.iter().map(|value| from_val(store, value)).collect::<wasmtime::Result<_>>()?;
+) -> Result<Value> {
+    let values: Vec<Value> = arguments.iter().map(|value| from_val(store, value)).collect::<Result<_>>()?;
     let context = store.data().context();
     // Lines of the log are held to the skill's own limit; from there they come to the fakes.
     let level = values.first().and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
-    match (interface, function, values.as_slice()) {
-        ("log", "log", [_, Value::String(message)]) => {
+    match (function, values.as_slice()) {
+        (("log", "log"), [_, Value::String(message)]) => {
             context.log.line(&level, message.clone());
             return Ok(Value::Null);
         }
-        ("log", "progress", [Value::Number(done), total, Value::String(message)]) => {
+        (("log", "progress"), [Value::Number(done), total, Value::String(message)]) => {
             context.log.progress(done.as_u64().unwrap_or_default(), total.as_u64(), message.clone());
             return Ok(Value::Null);
         }
         _ => {}
     }
-    let fakes = context.fakes.clone();
-    let ask =
-        |values| fakes.lock().call(interface, function, values).map_err(|mismatch| wasmtime::Error::msg(mismatch.0));
-    let witness = match &context.world {
-        World::Fake(_) => return ask(values),
-        World::Real(_, witness) => witness.clone(),
-    };
-    let (held, seen) = witness.lock().as_the_fakes_know_it(interface, function, values.clone());
-    let expected = ask(seen)?;
-    let Some(mut view) = store.data_mut().view_of(TestContext::real) else { return Ok(expected) };
-    let answer = by_name::call(&mut view, interface, function, values).await?;
-    witness.lock().saw(fakes.lock().effects(), function, held, &expected, &answer);
-    Ok(answer)
+    let asked = context.ask(function, values.clone())?;
+    W::act(store, function, values, asked).await
 }
 
 #[cfg(test)]
@@ -151,6 +194,7 @@ mod tests {
 
     use skillhost_guest::testing::FUNCTIONS;
 
+    use super::super::twins;
     use crate::capabilities::by_name;
 
     #[test]
@@ -161,8 +205,12 @@ mod tests {
         let functions = interfaces
             .flat_map(|(name, id)| wit.interfaces[*id].functions.keys().map(move |function| (name, function)));
         let of_wit: BTreeSet<_> = functions.map(|(name, function)| (name.as_str(), function.as_str())).collect();
-        assert_eq!(of_wit, FUNCTIONS.iter().copied().collect());
+        let twins = twins::TWINS.iter().map(|(function, _)| function);
+        let streamed = || twins::STREAMED.iter().copied();
+        assert_eq!(of_wit, FUNCTIONS.iter().chain(twins).copied().chain(streamed()).collect());
         let of_the_log = FUNCTIONS.iter().filter(|(interface, _)| *interface == "log");
-        assert_eq!(of_wit, by_name::NAMES.iter().chain(of_the_log).copied().collect());
+        let named = by_name::NAMES.iter().chain(by_name::ASYNC_NAMES).chain(of_the_log).copied();
+        assert_eq!(of_wit, named.chain(streamed()).collect());
+        assert!(twins::TWINS.iter().all(|(_, twin)| FUNCTIONS.contains(twin)));
     }
 }

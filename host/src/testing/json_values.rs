@@ -6,11 +6,7 @@ use wasmtime::component::{Resource, ResourceAny};
 use wasmtime::component::{ResourceType, Type, Val};
 use wasmtime::{Result, StoreContextMut};
 
-/// What a skill can hold, as types that tell one kind from another.
-pub(super) struct ContainerHandle;
-pub(super) struct ProcessHandle;
-pub(super) struct ShellHandle;
-pub(super) struct SubscriptionHandle;
+use crate::capabilities::{GuestProcess, GuestSandbox, GuestShell, Subscription};
 
 /// A field's name in Rust.
 fn field(name: &str) -> String {
@@ -61,14 +57,14 @@ pub(super) fn from_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &V
 /// The number of what is held.
 fn number_of<T: 'static>(store: &mut StoreContextMut<'_, T>, held: ResourceAny) -> Result<u32> {
     let ty = held.ty();
-    if ty == ResourceType::host::<ContainerHandle>() {
-        Ok(held.try_into_resource::<ContainerHandle>(store)?.rep())
-    } else if ty == ResourceType::host::<ProcessHandle>() {
-        Ok(held.try_into_resource::<ProcessHandle>(store)?.rep())
-    } else if ty == ResourceType::host::<ShellHandle>() {
-        Ok(held.try_into_resource::<ShellHandle>(store)?.rep())
-    } else if ty == ResourceType::host::<SubscriptionHandle>() {
-        Ok(held.try_into_resource::<SubscriptionHandle>(store)?.rep())
+    if ty == ResourceType::host::<GuestSandbox>() {
+        Ok(held.try_into_resource::<GuestSandbox>(store)?.rep())
+    } else if ty == ResourceType::host::<GuestProcess>() {
+        Ok(held.try_into_resource::<GuestProcess>(store)?.rep())
+    } else if ty == ResourceType::host::<GuestShell>() {
+        Ok(held.try_into_resource::<GuestShell>(store)?.rep())
+    } else if ty == ResourceType::host::<Subscription>() {
+        Ok(held.try_into_resource::<Subscription>(store)?.rep())
     } else {
         Err(unknown())
     }
@@ -148,14 +144,14 @@ pub(super) fn to_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Val
 
 /// What is held under a number, to be given away.
 fn held<T: 'static>(store: &mut StoreContextMut<'_, T>, number: u32, ty: &ResourceType) -> Result<ResourceAny> {
-    if *ty == ResourceType::host::<ContainerHandle>() {
-        Resource::<ContainerHandle>::new_own(number).try_into_resource_any(store)
-    } else if *ty == ResourceType::host::<ProcessHandle>() {
-        Resource::<ProcessHandle>::new_own(number).try_into_resource_any(store)
-    } else if *ty == ResourceType::host::<ShellHandle>() {
-        Resource::<ShellHandle>::new_own(number).try_into_resource_any(store)
-    } else if *ty == ResourceType::host::<SubscriptionHandle>() {
-        Resource::<SubscriptionHandle>::new_own(number).try_into_resource_any(store)
+    if *ty == ResourceType::host::<GuestSandbox>() {
+        Resource::<GuestSandbox>::new_own(number).try_into_resource_any(store)
+    } else if *ty == ResourceType::host::<GuestProcess>() {
+        Resource::<GuestProcess>::new_own(number).try_into_resource_any(store)
+    } else if *ty == ResourceType::host::<GuestShell>() {
+        Resource::<GuestShell>::new_own(number).try_into_resource_any(store)
+    } else if *ty == ResourceType::host::<Subscription>() {
+        Resource::<Subscription>::new_own(number).try_into_resource_any(store)
     } else {
         Err(unknown())
     }

@@ -6,7 +6,8 @@
 //!
 //! - [`skill`]: a skill and its tests, read.
 //! - [`run`]: one test, played.
-//! - `imports`, `json_values`: how a component's calls get to the fakes; `fake_wasi`: its clocks and random numbers.
+//! - `imports`, `json_values`: how a component's calls get to the fakes; `twins`, `overheard`: those that wait by themselves, and their
+//!   streams; `fake_world`, `real_world`: who answers; `fake_wasi`: its clocks and random numbers.
 //! - `real`: a host with real sandboxes; `witness`: what the fakes see of its answers; `recording`: writing that down.
 //! - `workspace_dir`: the session's workspace, as a directory that goes with the test.
 //! - [`coverage`]: what of a skill no test has used.
@@ -14,14 +15,18 @@
 mod coverage;
 mod fake_http;
 mod fake_wasi;
+mod fake_world;
 mod grants;
 mod imports;
 mod json_values;
 pub(crate) mod junit;
+mod overheard;
 mod real;
+mod real_world;
 mod recording;
 mod run;
 mod skill;
+mod twins;
 mod witness;
 mod workspace_dir;
 

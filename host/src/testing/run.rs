@@ -12,21 +12,25 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Event;
 use skillhost_guest::testing::{Expected, Fakes, TestCase, difference};
 use tempfile::TempDir;
+use wasmtime::component::Val;
 
 use super::coverage::Coverage;
+use super::fake_world::FakeWorld;
 use super::grants::ManifestGuard;
 use super::imports::{self, TestContext, World};
 use super::real::RealHost;
+use super::real_world::RealWorld;
 use super::recording::{self, Recorded};
 use super::skill::SkillTests;
 use super::witness::{Seen, Witness};
 use super::workspace_dir::WorkspaceDir;
 use crate::capabilities::Log;
 use crate::catalog::DirCache;
-use crate::engine::{self, Engine, Invocation, LinkedComponent, Preopen};
+use crate::engine::{self, ComponentReader, Engine, Invocation, LinkedComponent, Preopen};
+use crate::host::StreamedResult;
 use crate::private_dir::PrivateDir;
-use crate::skills::Lifted;
 use crate::skills::manifest::WorkspaceAccess;
+use crate::skills::{Action, Lifted, Limits, ProgramStart};
 
 /// The most bytes of a test's workspace, and how long between two looks at it: a file system tells of no sizes by itself.
 const MAX_WORKSPACE: u64 = 256 << 20;
@@ -142,11 +146,10 @@ impl TestRunner {
         filter: Option<&str>,
         mut ended: impl AsyncFnMut(&TestReport) -> Result<(), E>,
     ) -> Result<SkillReport, E> {
-        let bytes = skill.component.bytes.clone();
-        let prepared = self
-            .engine
-            .prepare_with(skill.descriptor.concurrency, &skill.component.digest, bytes, imports::define)
-            .await;
+        let prepared = match &self.effects {
+            EffectsOf::Fakes => self.prepared(skill).await.map(Prepared::Fake),
+            EffectsOf::Host(_) | EffectsOf::Recorded(_) => self.prepared(skill).await.map(Prepared::Real),
+        };
         let prepared = prepared.map_err(|error| error.context(&skill.name))?;
         let (mut coverage, mut tests) = (Coverage::default(), Vec::new());
         let mut recorded: BTreeMap<&str, Vec<Recorded>> = BTreeMap::new();
@@ -178,10 +181,17 @@ impl TestRunner {
         Ok(report)
     }
 
+    /// The component with imports of this kind.
+    async fn prepared<W: World>(&self, skill: &SkillTests) -> Result<LinkedComponent<TestContext<W>>> {
+        let (kind, bytes) = (skill.descriptor.concurrency, skill.component.bytes.clone());
+        let define = |linker: &mut _| imports::define(linker, kind);
+        self.engine.prepare_with(kind, &skill.component.digest, bytes, define).await
+    }
+
     async fn play(
         &self,
         skill: &SkillTests,
-        prepared: &LinkedComponent<TestContext>,
+        prepared: &Prepared,
         file: &str,
         test: &TestCase,
         coverage: &mut Coverage,
@@ -218,7 +228,7 @@ impl TestRunner {
     async fn played(
         &self,
         skill: &SkillTests,
-        prepared: &LinkedComponent<TestContext>,
+        prepared: &Prepared,
         test: &TestCase,
         coverage: &mut Coverage,
     ) -> Result<Played> {
@@ -254,32 +264,32 @@ impl TestRunner {
             usize::try_from(limits.log_bytes).unwrap_or(usize::MAX),
             Arc::default(),
         );
-        let world = match &session {
-            None => World::Fake(clock),
-            Some(session) => World::Real(Box::new(session.context(log.clone(), deadline)), witness.clone()),
-        };
-        let invocation = Invocation {
-            prepared: prepared.clone(),
-            interface: action.export.interface.clone(),
-            function: action.export.function.clone(),
+        let called = Called {
+            action,
             args,
             program,
-            returns: action.result.is_some(),
-            stream: None,
             limits,
             workspace: preopen,
-            context: TestContext { fakes: fakes.clone(), log: log.clone(), deadline, world },
+            fakes: fakes.clone(),
+            log: log.clone(),
+            deadline,
             component: skill.reader(),
         };
+        let calling = async {
+            match (prepared, &session) {
+                (Prepared::Fake(prepared), _) => self.call(prepared, FakeWorld(clock), called).await,
+                (Prepared::Real(prepared), Some(session)) => {
+                    let context = Box::new(session.context(log.clone(), deadline));
+                    self.call(prepared, RealWorld { context, witness: witness.clone() }, called).await
+                }
+                (Prepared::Real(_), None) => Err(Error::other("a test with real effects has no session")),
+            }
+        };
         let ended = tokio::select! {
-            ended = self.engine.call(invocation) => ended,
+            ended = calling => ended,
             error = too_large(grows) => Err(error),
         };
         log.finish();
-        let ended = match ended {
-            Ok(finished) => Ok(action.lift(&finished.results)?),
-            Err(error) => Err(error),
-        };
         let there = match &session {
             Some(session) => Some((session.workspace(), session.blackboard(&test.script).await?)),
             None => None,
@@ -300,6 +310,68 @@ impl TestRunner {
         }
         let steps = witness.lock().steps().cloned().collect();
         Ok(Played { problems, log: fakes.log_lines().to_vec(), steps, ended })
+    }
+}
+
+/// A component that is linked with imports of either kind.
+enum Prepared {
+    Fake(LinkedComponent<TestContext<FakeWorld>>),
+    Real(LinkedComponent<TestContext<RealWorld>>),
+}
+
+/// What is called in a test.
+struct Called<'a> {
+    action: &'a Action,
+    args: Vec<Val>,
+    program: Option<ProgramStart>,
+    limits: Limits,
+    workspace: Option<Preopen>,
+    fakes: Arc<Mutex<Fakes>>,
+    log: Log,
+    deadline: Instant,
+    component: ComponentReader,
+}
+
+impl TestRunner {
+    /// Makes the call, and gives its result as a caller has it.
+    async fn call<W: World>(
+        &self,
+        prepared: &LinkedComponent<TestContext<W>>,
+        world: W,
+        called: Called<'_>,
+    ) -> Result<Lifted> {
+        let Called { action, args, program, limits, workspace, fakes, log, deadline, component } = called;
+        let streamed = action.stream.as_ref().map(|stream| StreamedResult::new(stream, false));
+        let (stream, streamed) = match streamed {
+            Some((sink, reader, streamed)) => (Some(sink), Some((reader, streamed))),
+            None => (None, None),
+        };
+        let invocation = Invocation {
+            prepared: prepared.clone(),
+            interface: action.export.interface.clone(),
+            function: action.export.function.clone(),
+            args,
+            program,
+            returns: action.result.is_some(),
+            stream,
+            limits,
+            workspace,
+            context: TestContext { fakes, log, deadline, asked: Arc::default(), world },
+            component,
+        };
+        let calling = self.engine.call(invocation);
+        let Some((mut reader, mut streamed)) = streamed else { return action.lift(&calling.await?.results) };
+        let hearing = async {
+            while streamed.next(&mut reader).await?.is_some() {}
+            Ok::<_, Error>(())
+        };
+        let (finished, heard) = tokio::join!(calling, hearing);
+        let mut lifted = action.lift(&finished?.results)?;
+        heard?;
+        if !lifted.failed {
+            lifted.result = streamed.end();
+        }
+        Ok(lifted)
     }
 }
 

@@ -18,6 +18,20 @@ pub(super) struct Seen {
 /// A kind of thing that a skill holds, and its number.
 type Handle = (&'static str, u32);
 
+/// What a call is about: an effect, which may be its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    effect: Option<usize>,
+    is_new: bool,
+}
+
+impl About {
+    /// What comes of it besides, once it was answered.
+    pub(super) fn later(self) -> Self {
+        Self { is_new: false, ..self }
+    }
+}
+
 /// Looks on.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
@@ -78,28 +92,29 @@ impl Witness {
         self.numbers.remove(&held)
     }
 
-    /// A call about `held` was answered, after which the fakes know of these effects; they `expected` another answer or the same.
-    pub(super) fn saw(
-        &mut self,
-        effects: &[Effect],
-        function: &str,
-        held: Option<Handle>,
-        expected: &Value,
-        answer: &Value,
-    ) {
-        let new = effects.get(self.seen.len()..).unwrap_or_default();
-        let mut about = held.and_then(|held| self.made_by.get(&held).copied());
-        for effect in new {
-            about = Some(self.seen.len());
-            self.seen.push(Seen { effect: effect.clone(), answer: Map::new(), as_expected: expected == answer });
+    /// The fakes were asked in a call about `held`, and know of these effects since: which of them it is about. Others may be asked
+    /// before it is answered.
+    pub(super) fn asked(&mut self, effects: &[Effect], held: Option<Handle>) -> About {
+        let known = self.seen.len();
+        for effect in effects.get(known..).unwrap_or_default() {
+            self.seen.push(Seen { effect: effect.clone(), answer: Map::new(), as_expected: true });
         }
+        match self.seen.len() {
+            more if more > known => About { effect: Some(more - 1), is_new: true },
+            _ => About { effect: held.and_then(|held| self.made_by.get(&held).copied()), is_new: false },
+        }
+    }
+
+    /// The call was answered; the fakes `expected` another answer or the same.
+    pub(super) fn answered(&mut self, about: About, function: &str, expected: &Value, answer: &Value) {
         if let Some(kind) = gives(function)
             && let (Some(real), Some(fake)) = (number(answer.get("Ok")), number(expected.get("Ok")))
         {
             self.numbers.insert((kind, real), fake);
-            self.made_by.extend(about.map(|made| ((kind, real), made)));
+            self.made_by.extend(about.effect.map(|made| ((kind, real), made)));
         }
-        if let Some(seen) = about.and_then(|about| self.seen.get_mut(about)) {
+        if let Some(seen) = about.effect.and_then(|about| self.seen.get_mut(about)) {
+            seen.as_expected &= !about.is_new || expected == answer;
             seen.learn(function, expected, answer);
         }
     }
@@ -258,6 +273,21 @@ fn kebab(case: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Witness {
+        /// A call that is answered at once.
+        pub(in crate::testing) fn saw(
+            &mut self,
+            effects: &[Effect],
+            function: &str,
+            held: Option<Handle>,
+            expected: &Value,
+            answer: &Value,
+        ) {
+            let about = self.asked(effects, held);
+            self.answered(about, function, expected, answer);
+        }
+    }
 
     #[test]
     fn what_a_command_gave_is_noted_by_the_keys_of_tests() {

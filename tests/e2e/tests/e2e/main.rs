@@ -15,6 +15,7 @@ mod calls_see_changes;
 mod clients;
 mod concurrent;
 mod config_and_keyvalue;
+mod concurrent_tests;
 mod dev;
 mod distribution;
 mod document_scripts;

@@ -1,0 +1,73 @@
+//! What [`crate::sandbox`] does, for skills that do several things at once.
+
+pub use crate::bindings::generated::skillhost::skill::sandbox_async::*;
+pub use crate::sandbox::{Container, Process, Shell};
+use crate::testing::play::{begun, streams};
+pub use crate::types::Error;
+use crate::{FutureReader, StreamReader};
+
+/// Launches a container.
+pub async fn launch(options: LaunchOptions) -> Result<Container, Error> {
+    let handle = begun("sandbox-async.launch", |fakes| fakes.launch(options)).await?;
+    Ok(Container { handle })
+}
+
+/// Attaches to one that runs already.
+pub async fn attach(id: String) -> Result<Container, Error> {
+    let handle = begun("sandbox-async.attach", |fakes| fakes.attach(id)).await?;
+    Ok(Container { handle })
+}
+
+/// Runs a command to its end and returns what it did.
+pub async fn exec(container: &Container, command: Command, options: ExecOptions) -> Result<ExecResult, Error> {
+    begun("sandbox-async.exec", |fakes| fakes.exec(container.handle, command, options)).await
+}
+
+/// Starts a command. It gives streams, and so it is tested in a component alone: by `skillhost test`.
+pub async fn start(
+    _container: &Container,
+    _command: Command,
+    _options: ExecOptions,
+    _input: Option<StreamReader<u8>>,
+    _terminal: Option<TerminalSize>,
+) -> Result<(Process, StreamReader<u8>, StreamReader<u8>), Error> {
+    streams("sandbox-async.start")
+}
+
+/// Waits for its end.
+pub async fn wait(process: &Process) -> Result<ProcessResult, Error> {
+    begun("sandbox-async.wait", |fakes| fakes.wait(process.handle)).await
+}
+
+/// Runs a line (or many, as the shell reads them) to its end.
+pub async fn run_line(shell: &Shell, line: String, options: LineOptions) -> Result<LineResult, Error> {
+    begun("sandbox-async.run-line", |fakes| fakes.line(shell.handle, line, options)).await
+}
+
+/// Reads a file. It gives a stream, and so it is tested in a component alone: by `skillhost test`.
+pub async fn read_file(
+    _container: &Container,
+    _path: String,
+) -> Result<(StreamReader<u8>, FutureReader<Result<(), Error>>), Error> {
+    streams("sandbox-async.read-file")
+}
+
+/// Writes a file. It takes a stream, and so it is tested in a component alone: by `skillhost test`.
+pub async fn write_file(_container: &Container, _path: String, _content: StreamReader<u8>) -> Result<(), Error> {
+    streams("sandbox-async.write-file")
+}
+
+/// Lists a directory.
+pub async fn list_files(container: &Container, path: String) -> Result<Vec<FileEntry>, Error> {
+    begun("sandbox-async.list-files", |fakes| fakes.list_files(container.handle, path)).await
+}
+
+/// Removes a file, a link, or a directory: one that is not empty only with `recursive`.
+pub async fn remove(container: &Container, path: String, recursive: bool) -> Result<(), Error> {
+    begun("sandbox-async.remove", |fakes| fakes.remove(container.handle, path, recursive)).await
+}
+
+/// Stops it now.
+pub async fn stop(container: &Container) -> Result<(), Error> {
+    begun("sandbox-async.stop", |fakes| fakes.stop(container.handle)).await
+}
