@@ -66,7 +66,15 @@ const ONCE: [&[&str]; 5] = [
     &["author_attacks", "author_errors", "author_loop", "authors", "dev", "python_skill"],
     &["book", "by_path", "ready", "skill_tests", "traps"],
     // Servers on the network: registries, and whatever a skill asks.
-    &["config_and_keyvalue", "distribution", "hostile_registries", "http_requests", "plugins", "signatures", "skill_md"],
+    &[
+        "config_and_keyvalue",
+        "distribution",
+        "hostile_registries",
+        "http_requests",
+        "plugins",
+        "signatures",
+        "skill_md",
+    ],
     // Clients by others.
     &["clients", "mcp", "mcp_attacks", "mcp_context", "mcp_crowd", "mcp_lines", "mcp_logs", "mcp_schemas", "mcp_sdk"],
     &[

@@ -6,13 +6,13 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use skillhost_guest::testing::FakeResponse;
 use wasmtime_wasi_http::{Error as WasiError, RequestOptions, WasiBody, WasiHttpHooks};
 
-use super::imports::{TestContext, World};
+use super::world::{TestContext, World};
 use crate::capabilities::http::{Rest, Sending};
 
 /// The most bytes of a request's body that a test can be held to.
 const MAX_BODY: usize = 16 << 20;
 
-impl WasiHttpHooks for TestContext {
+impl<W: World> WasiHttpHooks for TestContext<W> {
     fn send_request(
         &mut self,
         request: Request<WasiBody>,
@@ -20,10 +20,7 @@ impl WasiHttpHooks for TestContext {
         rest: Box<dyn Future<Output = Result<(), WasiError>> + Send>,
     ) -> Sending {
         let (fakes, log) = (self.fakes.clone(), self.log.clone());
-        let real = match &self.world {
-            World::Fake(_) => None,
-            World::Real(context, _) => Some(context.clone()),
-        };
+        let real = self.world.host();
         Box::new(async move {
             let (head, body) = request.into_parts();
             let most = u64::try_from(MAX_BODY).ok();

@@ -16,13 +16,13 @@ use wasmtime::{AsContextMut as _, Result, StoreContextMut};
 use wasmtime_wasi::WasiCtxBuilder;
 
 use super::fake_wasi;
-use super::imports::{Function, Store, World};
 use super::overheard::collect;
-use super::twins::{self, NEXT, READ, WRITE};
-use crate::capabilities::Over;
+use super::twins::{NEXT, READ, WRITE};
+use super::world::{Bytes, Function, StartedProcess, Store, Streamed, World, Written};
 use crate::capabilities::bindings::skillhost::skill::blackboard::Event;
 use crate::capabilities::bindings::skillhost::skill::sandbox::Chunk;
 use crate::capabilities::bindings::skillhost::skill::types::Error;
+use crate::capabilities::{Context, Over};
 
 /// How much of a command's output is taken from the fakes at a time.
 const PIECE: usize = 64 * 1024;
@@ -57,6 +57,10 @@ impl World for FakeWorld {
         Over::default()
     }
 
+    fn host(&self) -> Option<Context> {
+        None
+    }
+
     fn ask(&self, fakes: &Mutex<Fakes>, function: Function, values: Vec<Value>) -> Result<Value> {
         call(fakes, function, values)
     }
@@ -81,9 +85,9 @@ impl World for FakeWorld {
         store: &Accessor<Store<Self>>,
         _: Function,
         _: Vec<Value>,
-        input: Option<twins::Bytes>,
+        input: Option<Bytes>,
         asked: Value,
-    ) -> Result<twins::Started> {
+    ) -> Result<StartedProcess> {
         yield_now().await;
         let process: u32 = match typed(asked)? {
             Ok(process) => process,
@@ -117,7 +121,7 @@ impl World for FakeWorld {
         _: Function,
         _: Vec<Value>,
         asked: Value,
-    ) -> Result<twins::Streamed<u8>> {
+    ) -> Result<Streamed<u8>> {
         yield_now().await;
         let content: Vec<u8> = match typed(asked)? {
             Ok(content) => content,
@@ -125,7 +129,7 @@ impl World for FakeWorld {
         };
         store.with(|mut store| {
             let content = StreamReader::new(&mut store, content)?;
-            Ok(Ok((content, FutureReader::new(&mut store, async { Ok::<twins::Written, wasmtime::Error>(Ok(())) })?)))
+            Ok(Ok((content, FutureReader::new(&mut store, async { Ok::<Written, wasmtime::Error>(Ok(())) })?)))
         })
     }
 
@@ -135,17 +139,12 @@ impl World for FakeWorld {
         _: Vec<Value>,
         _: Vec<u8>,
         asked: Value,
-    ) -> Result<twins::Written> {
+    ) -> Result<Written> {
         yield_now().await;
         typed(asked)
     }
 
-    async fn watch(
-        store: &Accessor<Store<Self>>,
-        _: Function,
-        _: Vec<Value>,
-        asked: Value,
-    ) -> Result<twins::Streamed<Event>> {
+    async fn watch(store: &Accessor<Store<Self>>, _: Function, _: Vec<Value>, asked: Value) -> Result<Streamed<Event>> {
         yield_now().await;
         let subscription: u32 = match typed(asked)? {
             Ok(subscription) => subscription,

@@ -2,133 +2,16 @@
 //!
 //! What a function of an `-async` interface does is what its [twin](super::twins) does: to the fakes it is that.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-
-use parking_lot::Mutex;
 use serde_json::Value;
-use skillhost_guest::testing::{FUNCTIONS, Fakes};
-use wasmtime::component::{Accessor, Linker, ResourceType, Val};
+use skillhost_guest::testing::FUNCTIONS;
+use wasmtime::component::{Linker, ResourceType, Val};
 use wasmtime::{Result, StoreContextMut};
-use wasmtime_wasi::WasiCtxBuilder;
 
 use super::json_values::{from_val, to_val};
 use super::twins;
-use crate::capabilities::bindings::skillhost::skill::blackboard::Event;
-use crate::capabilities::{GuestProcess, GuestSandbox, GuestShell, Log, Over, Subscription};
-use crate::engine::{ImportContext, StoreData};
+use super::world::{Function, Store, World, full_name};
+use crate::capabilities::{GuestProcess, GuestSandbox, GuestShell, Subscription};
 use crate::skills::Concurrency;
-use crate::skills::imports::{PACKAGE, VERSION};
-
-/// What a tested component's imports work with.
-pub(super) struct TestContext<W> {
-    pub(super) fakes: Arc<Mutex<Fakes>>,
-    pub(super) log: Log,
-    pub(super) deadline: Instant,
-    /// How often the fakes were asked.
-    pub(super) asked: Arc<AtomicU64>,
-    pub(super) world: W,
-}
-
-pub(super) type Store<W> = StoreData<TestContext<W>>;
-
-/// A function by its name in an interface of the package.
-pub(super) type Function = (&'static str, &'static str);
-
-/// Who does what the skill asks for: [nobody](super::fake_world), or [the host](super::real_world).
-pub(super) trait World: Sized + Send + 'static {
-    /// What it knows of a call that the fakes were asked about, until it is answered.
-    type Asked: Send;
-
-    /// What is special of the guest's WASI.
-    fn with_wasi(&self, wasi: &mut WasiCtxBuilder);
-    /// Whether the call is over, for what it was about to hand over.
-    fn over(&self) -> Over;
-    /// Asks the fakes what they expect.
-    fn ask(&self, fakes: &Mutex<Fakes>, function: Function, values: Vec<Value>) -> Result<Self::Asked>;
-    /// Does it, while nothing else of the skill goes on.
-    fn act(
-        store: &mut StoreContextMut<'_, Store<Self>>,
-        function: Function,
-        values: Vec<Value>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<Value>> + Send;
-    /// Does what a function does that has such a twin, and waits by itself.
-    fn act_async(
-        store: &Accessor<Store<Self>>,
-        function: Function,
-        twin: Function,
-        values: Vec<Value>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<Value>> + Send;
-    /// Starts a command, with its container, command, options and terminal.
-    fn start(
-        store: &Accessor<Store<Self>>,
-        twin: Function,
-        values: Vec<Value>,
-        input: Option<twins::Bytes>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<twins::Started>> + Send;
-    /// Reads a file.
-    fn read_file(
-        store: &Accessor<Store<Self>>,
-        twin: Function,
-        values: Vec<Value>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<twins::Streamed<u8>>> + Send;
-    /// Writes a file with all of its content.
-    fn write_file(
-        store: &Accessor<Store<Self>>,
-        twin: Function,
-        values: Vec<Value>,
-        content: Vec<u8>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<twins::Written>> + Send;
-    /// Watches keys.
-    fn watch(
-        store: &Accessor<Store<Self>>,
-        twin: Function,
-        values: Vec<Value>,
-        asked: Self::Asked,
-    ) -> impl Future<Output = Result<twins::Streamed<Event>>> + Send;
-    /// Lets go of what the skill held.
-    fn release(
-        store: &mut StoreContextMut<'_, Store<Self>>,
-        kind: &'static str,
-        number: u32,
-    ) -> impl Future<Output = Result<()>> + Send;
-}
-
-impl<W: World> ImportContext for TestContext<W> {
-    fn log(&self) -> &Log {
-        &self.log
-    }
-
-    fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    fn over(&self) -> Over {
-        self.world.over()
-    }
-
-    fn with_wasi(&self, wasi: &mut WasiCtxBuilder) {
-        self.world.with_wasi(wasi);
-    }
-}
-
-impl<W: World> TestContext<W> {
-    /// Asks the fakes.
-    pub(super) fn ask(&self, function: Function, values: Vec<Value>) -> Result<W::Asked> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.world.ask(&self.fakes, function, values)
-    }
-}
-
-pub(super) fn full_name(interface: &str) -> String {
-    format!("{PACKAGE}/{interface}@{VERSION}")
-}
 
 /// Puts every interface of the package that components of this kind may import into a linker.
 pub(super) fn define<W: World>(linker: &mut Linker<Store<W>>, kind: Concurrency) -> Result<()> {

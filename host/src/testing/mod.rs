@@ -7,7 +7,7 @@
 //! - [`skill`]: a skill and its tests, read.
 //! - [`run`]: one test, played.
 //! - `imports`, `json_values`: how a component's calls get to the fakes; `twins`, `overheard`: those that wait by themselves, and their
-//!   streams; `fake_world`, `real_world`: who answers; `fake_wasi`: its clocks and random numbers.
+//!   streams; `world`, `fake_world`, `real_world`: who answers; `fake_wasi`: its clocks and random numbers.
 //! - `real`: a host with real sandboxes; `witness`: what the fakes see of its answers; `recording`: writing that down.
 //! - `workspace_dir`: the session's workspace, as a directory that goes with the test.
 //! - [`coverage`]: what of a skill no test has used.
@@ -29,6 +29,7 @@ mod skill;
 mod twins;
 mod witness;
 mod workspace_dir;
+mod world;
 
 pub(crate) use real::RealHost;
 pub(crate) use run::{EffectsOf, SkillReport, TestReport, TestRunner};

@@ -9,10 +9,10 @@ use wasmtime::component::{Accessor, Resource, StreamReader};
 use wasmtime::{AsContextMut as _, Result, StoreContextMut};
 use wasmtime_wasi::WasiCtxBuilder;
 
-use super::imports::{Function, Store, World};
 use super::overheard::{MAX_STREAM, collect, overheard};
-use super::twins::{self, NEXT, READ, WRITE};
+use super::twins::{NEXT, READ, WRITE};
 use super::witness::{About, Witness};
+use super::world::{Bytes, Function, StartedProcess, Store, Streamed, World, Written};
 use crate::capabilities::bindings::skillhost::skill::blackboard::Event;
 use crate::capabilities::bindings::skillhost::skill::sandbox::TerminalSize;
 use crate::capabilities::bindings::skillhost::skill::sandbox_async::HostWithStore as SandboxAsync;
@@ -26,7 +26,7 @@ pub(super) struct RealWorld {
 }
 
 /// A call that the fakes have answered already.
-pub(super) struct Asked {
+pub(super) struct ExpectedAnswer {
     about: About,
     expected: Value,
 }
@@ -50,7 +50,7 @@ fn witness(store: &Accessor<Store<RealWorld>>) -> Arc<Mutex<Witness>> {
 fn noted<T>(
     witness: &Mutex<Witness>,
     (_, function): Function,
-    asked: &Asked,
+    asked: &ExpectedAnswer,
     answer: Result<T, GuestError>,
 ) -> Result<Result<T, WitError>> {
     let error = match answer {
@@ -66,12 +66,12 @@ fn ask(
     fakes: &Mutex<Fakes>,
     (interface, function): Function,
     values: Vec<Value>,
-) -> Result<Asked> {
+) -> Result<ExpectedAnswer> {
     let mut witness = witness.lock();
     let (held, seen) = witness.as_the_fakes_know_it(interface, function, values);
     let mut fakes = fakes.lock();
     let expected = fakes.call(interface, function, seen).map_err(|mismatch| wasmtime::Error::msg(mismatch.0))?;
-    Ok(Asked { about: witness.asked(fakes.effects(), held), expected })
+    Ok(ExpectedAnswer { about: witness.asked(fakes.effects(), held), expected })
 }
 
 fn held<T: 'static>(values: &[Value]) -> Resource<T> {
@@ -84,7 +84,7 @@ fn argument<T: serde::de::DeserializeOwned>(values: &[Value], at: usize) -> Resu
 }
 
 impl World for RealWorld {
-    type Asked = Asked;
+    type Asked = ExpectedAnswer;
 
     fn with_wasi(&self, _: &mut WasiCtxBuilder) {}
 
@@ -92,7 +92,11 @@ impl World for RealWorld {
         self.context.over.clone()
     }
 
-    fn ask(&self, fakes: &Mutex<Fakes>, function: Function, values: Vec<Value>) -> Result<Asked> {
+    fn host(&self) -> Option<Context> {
+        Some((*self.context).clone())
+    }
+
+    fn ask(&self, fakes: &Mutex<Fakes>, function: Function, values: Vec<Value>) -> Result<ExpectedAnswer> {
         ask(&self.witness, fakes, function, values)
     }
 
@@ -100,7 +104,7 @@ impl World for RealWorld {
         store: &mut StoreContextMut<'_, Store<Self>>,
         (interface, function): Function,
         values: Vec<Value>,
-        asked: Asked,
+        asked: ExpectedAnswer,
     ) -> Result<Value> {
         let answer = by_name::call(&mut store.data_mut().capabilities(), interface, function, values).await?;
         let witness = &store.data().context().world.witness;
@@ -113,7 +117,7 @@ impl World for RealWorld {
         (interface, function): Function,
         (_, twin): Function,
         values: Vec<Value>,
-        asked: Asked,
+        asked: ExpectedAnswer,
     ) -> Result<Value> {
         let answer = by_name::call_async(&hosts(store), interface, function, values).await?;
         witness(store).lock().answered(asked.about, twin, &asked.expected, &answer);
@@ -124,9 +128,9 @@ impl World for RealWorld {
         store: &Accessor<Store<Self>>,
         twin: Function,
         values: Vec<Value>,
-        input: Option<twins::Bytes>,
-        asked: Asked,
-    ) -> Result<twins::Started> {
+        input: Option<Bytes>,
+        asked: ExpectedAnswer,
+    ) -> Result<StartedProcess> {
         let witness = witness(store);
         // What it is written is held to the test once all of it is there; it gets it before.
         let mut piped = None;
@@ -175,8 +179,8 @@ impl World for RealWorld {
         store: &Accessor<Store<Self>>,
         twin: Function,
         values: Vec<Value>,
-        asked: Asked,
-    ) -> Result<twins::Streamed<u8>> {
+        asked: ExpectedAnswer,
+    ) -> Result<Streamed<u8>> {
         let witness = witness(store);
         let hosts = hosts(store);
         let read = SandboxAsync::read_file(&hosts, held(&values), argument(&values, 1)?).await;
@@ -207,8 +211,8 @@ impl World for RealWorld {
         twin: Function,
         values: Vec<Value>,
         content: Vec<u8>,
-        asked: Asked,
-    ) -> Result<twins::Written> {
+        asked: ExpectedAnswer,
+    ) -> Result<Written> {
         let content = store.with(|store| StreamReader::new(store, content))?;
         let hosts = hosts(store);
         let written = SandboxAsync::write_file(&hosts, held(&values), argument(&values, 1)?, content).await;
@@ -219,8 +223,8 @@ impl World for RealWorld {
         store: &Accessor<Store<Self>>,
         twin: Function,
         values: Vec<Value>,
-        asked: Asked,
-    ) -> Result<twins::Streamed<Event>> {
+        asked: ExpectedAnswer,
+    ) -> Result<Streamed<Event>> {
         let witness = witness(store);
         let (pattern, existing) = (argument(&values, 0)?, argument(&values, 1)?);
         let (heard, about) = (witness.clone(), asked.about);

@@ -3,24 +3,14 @@
 
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use wasmtime::component::{Accessor, FutureReader, Linker, Resource, StreamReader};
+use wasmtime::component::{Accessor, Linker, Resource};
 use wasmtime::{AsContextMut as _, Result};
 
-use super::imports::{Function, Store, World, full_name};
 use super::json_values::{from_val, to_val};
 use super::overheard::collect;
+use super::world::{Bytes, Function, StartedProcess, Store, World, Written, full_name};
+use crate::capabilities::GuestSandbox;
 use crate::capabilities::bindings::skillhost::skill::sandbox::{Command, ExecOptions, TerminalSize};
-use crate::capabilities::bindings::skillhost::skill::types::Error;
-use crate::capabilities::{GuestProcess, GuestSandbox};
-
-/// A guest's stream of bytes.
-pub(super) type Bytes = StreamReader<u8>;
-/// What a function gives that streams, and how that ends.
-pub(super) type Streamed<T> = Result<(StreamReader<T>, FutureReader<Written>), Error>;
-/// What a function gives that has nothing to give.
-pub(super) type Written = Result<(), Error>;
-/// A command, and what it writes.
-pub(super) type Started = Result<(Resource<GuestProcess>, Bytes, Bytes), Error>;
 
 /// Each function without streams, and its twin, which takes and gives the same.
 pub(super) const TWINS: &[(Function, Function)] = &[
@@ -118,7 +108,7 @@ type StartArguments = (Resource<GuestSandbox>, Command, ExecOptions, Option<Byte
 async fn start<W: World>(
     store: &Accessor<Store<W>>,
     (container, command, options, input, terminal): StartArguments,
-) -> Result<Started> {
+) -> Result<StartedProcess> {
     let mut values = vec![container.rep().into(), serde_json::to_value(command)?, serde_json::to_value(options)?];
     let twin = match terminal {
         Some(_) => START_IN_TERMINAL,
