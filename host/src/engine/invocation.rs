@@ -278,8 +278,11 @@ fn store<C: ImportContext>(
     context.with_wasi(&mut wasi);
     if let Some(Preopen { path, write }) = workspace {
         let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
-        wasi.preopened_dir(&path, "/workspace", perms)
-            .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
+        // Programs name their files as from a command line: relative to where they are.
+        for name in ["/workspace"].into_iter().chain(program.map(|_| ".")) {
+            wasi.preopened_dir(&path, name, perms)
+                .map_err(|error| Error::other(format!("cannot open the workspace {}: {error:#}", path.display())))?;
+        }
     }
     let mut table = ResourceTable::new();
     table.set_max_capacity(size(limits.resources));

@@ -24,6 +24,7 @@ fn main() {
             }
         }
         Some("raw") => std::io::stdout().write_all(b"a\xffb").unwrap(),
+        Some("read") => println!("{:?}", std::fs::read_to_string(&words[2]).map_err(|error| error.kind())),
         Some("file") => println!("{:?}", std::fs::read_to_string("/etc/passwd").map_err(|error| error.kind())),
         _ => {
             let mut input = String::new();
@@ -82,6 +83,22 @@ fn words_and_input_go_in_and_an_end_comes_out() {
     user.run(["check", "--strict", "skills/words"]).ok();
     let tested = user.run(["test", "skills/words"]).ok();
     assert!(tested.text().contains("1 passed"), "{tested:?}");
+}
+
+#[test]
+fn files_of_the_workspace_are_named_from_there() {
+    let user = user();
+    let manifest = user.project().join("skills/words/skill.toml");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    write(&manifest, format!("{text}[capabilities]\nfiles = {{ workspace = \"read-only\" }}\n"));
+    user.shell(&user.launch([]), "mkdir d; echo text > d/f; ln -s /etc/passwd out");
+    let read = |path: &str| ended(user.call("words", &json!({"args": ["read", path]})))["output"].clone();
+    for path in ["d/f", "./d/f", "/workspace/d/f"] {
+        assert_eq!(read(path), "Ok(\"text\\n\")\n", "{path}");
+    }
+    for path in ["../../etc/passwd", "out", "/etc/passwd"] {
+        assert!(read(path).as_str().unwrap().starts_with("Err("), "{path}");
+    }
 }
 
 #[test]
