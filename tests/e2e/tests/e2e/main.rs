@@ -18,7 +18,7 @@ mod concurrent_tests;
 mod config_and_keyvalue;
 mod dev;
 mod distribution;
-mod document_scripts;
+mod document_runs;
 mod documents;
 mod engines;
 mod file_actions;
