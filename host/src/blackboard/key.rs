@@ -5,7 +5,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::units::quoted;
 
 /// The longest key or pattern, in bytes.
-const MAX_KEY: usize = 256;
+pub(crate) const MAX_KEY: usize = 256;
 /// The most tags of an entry, or of a listing.
 const MAX_TAGS: usize = 32;
 /// The longest tag, in bytes.

@@ -34,7 +34,8 @@ use skillhost_api::types::{BlackboardEntry, BlackboardEvent};
 pub(crate) use embedded::Embedded;
 pub(crate) use glob::{covers, matches};
 pub(crate) use key::{
-    check_key, check_metadata, check_pattern, check_tags, check_unreserved, chunk_key, complete_key, stream_key,
+    MAX_KEY, check_key, check_metadata, check_pattern, check_tags, check_unreserved, chunk_key, complete_key,
+    stream_key,
 };
 
 /// The longest value, in bytes of JSON text.

@@ -8,6 +8,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
     BlackboardChange, BlackboardEntry, BlackboardEvent, DeleteRequest, ListRequest, PublishRequest, WatchRequest,
 };
+use skillhost_api::units::quoted;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use wasmtime::component::{Accessor, Resource, StreamReader};
@@ -65,14 +66,14 @@ impl From<BlackboardEvent> for wit::Event {
 
 fn json(what: &str, key: &str, text: &str) -> Result<Value> {
     serde_json::from_str(text)
-        .map_err(|error| Error::invalid_argument(format!("the {what} of {key:?} is not JSON: {error}")))
+        .map_err(|error| Error::invalid_argument(format!("the {what} of {} is not JSON: {error}", quoted(key))))
 }
 
 fn object(key: &str, text: Option<&str>) -> Result<Map<String, Value>> {
     match text.map(|text| json("metadata", key, text)).transpose()? {
         None => Ok(Map::new()),
         Some(Value::Object(object)) => Ok(object),
-        Some(_) => Err(Error::invalid_argument(format!("the metadata of {key:?} is JSON, but not an object"))),
+        Some(_) => Err(Error::invalid_argument(format!("the metadata of {} is JSON, but not an object", quoted(key)))),
     }
 }
 
@@ -116,10 +117,16 @@ impl View<'_> {
         after: String,
     ) -> impl Future<Output = Result<Vec<wit::Entry>, GuestError>> + Send + use<> {
         let request = ListRequest { pattern, tags, after };
-        self.context.brokered(|broker, actor| async move {
+        let listing = self.context.brokered(|broker, actor| async move {
             let listed = broker.list(&actor, request).await?;
             Ok(listed.entries.into_iter().map(wit::Entry::from).collect())
-        })
+        });
+        let turns = self.context.listings.clone();
+        async move {
+            // Until the guest has taken it, what was listed is in the host's memory. (It is never closed.)
+            let _turn = turns.acquire_owned().await;
+            listing.await
+        }
     }
 
     fn watching(

@@ -15,6 +15,7 @@ use skillhost_api::types::{BlackboardList, DeleteRequest, ListRequest, PublishRe
 use wasmtime::component::{Linker, Resource};
 
 use super::{CapabilitiesView, GuestError, HasCapabilities, View};
+use crate::blackboard::{MAX_KEY, MAX_LISTED_BYTES};
 use crate::broker::Broker;
 use crate::policy::Actor;
 use bindings::wasi::keyvalue::{atomics, batch, store};
@@ -124,14 +125,24 @@ async fn increment(broker: &Broker, actor: &Actor, key: &str, delta: u64) -> Res
     Err(Error::unavailable(format!("others change {key:?} all the time, so it could not be raised: try again")))
 }
 
+/// A name that may be a key's, as far as its length tells: what is longer is not copied anywhere.
+fn bounded(name: &str) -> Result<&str> {
+    match name.len() {
+        ..=MAX_KEY => Ok(name),
+        len => Err(Error::invalid_argument(format!("a name of {len} bytes is no key's: at most {MAX_KEY}"))),
+    }
+}
+
 impl View<'_> {
     fn key(&self, bucket: &Resource<Bucket>, key: &str) -> Result<String, GuestError> {
-        Ok(format!("{}{key}", self.table.get(bucket)?.prefix))
+        Ok(format!("{}{}", self.table.get(bucket)?.prefix, bounded(key)?))
     }
 }
 
 impl store::Host for View<'_> {
     async fn open(&mut self, identifier: String) -> Result<Resource<Bucket>, GuestError> {
+        // It is kept for as long as the bucket is.
+        bounded(&identifier)?;
         let prefix = if identifier.is_empty() { identifier } else { format!("{identifier}:") };
         Ok(self.table.push(Bucket { prefix, pages: Vec::new() })?)
     }
@@ -218,9 +229,16 @@ impl batch::Host for View<'_> {
     ) -> Result<Vec<Option<(String, Vec<u8>)>>, GuestError> {
         let prefix = self.key(&bucket, "")?;
         let getting = self.context.brokered(|broker, actor| async move {
-            let mut all = Vec::new();
+            let (mut all, mut bytes) = (Vec::new(), 0u64);
             for key in keys {
-                all.push(get(&broker, &actor, &format!("{prefix}{key}")).await?.map(|value| (key, value)));
+                let value = get(&broker, &actor, &format!("{prefix}{}", bounded(&key)?)).await?;
+                bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
+                if bytes > MAX_LISTED_BYTES {
+                    return Err(Error::too_large(format!(
+                        "the values of these keys are more than {MAX_LISTED_BYTES} bytes together: get fewer at a time"
+                    )));
+                }
+                all.push(value.map(|value| (key, value)));
             }
             Ok(all)
         });
@@ -235,7 +253,7 @@ impl batch::Host for View<'_> {
         let prefix = self.key(&bucket, "")?;
         let setting = self.context.brokered(|broker, actor| async move {
             for (key, value) in key_values {
-                set(&broker, &actor, format!("{prefix}{key}"), to_json(value), None).await?;
+                set(&broker, &actor, format!("{prefix}{}", bounded(&key)?), to_json(value), None).await?;
             }
             Ok(())
         });
@@ -246,7 +264,7 @@ impl batch::Host for View<'_> {
         let prefix = self.key(&bucket, "")?;
         let deleting = self.context.brokered(|broker, actor| async move {
             for key in keys {
-                delete(&broker, &actor, format!("{prefix}{key}")).await?;
+                delete(&broker, &actor, format!("{prefix}{}", bounded(&key)?)).await?;
             }
             Ok(())
         });

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use skillhost_api::error::{Error, ErrorKind, Result};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use wasmtime::component::{Access, FutureReader, HasData, Linker, ResourceTable, ResourceTableError, StreamReader};
 use wasmtime_wasi_http::WasiHttpView;
 
@@ -59,6 +59,9 @@ pub(crate) mod bindings {
     });
 }
 
+/// Listings of the blackboard that an invocation may have under way.
+pub(crate) const MAX_LISTINGS: usize = 4;
+
 /// What an invocation's imports work with.
 #[derive(Clone)]
 pub struct Context {
@@ -70,6 +73,8 @@ pub struct Context {
     pub(crate) runtime: tokio::runtime::Handle,
     /// Whether the invocation is over.
     pub(crate) over: Over,
+    /// How many listings of the blackboard may be under way: each can be many megabytes.
+    pub(crate) listings: Arc<Semaphore>,
 }
 
 /// The part of a store that the imports see.

@@ -85,13 +85,49 @@ impl InstallConfig {
     /// The key that is out of its range, and the range.
     pub(super) fn out_of_range(&self) -> Option<&'static str> {
         let timeout = Duration::from_secs(1)..=Duration::from_secs(3600);
+        if !self.from.keys().all(|place| is_place(place)) {
+            return Some(
+                "from: a registry and a path as in `ghcr.io/acme`, in lower case, without a scheme, tag, digest, `*` or `/` at its end",
+            );
+        }
         (!timeout.contains(&self.timeout.0)).then_some("timeout: 1s to 1h")
     }
+}
+
+/// Whether a rule for this place can ever be that of a reference, which is compared as it is written in full.
+fn is_place(place: &str) -> bool {
+    let (registry, path) = place.split_once('/').unwrap_or((place, "library"));
+    let plain =
+        |text: &str| !text.is_empty() && !text.contains(['*', '@', ' ']) && !text.chars().any(char::is_uppercase);
+    let aliases = ["index.docker.io", "registry-1.docker.io"];
+    plain(registry)
+        && plain(path)
+        && !path.contains(':')
+        && !path.split('/').any(str::is_empty)
+        && !aliases.contains(&registry)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_no_reference_has_is_refused() {
+        for place in ["ghcr.io", "ghcr.io/acme", "localhost:5000/acme/a"] {
+            assert!(is_place(place), "{place}");
+        }
+        for place in [
+            "",
+            "https://ghcr.io/acme",
+            "ghcr.io/acme/",
+            "GHCR.io/acme",
+            "ghcr.io/acme/*",
+            "ghcr.io/a:1",
+            "index.docker.io/a",
+        ] {
+            assert!(!is_place(place), "{place}");
+        }
+    }
 
     #[test]
     fn the_longest_name_that_fits_counts() {

@@ -230,6 +230,8 @@ fn check_path(path: &str) -> Result<()> {
         "it is an absolute path"
     } else if parts.iter().any(|part| ["..", ".", ""].contains(part)) {
         "it leads out of its directory, or round in it"
+    } else if !plugin::FILES.contains(&path) && parts.iter().any(|part| part.starts_with('.')) {
+        "programs read what is hidden without being asked to, such as a `.git`"
     } else if parts.len() > MAX_DEPTH {
         "it is too deep"
     } else if parts.iter().any(|part| part.len() > MAX_NAME) {

@@ -49,6 +49,8 @@ pub(crate) struct InstallBase {
 pub(crate) struct LockedBase<'a> {
     base: &'a InstallBase,
     pub(crate) lock: LockFile,
+    /// Whether what is begun goes with this: not where it holds the only copy of something.
+    clears: bool,
     /// The directory, opened to be locked: that ends with this, and with the process, whatever becomes of it.
     _held: OwnedFd,
 }
@@ -109,8 +111,9 @@ impl InstallBase {
         let held = openat(&self.dir, ".", flags, Mode::empty()).map_err(|error| self.failed(error.into()))?;
         // What others do meanwhile is some writing on this disk.
         flock(&held, FlockOperation::LockExclusive).map_err(|error| self.failed(error.into()))?;
-        let mut locked = LockedBase { base: self, lock: LockFile::default(), _held: held };
+        let mut locked = LockedBase { base: self, lock: LockFile::default(), clears: false, _held: held };
         locked.recover()?;
+        locked.clears = true;
         locked.lock = self.lock_file()?;
         Ok(locked)
     }
@@ -136,7 +139,9 @@ impl InstallBase {
 impl Drop for LockedBase<'_> {
     fn drop(&mut self) {
         // The next one does it, should it not be possible now.
-        let _ = self.base.dir.remove_dir_all(STAGING);
+        if self.clears {
+            let _ = self.base.dir.remove_dir_all(STAGING);
+        }
     }
 }
 
@@ -170,7 +175,7 @@ impl LockedBase<'_> {
     }
 
     /// The two steps, and the way back from the first.
-    fn change(&self, staging: &Dir, journal: Journal) -> Result<()> {
+    fn change(&mut self, staging: &Dir, journal: Journal) -> Result<()> {
         let at = self.base.directory(journal.kind, &journal.name);
         let within = |error: std::io::Error| Error::of_file(error).context(at.display());
         let kinds = make_dir(&self.base.dir, dir_of(journal.kind)).map_err(|error| error.context(at.display()))?;
@@ -193,7 +198,11 @@ impl LockedBase<'_> {
         };
         match back {
             Ok(()) => Err(error.context("nothing was changed")),
-            Err(back) => Err(error.context(format!("what was there could not be put back ({back})"))),
+            Err(back) => {
+                // It is all that is left of it; the next change finds it by the journal.
+                self.clears = false;
+                Err(error.context(format!("what was there could not be put back ({back})")))
+            }
         }
     }
 

@@ -63,6 +63,8 @@ pub(crate) enum RegistryUse {
 /// The client of one repository.
 pub(crate) struct RegistryClient {
     http: reqwest::Client,
+    /// The same, for what has a secret in its body.
+    tokens: reqwest::Client,
     reference: Reference,
     base: Url,
     scope: String,
@@ -106,13 +108,19 @@ impl RegistryClient {
                 attempt.follow()
             }
         });
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("skillhost/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECTING)
-            .redirect(follow)
-            .tls_backend_preconfigured(tls(&access.certificates)?)
-            .build()
-            .map_err(|error| Error::other(format!("no HTTP client can be made: {error}")))?;
+        let tls = tls(&access.certificates)?;
+        let client = |redirect: redirect::Policy| {
+            let builder = reqwest::Client::builder()
+                .user_agent(concat!("skillhost/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECTING)
+                .redirect(redirect)
+                .tls_backend_preconfigured(tls.clone());
+            // What is on this machine is asked without encryption, and by nobody else.
+            let builder = if reference.is_local() { builder.no_proxy() } else { builder };
+            builder.build().map_err(|error| Error::other(format!("no HTTP client can be made: {error}")))
+        };
+        // A token is had for a secret in the body, which no redirect takes elsewhere.
+        let (http, tokens) = (client(follow)?, client(redirect::Policy::none())?);
         let credential = match &access.docker_config {
             Some(dir) => credentials::find(dir, reference)?,
             None => None,
@@ -120,6 +128,7 @@ impl RegistryClient {
         let actions = if purpose == RegistryUse::Push { "pull,push" } else { "pull" };
         Ok(Self {
             http,
+            tokens,
             base,
             scope: format!("repository:{}:{actions}", reference.repository),
             reference: reference.clone(),
@@ -195,7 +204,7 @@ impl RegistryClient {
         let place = begun.headers.get(LOCATION).and_then(|place| begun.url.join(place.to_str().ok()?).ok());
         let mut place = place.ok_or_else(|| self.lies("it says nowhere to upload to"))?;
         // The credential goes along.
-        if place.origin() != begun.url.origin() {
+        if place.origin() != self.base.origin() {
             return Err(
                 self.lies(&format!("it wants an upload to another place, {}", place.origin().ascii_serialization()))
             );
@@ -335,7 +344,7 @@ impl RegistryClient {
                 // As a URL writes its query.
                 let encoded = Url::parse_with_params("http://form", form).ok();
                 let body = encoded.and_then(|url| url.query().map(str::to_owned)).unwrap_or_default();
-                self.http.post(realm).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body)
+                self.tokens.post(realm).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body)
             }
             other => {
                 let mut url = realm;

@@ -15,8 +15,10 @@ use wasmtime::{AsContextMut as _, Result, Store, StoreContextMut};
 use crate::capabilities::BytesToHost;
 use crate::skills::{Int, Ty};
 
-/// How many items are taken at a time.
+/// How many items are taken at a time; of texts one, which may each be as long as a call's bytes.
 const BATCH: usize = 64;
+/// The most bytes of an item as JSON.
+const MAX_ITEM: usize = 16 << 20;
 
 /// Makes of an item what its reader gets.
 pub type RenderItem = Arc<dyn Fn(Val, &mut BytesMut) -> Result<()> + Send + Sync>;
@@ -71,11 +73,12 @@ fn pipe<T: Send>(store: &mut Store<T>, stream: StreamAny, sink: ItemSink, done: 
     let Some(render) = render else {
         return stream.try_into_stream_reader()?.pipe(store, BytesToHost::new(pipe, Some(done)));
     };
+    let batch = if item == Ty::String { 1 } else { BATCH };
     macro_rules! values {
         ($($ty:pat => $item:ty, $val:expr;)*) => {
             match item {
                 $($ty => {
-                    let sink = ValuesToHost::<$item> { val: $val, render, waiting: BytesMut::new(), pipe, _done: done };
+                    let sink = ValuesToHost::<$item> { val: $val, render, batch, waiting: BytesMut::new(), pipe, _done: done };
                     stream.try_into_stream_reader::<$item>()?.pipe(store, sink)
                 })*
                 _ => Err(other_type()),
@@ -146,6 +149,7 @@ impl<D, E: Lift + Send + 'static> FutureConsumer<D> for EndToHost<E> {
 struct ValuesToHost<T> {
     val: fn(T) -> Val,
     render: RenderItem,
+    batch: usize,
     /// What was taken and is not passed on yet.
     waiting: BytesMut,
     pipe: DuplexStream,
@@ -179,10 +183,16 @@ impl<D, T: Lift + ComponentType + Send + 'static> StreamConsumer<D> for ValuesTo
             if finish {
                 return Poll::Ready(Ok(StreamResult::Cancelled));
             }
-            let mut items = Vec::with_capacity(BATCH);
+            let mut items = Vec::with_capacity(self.batch);
             source.read(store.as_context_mut(), &mut items)?;
             let Self { val, render, waiting, .. } = &mut *self;
             items.into_iter().try_for_each(|item| render(val(item), waiting))?;
+            if waiting.len() > MAX_ITEM {
+                return Poll::Ready(Err(wasmtime::Error::msg(format!(
+                    "an item of the stream has {} bytes as JSON, where {MAX_ITEM} are allowed: give it in several",
+                    waiting.len()
+                ))));
+            }
         }
         // What was taken is passed on before more comes, also where the guest would rather not wait: it is no longer its own.
         Poll::Ready(Ok(match ready!(self.poll_pass_on(cx)) {

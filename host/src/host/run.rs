@@ -15,8 +15,8 @@ use super::blocking::blocking;
 use super::documents::DocumentCall;
 use super::streamed_result::StreamedResult;
 use crate::broker::{Returned, SKILL_RUN, SKILL_WATCHES, with_background};
-use crate::capabilities::{Context, Log, Over};
-use crate::catalog::{Loaded, SkillSource};
+use crate::capabilities::{Context, Log, MAX_LISTINGS, Over};
+use crate::catalog::{Loaded, SkillSnapshot, SkillSource};
 use crate::engine::{ComponentReader, Invocation, Preopen};
 use crate::host::Host;
 use crate::host::trust::is_owners;
@@ -24,7 +24,7 @@ use crate::ids;
 use crate::policy::{Actor, ActorGrant, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
-use crate::skills::{CallTarget, Component, Descriptor, DocumentScripts, Manifest};
+use crate::skills::{CallTarget, Component, Descriptor, DocumentScripts, Frontmatter, Manifest, frontmatter};
 
 /// How long compiling may take without a word: most components are compiled before anybody wonders.
 const COMPILES_LONG: Duration = Duration::from_secs(1);
@@ -62,7 +62,10 @@ impl Host {
         let document = match loaded.is_document() {
             true => {
                 descriptor.check_document_callable().map_err(|error| error.context(&name))?;
-                Some(self.snapshot(entry).await?)
+                let files = self.snapshot(entry).await?;
+                // What it says of its scripts is accepted with its files, so it must be one of them.
+                check_front_matter(&files, &loaded).map_err(|error| error.context(&name))?;
+                Some(files)
             }
             false => None,
         };
@@ -233,7 +236,16 @@ impl Host {
     /// What the imports of an invocation work with.
     pub(crate) fn context(&self, actor: Actor, log: Log, deadline: Instant) -> Context {
         let runtime = tokio::runtime::Handle::current();
-        Context { broker: self.broker.clone(), actor: Arc::new(actor), log, deadline, runtime, over: Over::default() }
+        let listings = Arc::new(Semaphore::new(MAX_LISTINGS));
+        Context {
+            broker: self.broker.clone(),
+            actor: Arc::new(actor),
+            log,
+            deadline,
+            runtime,
+            over: Over::default(),
+            listings,
+        }
     }
 
     /// Tells that a component is being compiled, for as long as this is not dropped.
@@ -249,6 +261,18 @@ impl Host {
             }
             sleep(STILL_COMPILING).await;
         }
+    }
+}
+
+/// Refuses a document whose front matter is not that of the `SKILL.md` among its files: of a link, or of one that changed meanwhile.
+fn check_front_matter(files: &SkillSnapshot, loaded: &Loaded) -> Result<()> {
+    let own = files.file(frontmatter::FILE).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    match own.map(Frontmatter::parse_document) {
+        Some(Ok(front)) if front == loaded.frontmatter => Ok(()),
+        Some(_) => Err(Error::unavailable("its SKILL.md changed while it was loaded: try again")),
+        None => Err(Error::invalid_argument(
+            "its SKILL.md is a link, so what it says of its scripts could change after it was accepted: put the file itself there",
+        )),
     }
 }
 

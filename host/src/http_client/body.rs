@@ -12,9 +12,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use skillhost_api::error::ErrorKind;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
+use super::connection_tasks::ConnectionTasks;
 use super::failure::{FailureCode, HttpFailure};
 
 /// The body of whoever asks.
@@ -110,8 +110,8 @@ impl Drop for RequestBody {
 /// The body of a response, with the connection that it comes by.
 pub(crate) struct IncomingBody {
     incoming: Incoming,
-    /// Ends with it.
-    _driver: JoinSet<()>,
+    /// Until its end, with which the connection and what is sent on it end.
+    tasks: Option<ConnectionTasks>,
     received: u64,
     most: u64,
     between: Duration,
@@ -125,7 +125,7 @@ pub(crate) struct IncomingBody {
 impl IncomingBody {
     pub(super) fn new(
         incoming: Incoming,
-        driver: JoinSet<()>,
+        tasks: ConnectionTasks,
         most: u64,
         between: Duration,
         deadline: Instant,
@@ -136,7 +136,7 @@ impl IncomingBody {
             return Err(too_large(most));
         }
         let (received, waiting, ended) = (0, None, false);
-        Ok(Self { incoming, _driver: driver, received, most, between, deadline, waiting, max_header, ended })
+        Ok(Self { incoming, tasks: Some(tasks), received, most, between, deadline, waiting, max_header, ended })
     }
 
     /// The bytes that came.
@@ -192,6 +192,9 @@ impl Body for IncomingBody {
         }
         let part = ready!(self.poll_part(cx));
         self.ended = !matches!(part, Some(Ok(_)));
+        if self.ended {
+            self.tasks = None;
+        }
         Poll::Ready(part)
     }
 

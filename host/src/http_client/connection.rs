@@ -8,13 +8,14 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Uri, Version, response};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::rt::Executor as _;
+use hyper_util::rt::TokioIo;
 use skillhost_api::error::ErrorKind;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use super::body::{Progress, RequestBody};
+use super::connection_tasks::ConnectionTasks;
 use super::failure::{FailureCode, HttpFailure};
 use super::{HttpClientLimits, HttpRequester, address, tls};
 use crate::skills::http_host::{HttpTarget, usual_port};
@@ -115,26 +116,27 @@ impl CheckedConnection {
         progress: &Progress,
         first_byte: Duration,
         limits: &HttpClientLimits,
-    ) -> Result<(response::Parts, Incoming, JoinSet<()>), HttpFailure> {
+    ) -> Result<(response::Parts, Incoming, ConnectionTasks), HttpFailure> {
         let failed = |error: hyper::Error| {
             progress.failure().unwrap_or_else(|| HttpFailure::of_hyper(&error, limits.max_response_header))
         };
         address_to(target, &mut request, self.is_http2)?;
-        let (mut driver, bytes) = (JoinSet::new(), TokioIo::new(self.bytes));
+        let (tasks, bytes) = (ConnectionTasks::new(), TokioIo::new(self.bytes));
+        let spawner = tasks.spawner();
         let sending: futures_util::future::BoxFuture<'_, _> = if self.is_http2 {
-            let builder = http2::Builder::new(TokioExecutor::new())
+            let builder = http2::Builder::new(spawner.clone())
                 .max_header_list_size(limits.max_response_header)
                 .initial_stream_window_size(WINDOW)
                 .initial_connection_window_size(WINDOW)
                 .to_owned();
             let (mut sender, connection) = builder.handshake(bytes).await.map_err(failed)?;
-            driver.spawn(async { drop(connection.await) });
+            spawner.execute(async { drop(connection.await) });
             Box::pin(async move { sender.send_request(request).await })
         } else {
             let max_header = usize::try_from(limits.max_response_header).unwrap_or(usize::MAX);
             let builder = http1::Builder::new().max_buf_size(max_header).to_owned();
             let (mut sender, connection) = builder.handshake(bytes).await.map_err(failed)?;
-            driver.spawn(async { drop(connection.await) });
+            spawner.execute(async { drop(connection.await) });
             Box::pin(async move { sender.send_request(request).await })
         };
         let silent = async {
@@ -149,7 +151,7 @@ impl CheckedConnection {
             }
         };
         let (head, incoming) = response.into_parts();
-        Ok((head, incoming, driver))
+        Ok((head, incoming, tasks))
     }
 }
 

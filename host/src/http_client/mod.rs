@@ -13,6 +13,7 @@
 mod address;
 mod body;
 mod connection;
+mod connection_tasks;
 mod failure;
 mod resolve;
 #[cfg(test)]

@@ -172,12 +172,13 @@ impl ActorGrant {
                 };
                 let Some(RootLocation::At(dir)) = roots.get(root) else {
                     return Err(whom.not_granted(
-                        &format!("{name} with the host root {root:?}"),
+                        &format!("{name} with the host root {}", quoted(root)),
                         &format!(
-                            "ask for it with `files = {{ {name} = [{root:?}] }}` under [capabilities] in its skill.toml, and \
-                             let the operator's [roots] and [policy] in skillhost.toml allow it"
+                            "ask for it with `files = {{ {name} = [{}] }}` under [capabilities] in its skill.toml, and let the \
+                             operator's [roots] and [policy] in skillhost.toml allow it",
+                            quoted(root)
                         ),
-                        &format!("`{name} = [{root:?}]`, and a root of that name where [roots] has none,"),
+                        &format!("`{name} = [{}]`, and a root of that name where [roots] has none,", quoted(root)),
                     ));
                 };
                 Ok(RootedPath { root: dir.clone(), path: PathBuf::from(path) })
@@ -211,7 +212,10 @@ impl ActorGrant {
             }
             Err(whom.not_granted(
                 &format!("what is set under {}", quoted(key)),
-                &format!("ask for it with `config = {{ keys = [{key:?}] }}` under [capabilities] in its skill.toml"),
+                &format!(
+                    "ask for it with `config = {{ keys = [{}] }}` under [capabilities] in its skill.toml",
+                    quoted(key)
+                ),
                 "nothing: it is set for skills alone",
             ))
         })
@@ -263,7 +267,7 @@ fn use_role(whom: SubjectKind, grant: &Grant, role: &str) -> Result<()> {
     let Some(roles) = grant.roles.named().filter(|roles| !roles.contains(role)) else { return Ok(()) };
     let has = format!("granted are {:?}", roles.iter().collect::<Vec<_>>());
     Err(whom.not_granted(
-        &format!("the role {role:?}"),
+        &format!("the role {}", quoted(role)),
         &format!("{has}; ask for more with `sandbox = {{ roles = […] }}` under [capabilities] in its skill.toml"),
         &format!("`roles` ({has})"),
     ))

@@ -77,7 +77,7 @@ impl Host {
             };
             notes.extend(self.broker.missing_roles(entry).map(|error| error.message));
             let limits = loaded.manifest.limits.shown();
-            if loaded.is_document() {
+            if loaded.is_document() && descriptor.actions.is_empty() {
                 planned.push(PlannedSkill {
                     name: entry.name.clone(),
                     actions: Vec::new(),
@@ -98,20 +98,26 @@ impl Host {
             };
             let (kept, keeps) = self.broker.foresee(&candidate, loaded);
             let may = keeps.kept.reach.beyond(&Grant::default());
+            let actions = descriptor.actions.iter().map(|action| action.name.clone()).collect();
+            if loaded.is_document() {
+                // What runs is any of its files, which this install changes.
+                asks |= previous.is_some();
+                let (name, new) = (entry.name.clone(), Vec::new());
+                planned.push(PlannedSkill { name, actions, may, new, limits: [].into() });
+                continue;
+            }
             let mut new = kept.as_ref().map(|kept| keeps.kept.reach.beyond(kept)).unwrap_or_default();
+            // What was there before and could call nothing would have all of it more.
+            if previous.is_some() && kept.is_none() && dir.exists() {
+                new.clone_from(&may);
+            }
             widens |= !new.is_empty();
             if let Some(old) = previous_limits(&dir) {
                 new.extend(loaded.manifest.limits.beyond(&old).into_iter().map(|limit| format!("limit {limit}")));
             }
             // Nobody was asked about one that is new in a plugin, either.
-            asks |= !new.is_empty() || (previous.is_some() && kept.is_none() && !dir.exists());
-            planned.push(PlannedSkill {
-                name: entry.name.clone(),
-                actions: descriptor.actions.iter().map(|action| action.name.clone()).collect(),
-                may,
-                new,
-                limits,
-            });
+            asks |= !new.is_empty() || (previous.is_some() && kept.is_none());
+            planned.push(PlannedSkill { name: entry.name.clone(), actions, may, new, limits });
             accepted.push(keeps);
         }
         let asks = asks && !unchanged;
