@@ -43,8 +43,7 @@ pub struct RunAnswer {
     pub failure: Option<Value>,
     /// Whether the action failed by its own word.
     pub failed: bool,
-    /// Whether the result came as a stream, which was given as it came: the bytes of a stream of bytes, of any other a line of JSON
-    /// for each item. `result` is what is said of it at its end.
+    /// Whether the result was a stream, given as it came; `result` is its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub streamed: bool,
     /// Wall time of the call.

@@ -145,7 +145,7 @@ fn in_the_manifest_and_the_text() {
 
     author.write(
         "hello/SKILL.md",
-        "---\nname: helo\ndescription: Greets.\nmetadata:\n  version: 1.0\ncolour: red\n---\n",
+        "---\nname: helo\ndescription: Greets.\nmetadata:\n  version:\n    major: 1\ncolour: red\n---\n",
     );
     let checked = author.run("hello", ["check"]).code(1);
     says(
@@ -154,7 +154,7 @@ fn in_the_manifest_and_the_text() {
             "SKILL.md",
             "`name` is \"helo\"",
             "`metadata.version`",
-            "warning: SKILL.md: `colour`",
+            "error: SKILL.md: `colour`",
             "below the front matter",
         ],
     );

@@ -14,7 +14,7 @@ const CALLS: [(&str, &str, &str); 10] = [
     ("relay-lines", r#"{ line = "echo a; echo b" }"#, r#"{ count = 2, items = ["a", "b"], truncated = false }"#),
     ("feed", r#"{ line = "wc -c", mib = 0 }"#, r#""0 of 0 bytes: 0\n""#),
     ("copy", r#"{ first = "echo a > /tmp/a", source = "/tmp/a", to = "b", then = "cat b" }"#, r#""a\n""#),
-    ("copies", r#"{ path = "data", to = "out", times = 2 }"#, "28"),
+    ("copies", r#"{ path = "data", to = "out", times = 1 }"#, "14"),
     ("follow", "{ count = 3 }", r#"["probe:0 0", "probe:1 1", "probe:2 2"]"#),
     ("lines", r#"{ lines = ["echo 1", "echo 2"] }"#, r#"["1", "2"]"#),
     ("count-to", "{ last = 3 }", "{ count = 3, items = [1, 2, 3], truncated = false }"),

@@ -176,18 +176,6 @@ fn both_files_of_a_skill_are_mended_in_one_go() {
 }
 
 #[test]
-fn a_capability_that_has_no_effect_is_noted() {
-    let user = User::new("");
-    add(&user, "calls", &component(""), "[capabilities]\nhttp = { hosts = [\"example.org\"] }\n");
-    user.trust();
-    let said = "`http` under [capabilities] of its skill.toml has no effect yet";
-    assert!(user.run(["list"]).ok().stderr.contains(&format!("calls: {said}")));
-    assert!(user.run(["inspect", "calls"]).ok().text().contains(said));
-    assert_eq!(listed(&user, "calls")["state"], "ready");
-    user.run(["run", "calls"]).ok();
-}
-
-#[test]
 fn a_name_that_is_nearly_right_is_recognised() {
     let user = User::with_skills(&["hello"]);
     for (args, said) in [
