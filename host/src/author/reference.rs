@@ -91,7 +91,7 @@ fn problems(fields: &BTreeMap<String, Strict>, directory: &str) -> Vec<String> {
         format!(
             "`{}` is no field of the format{}, which has {}: put what is your own under `metadata`",
             cut(field),
-            did_you_mean(field, FIELDS),
+            did_you_mean(field, FIELDS.into_iter().chain(OWN_FIELDS)),
             FIELDS.join(", ")
         )
     }));

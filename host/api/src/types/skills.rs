@@ -88,7 +88,7 @@ pub struct SkillSummary {
 pub enum SkillState {
     /// It can run.
     Ready,
-    /// It is to be read; there is nothing to call, or nothing that can run here.
+    /// It is to be read: nothing to call.
     Document,
     /// It is of a project that the user has not trusted.
     Untrusted,
@@ -132,7 +132,7 @@ pub struct SkillDetail {
     /// Which of its files a model is not given, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
-    /// Of a document, the files that its action `run-script` runs.
+    /// A document's, for `run-script`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scripts: Vec<String>,
     /// What it imports, and what each import lets it do.

@@ -64,7 +64,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "list_skills",
         Effect::Reads,
         "List skills",
-        "Lists the skills: what each is for, and its actions; a document has none.",
+        "Lists the skills: what each is for, and its actions.",
         |_| Ok(ListSkills.into()),
     ));
     all.push(builtin::<One, InspectSkill>(

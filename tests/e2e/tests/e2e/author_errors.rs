@@ -163,7 +163,7 @@ fn in_the_manifest_and_the_text() {
         "---\nname: hello\ndescription: Greets.\ndisable-model-invocaton: true\n---\n\n`hello.salute`, see hello.wasm, or `hello.greet`.\n",
     );
     says(
-        &author.run("hello", ["check"]).ok(),
+        &author.run("hello", ["check"]).code(1),
         &[
             "`disable-model-invocaton` is no field of the format (did you mean \"disable-model-invocation\"?)",
             "SKILL.md: it speaks of `hello.salute`, and the skill has no such action",
