@@ -48,7 +48,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "run_skill",
         Effect::Runs,
         "Run a skill",
-        "Runs an action of a skill and gives its result. get_skill says what an action takes.",
+        "Runs an action of a skill; get_skill says what it takes.",
         |run: Run| {
             let request = RunRequest {
                 skill: run.skill,
@@ -64,7 +64,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "list_skills",
         Effect::Reads,
         "List skills",
-        "Lists the skills: what each is for, and its actions.",
+        "Lists the skills with their actions.",
         |_| Ok(ListSkills.into()),
     ));
     all.push(builtin::<One, InspectSkill>(
@@ -72,7 +72,7 @@ pub(super) fn add(all: &mut Vec<Builtin>) {
         "get_skill",
         Effect::Reads,
         "Describe a skill",
-        "Describes one skill: its instructions, its actions with their schemas, what it may do, and its limits.",
+        "Describes one skill: its instructions, actions, what it may do, and its limits.",
         |one: One| Ok(InspectSkill { skill: one.skill }.into()),
     ));
     all.push(builtin::<Search, SearchSkills>(

@@ -171,9 +171,9 @@ fn in_the_manifest_and_the_text() {
     );
     author.change("hello/SKILL.md", "invocaton", "invocation");
     author.change("hello/SKILL.md", "`hello.salute`, ", "");
-    author.run("hello", ["check", "--strict"]).ok();
+    author.run("hello", ["check"]).ok();
     author.write("hello/SKILL.md", "Call it.\n");
-    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: it does not begin with frontmatter"]);
+    says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: it does not begin with front matter"]);
     std::fs::remove_file(author.file("hello/SKILL.md")).unwrap();
     says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: there is no SKILL.md: write one with"]);
     author.write("hello/SKILL.md", "---\nname: hello\ndescription: Greets.\n---\n\nCall it.\n");
