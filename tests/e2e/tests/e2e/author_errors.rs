@@ -172,6 +172,7 @@ fn in_the_manifest_and_the_text() {
     author.change("hello/SKILL.md", "invocaton", "invocation");
     author.change("hello/SKILL.md", "`hello.salute`, ", "");
     author.run("hello", ["check"]).ok();
+    author.run("hello", ["check", "--strict"]).code(1);
     author.write("hello/SKILL.md", "Call it.\n");
     says(&author.run("hello", ["check"]).code(1), &["error: SKILL.md: it does not begin with front matter"]);
     std::fs::remove_file(author.file("hello/SKILL.md")).unwrap();
