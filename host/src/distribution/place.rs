@@ -12,6 +12,7 @@
 use std::io::{ErrorKind as IoErrorKind, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cap_fs_ext::{DirExt as _, OpenOptionsFollowExt as _};
 use cap_std::fs::{Dir, DirBuilder, DirBuilderExt as _, OpenOptions, OpenOptionsExt as _};
@@ -35,6 +36,9 @@ const OLD: &str = "old";
 const JOURNAL: &str = "journal.toml";
 /// The most bytes of the journal.
 const MAX_JOURNAL: u64 = 8 * 1024 * 1024;
+/// How long others may take, which is some writing on this disk, and how often they are looked after.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TRIES: Duration = Duration::from_millis(20);
 /// Where a project has what is installed in it.
 pub(crate) const IN_PROJECT: &str = ".skillhost";
 
@@ -105,12 +109,30 @@ impl InstallBase {
         LockFile::read(&self.dir).map_err(|error| error.context(self.path.display()))
     }
 
-    /// Waits until nobody else changes anything here, and puts right what they left.
+    /// Waits until nobody else changes anything here, though not for ever, and puts right what they left.
     pub(crate) fn lock(&self) -> Result<LockedBase<'_>> {
+        self.lock_within(LOCK_PATIENCE)
+    }
+
+    fn lock_within(&self, patience: Duration) -> Result<LockedBase<'_>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let held = openat(&self.dir, ".", flags, Mode::empty()).map_err(|error| self.failed(error.into()))?;
-        // What others do meanwhile is some writing on this disk.
-        flock(&held, FlockOperation::LockExclusive).map_err(|error| self.failed(error.into()))?;
+        let given_up = Instant::now() + patience;
+        // Whoever may open the directory may hold the lock as long as they like, and waiting for it has no deadline.
+        while let Err(error) = flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(self.failed(error.into()));
+            }
+            if Instant::now() >= given_up {
+                return Err(Error::unavailable(format!(
+                    "somebody else has been changing what is installed in {} for {} s, so nothing was done: try again when that has \
+                     ended (`fuser {0}` names the process)",
+                    self.path.display(),
+                    patience.as_secs()
+                )));
+            }
+            std::thread::sleep(LOCK_TRIES);
+        }
         let mut locked = LockedBase { base: self, lock: LockFile::default(), clears: false, _held: held };
         locked.recover()?;
         locked.clears = true;
@@ -464,6 +486,34 @@ mod tests {
         drop(base.lock().unwrap());
         assert_eq!(base.content(PackageKind::Skill, "a"), Some(two.digest()));
         assert_eq!(listing(base.path()), WHOLE);
+    }
+
+    #[test]
+    fn whoever_holds_the_lock_is_not_waited_for_for_ever() {
+        let temp = tempfile::tempdir().unwrap();
+        let (base, other) = (InstallBase::of_user(temp.path()).unwrap(), InstallBase::of_user(temp.path()).unwrap());
+        let held = base.lock().unwrap();
+        let refused = other.lock_within(Duration::ZERO).err().unwrap();
+        assert_eq!(refused.kind, ErrorKind::Unavailable, "{refused}");
+        drop(held);
+        other.lock_within(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_only_copy_of_something_stays_where_it_cannot_be_put_back() {
+        let temp = tempfile::tempdir().unwrap();
+        let base = InstallBase::of_user(temp.path()).unwrap();
+        base.lock().unwrap().install(&package("one"), installed(&package("one"))).unwrap();
+        let mut locked = base.lock().unwrap();
+        let staging = locked.stage().unwrap();
+        write_new(&staging, Path::new(JOURNAL), b"no journal", 0o600).unwrap();
+        base.dir.open_dir("skills").unwrap().rename("a", &staging, OLD).unwrap();
+        locked.clears = false;
+        drop(locked);
+        for _ in 0..2 {
+            assert!(base.lock().is_err());
+            assert!(temp.path().join(STAGING).join(OLD).join("SKILL.md").exists(), "the only copy is gone");
+        }
     }
 
     #[test]

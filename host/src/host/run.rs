@@ -105,7 +105,8 @@ impl Host {
                     stream: request.stream,
                 };
                 let (actor, _) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
-                let ran = self.run_document(&actor, &action.name, files, run, io).await;
+                // Boxed, as what follows a stream is: each call of a component would hold the room for it.
+                let ran = Box::pin(self.run_document(&actor, &action.name, files, run, io)).await;
                 return ran.map_err(|error| Error { invocation_id: Some(invocation_id.clone()), ..error.context(of) });
             }
             let args = action.with_text(request.args, &request.text_args)?;
@@ -166,7 +167,8 @@ impl Host {
             };
             let calling = async {
                 let Some((reader, mut streamed)) = streamed else { return (self.engine.call(invocation).await, None) };
-                let (finished, passed) = tokio::join!(self.engine.call(invocation), streamed.pass_on(reader, io));
+                let both = async { tokio::join!(self.engine.call(invocation), streamed.pass_on(reader, io)) };
+                let (finished, passed) = Box::pin(both).await;
                 (passed.and(finished), Some(streamed))
             };
             let (finished, streamed) = with_background(calling, forward).await;

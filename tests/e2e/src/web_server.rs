@@ -27,6 +27,7 @@ pub struct WebServer {
     /// The certificate that it has, as PEM; for `localhost`. None where it does without TLS.
     pub certificate: Option<String>,
     seen: Arc<Mutex<Vec<SeenRequest>>>,
+    open: Arc<()>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -46,40 +47,44 @@ pub struct SeenRequest {
 impl WebServer {
     /// One without TLS.
     pub fn plain() -> Self {
-        Self::start(None)
+        Self::start(None, None)
+    }
+
+    /// One that lets nobody send it a body: over HTTP/2 its window has no room.
+    pub fn tls_without_room() -> Self {
+        let (certificate, acceptor) = certified(&["h2"]);
+        Self::start(Some((certificate, acceptor)), Some(0))
     }
 
     /// One with TLS that speaks these protocols, by their names in a handshake.
     pub fn tls(protocols: &[&str]) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        let key = tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key.into())
-            .unwrap();
-        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Self::start(Some((made.cert.pem(), TlsAcceptor::from(Arc::new(config)))))
+        Self::start(Some(certified(protocols)), None)
     }
 
-    fn start(tls: Option<(String, TlsAcceptor)>) -> Self {
+    fn start(tls: Option<(String, TlsAcceptor)>, window: Option<u32>) -> Self {
         let (certificate, acceptor) = tls.unzip();
         let (seen, (stop, stopped)) = (Arc::<Mutex<Vec<SeenRequest>>>::default(), oneshot::channel());
         let (tell, port) = std::sync::mpsc::channel();
-        let log = seen.clone();
+        let open = Arc::new(());
+        let (log, held) = (seen.clone(), open.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap().port()).unwrap();
                 tokio::select! {
-                    () = accept(listener, acceptor, log) => {}
+                    () = accept(listener, acceptor, window, log, held) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Self { port: port.recv().unwrap(), certificate, seen, _stop: stop }
+        Self { port: port.recv().unwrap(), certificate, seen, open, _stop: stop }
+    }
+
+    /// The connections that are open.
+    pub fn connections(&self) -> usize {
+        // One is this server's, one that of who accepts.
+        Arc::strong_count(&self.open).saturating_sub(2)
     }
 
     /// The requests that came.
@@ -88,13 +93,34 @@ impl WebServer {
     }
 }
 
-async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, seen: Arc<Mutex<Vec<SeenRequest>>>) {
+/// A certificate for `localhost`, as PEM, and what shakes hands with it.
+fn certified(protocols: &[&str]) -> (String, TlsAcceptor) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    (made.cert.pem(), TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    window: Option<u32>,
+    seen: Arc<Mutex<Vec<SeenRequest>>>,
+    open: Arc<()>,
+) {
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
-        let (acceptor, seen) = (acceptor.clone(), seen.clone());
+        let (acceptor, seen, open) = (acceptor.clone(), seen.clone(), open.clone());
         tokio::spawn(async move {
             let service = service_fn(move |request| answer(request, seen.clone()));
-            let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            builder.http2().initial_stream_window_size(window);
             // Whoever leaves in the middle is what is tested.
             let _ = match acceptor {
                 None => builder.serve_connection(TokioIo::new(tcp), service).await,
@@ -103,6 +129,7 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, seen: Arc<
                     Err(_) => Ok(()),
                 },
             };
+            drop(open);
         });
     }
 }

@@ -48,7 +48,7 @@ impl Host {
         let Identity { kind, name, description, .. } = fetched.identity.clone();
         let previous = lock.get(&name).cloned();
         let mut notes = fetched.notes;
-        check_place(&base, &package, previous.as_ref(), project)?;
+        check_place(&base, &package, previous.as_ref(), project, &mut notes)?;
         let changed = compare(&package, previous.as_ref(), request, &mut notes)?;
         let at = base.content(kind, &name);
         let unchanged = previous
@@ -56,8 +56,10 @@ impl Host {
             .is_some_and(|previous| previous.content == package.content && previous.digest == package.digest)
             && at.as_ref() == Some(&package.content);
         let mut asks = previous.is_none() || changed;
-        if let (Some(previous), Some(at)) = (&previous, &at)
-            && previous.content != *at
+        // What cannot be read as a package, for a link in it, was changed as well.
+        if let Some(previous) = &previous
+            && base.has(kind, &name)
+            && at.as_ref() != Some(&previous.content)
         {
             notes.push(format!("{name} was changed here since it was installed, and those changes go"));
             asks = true;
@@ -188,12 +190,13 @@ pub(super) fn base(root: InstallRoot, at: &Path) -> Result<InstallBase> {
     }
 }
 
-/// Refuses a place that somebody else's skill has, or that another skill of the name would hide.
+/// Refuses a place that somebody else's skill has, or that another skill of the name would hide; says which one it would hide itself.
 pub(super) fn check_place(
     base: &InstallBase,
     package: &InstalledPackage,
     previous: Option<&InstalledPackage>,
     project: Option<&Path>,
+    notes: &mut Vec<String>,
 ) -> Result<()> {
     let InstalledPackage { name, kind, .. } = package;
     let at = base.directory(*kind, name);
@@ -211,11 +214,9 @@ pub(super) fn check_place(
         )));
     }
     let own = base.path().join("skills");
-    let above = Roots::from_env(project)
-        .0
-        .into_iter()
-        .take_while(|root| root.dir.canonicalize().map_or(root.dir != own, |real| real != own));
-    for root in above {
+    let roots = Roots::from_env(project).0;
+    let rank = roots.iter().position(|root| root.dir == own || root.dir.canonicalize().is_ok_and(|real| real == own));
+    for (number, root) in roots.into_iter().enumerate() {
         let owner = match kind {
             PackageKind::Skill => root.skill_dir(name).filter(|dir| is_skill_dir(dir)),
             PackageKind::Plugin if root.only.is_none() => {
@@ -224,13 +225,20 @@ pub(super) fn check_place(
             PackageKind::Plugin => None,
         };
         // The same one, by another way.
-        if let Some(owner) = owner.filter(|owner| real(owner).ok() != Some(at.clone())) {
+        let Some(owner) = owner.filter(|owner| real(owner).ok() != Some(at.clone())) else { continue };
+        if rank.is_none_or(|rank| number < rank) {
             return Err(taken(format!(
                 "the name {name} is that of {}, which wins over what would be in {}: move that away, or install from elsewhere (it is seen \
                  from this project alone, unless it is your own)",
                 owner.display(),
                 at.display()
             )));
+        }
+        if previous.is_none() {
+            notes.push(format!(
+                "it takes the name of {}, which is called no more while this is installed",
+                owner.display()
+            ));
         }
     }
     Ok(())

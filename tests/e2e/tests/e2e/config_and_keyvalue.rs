@@ -71,6 +71,18 @@ fn a_bucket_is_a_part_of_the_blackboard_with_its_grants() {
     }
     let bad = call("put", json!({"bucket": "notes", "key": "a b", "value": ""}));
     assert!(bad.json()["failure"].as_str().unwrap().starts_with("Error::Other("), "{bad:?}");
+    // A name that no key has is not copied anywhere, whichever part of it is too long.
+    let long = "x".repeat(4096);
+    for (bucket, key) in [("notes", &long), (long.as_str(), &"a".to_owned())] {
+        for (action, more) in [("put", json!({"value": ""})), ("take", json!({})), ("raise", json!({"by": 1}))] {
+            let mut args = json!({"bucket": bucket, "key": key});
+            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let said = call(action, args).json()["failure"].as_str().unwrap().to_owned();
+            assert!(said.contains("a name of 4096 bytes is no key's"), "{action}: {said}");
+        }
+    }
+    let many = call("several", json!({"bucket": "notes", "keys": ["a", long]})).json();
+    assert!(many["failure"].as_str().unwrap().contains("a name of 4096 bytes is no key's"), "{many}");
     // A number, also where several raise it at once.
     assert_eq!(call("raise", json!({"bucket": "notes", "key": "n", "by": 5})).ok().json()["result"], 5);
     std::thread::scope(|scope| {

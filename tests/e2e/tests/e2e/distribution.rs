@@ -210,6 +210,25 @@ fn an_update_that_widens_is_asked_about_and_one_that_does_not_is_not() {
     is_recorded(&user, "package.install", "denied");
 }
 
+#[test]
+fn a_document_whose_scripts_change_or_that_becomes_a_component_is_asked_about() {
+    let user = User::local("");
+    let dir = user.elsewhere().join("skills/hello");
+    let text = "---\nname: hello\ndescription: Greets.\n---\n";
+    write(&dir.join("SKILL.md"), text);
+    write(&dir.join("scripts/a.sh"), "echo one\n");
+    user.run(["install", dir.to_str().unwrap(), "--accept"]).ok();
+    let before = (lock(&user), content(&installed(&user)));
+    write(&dir.join("scripts/a.sh"), "echo other\n");
+    user.run(["update", "hello"]).code(3);
+    fs::remove_dir_all(&dir).unwrap();
+    hello(&user, "0.1.0", "sandbox = { roles = [\"default\"] }");
+    user.run(["update", "hello"]).code(3);
+    assert!((lock(&user), content(&installed(&user))) == before, "a refused update changed something");
+    user.confirm(&["update", "hello"]);
+    assert!(user.run(["run", "hello", "--arg", "name=Ada"]).ok().text().contains("Ada"));
+}
+
 fn is_recorded(user: &User, effect: &str, outcome: &str) {
     let audit = user.audit();
     assert!(audit.iter().any(|record| record["effect"] == effect && record["outcome"] == outcome), "{audit:#?}");
@@ -368,7 +387,11 @@ fn no_skill_of_the_name_that_is_there_is_touched_or_hidden_behind() {
     assert!(refused.stderr.contains("wins over"), "{}", refused.stderr);
     fs::remove_dir_all(user.project().join("skills/hello")).unwrap();
     // In the project, whose skills are asked about until it is trusted.
-    user.run(["install", dir, "--accept", "--in-project"]).ok();
+    // One that is the user's own is hidden then, and that is said.
+    user.run(["install", dir, "--accept"]).ok();
+    let shown = user.run(["install", dir, "--accept", "--in-project"]).ok().stderr;
+    assert!(shown.contains("it takes the name of") && shown.contains(own.to_str().unwrap()), "{shown}");
+    user.run(["remove", "hello"]).ok();
     assert_eq!(listing(&user.project().join(".skillhost")).len(), 6);
     user.run(["run", "hello", "--arg", "name=Ada"]).code(3);
     user.run(["remove", "hello", "--in-project"]).ok();
@@ -376,7 +399,7 @@ fn no_skill_of_the_name_that_is_there_is_touched_or_hidden_behind() {
     user.run(["run", "hello", "--arg", "name=Ada"]).ok();
     let list = user.run(["list", "--installed", "--in-project", "--output", "json"]).ok().json();
     assert_eq!(list["packages"][0]["name"], "hello");
-    assert_eq!(listing(&installed(&user)), ["skills"]);
+    assert_eq!(listing(&installed(&user)), ["skillhost.lock", "skills"]);
 }
 
 #[test]
@@ -393,6 +416,10 @@ fn what_was_changed_here_is_not_overwritten_unasked() {
     let shown = user.confirm(&["update"]);
     assert!(shown.contains("was changed here"), "{shown}");
     assert!(content(at.parent().unwrap()) == content(&dir));
+    // A link is of no package, and a change all the same.
+    std::os::unix::fs::symlink("SKILL.md", at.with_file_name("link.md")).unwrap();
+    user.run(["update"]).code(3);
+    assert!(at.with_file_name("link.md").exists());
 }
 
 #[test]

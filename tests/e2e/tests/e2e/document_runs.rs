@@ -188,6 +188,17 @@ fn what_was_looked_at_is_what_runs() {
 }
 
 #[test]
+fn a_document_whose_front_matter_is_behind_a_link_runs_nothing() {
+    let user = User::local("");
+    let dir = own(&user, "forms", "script: a.sh\n", &[("a.sh", "echo one\n")]);
+    fs::rename(dir.join("SKILL.md"), dir.join("text.md")).unwrap();
+    symlink("text.md", dir.join("SKILL.md")).unwrap();
+    let refused = run(&user, "forms", &json!({})).code(2).json();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("its SKILL.md is a link"), "{message}");
+}
+
+#[test]
 fn a_script_that_takes_too_long_is_ended() {
     needs_engine!();
     let user = User::new("[sandbox]\nexec-timeout-ceiling = \"2s\"\n");

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use skillhost_e2e::User;
 use skillhost_e2e::registry::{installed, listing};
+use skillhost_e2e::{Done, User};
 
 /// What is sent for a path.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ fn serve(
     }
     asked.lock().unwrap().push(whole);
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-    let answer = answers.lock().unwrap().get(&path).cloned();
+    let answer = answers.lock().unwrap().get(path.split('?').next().unwrap_or_default()).cloned();
     let begin = |stream: &mut TcpStream, length: u64| {
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
     };
@@ -273,6 +273,8 @@ fn names_that_lead_out_links_devices_and_special_bits_are_refused_by_name() {
         ("skill.MD", b'0', 0o644),
         ("SKILL.md", b'0', 0o644),
         ("SKILL.md/below", b'0', 0o644),
+        (".git/config", b'0', 0o644),
+        ("scripts/.bashrc", b'0', 0o644),
     ] {
         hostile.files(&archive(&[entry(name, kind, mode, 0, b"")]));
         let said = refused(&user, &hostile, 2);
@@ -294,10 +296,7 @@ fn redirects_end_and_take_no_credential_along() {
     hostile.answer("manifests/1", Answer::Redirect("/v2/a/b/manifests/1".into()));
     refused(&user, &hostile, 5);
     // To another place, as registries do for blobs; what it asks for as a registry's own is not given to it.
-    skillhost_e2e::write(
-        &user.home().join(".docker/config.json"),
-        format!("{{\"auths\": {{\"{}\": {{\"auth\": \"YWRhOnMzY3JldA==\"}}}}}}", hostile.name),
-    );
+    with_credential(&user, &hostile, "auth");
     let challenge = "WWW-Authenticate: Basic realm=\"r\"\r\n";
     hostile.answer("manifests/1", Answer::Status(401, challenge, String::new()));
     refused(&user, &hostile, 3);
@@ -311,6 +310,59 @@ fn redirects_end_and_take_no_credential_along() {
     let asked = other.asked.lock().unwrap().clone();
     assert!(!asked.is_empty());
     assert!(!asked.iter().any(|asked| asked.to_lowercase().contains("authorization")), "{asked:?}");
+}
+
+/// Has Docker's configuration give this registry a secret of this kind, and any other none.
+fn with_credential(user: &User, hostile: &Hostile, kind: &str) {
+    skillhost_e2e::write(
+        &user.home().join(".docker/config.json"),
+        format!("{{\"auths\": {{\"{}\": {{\"{kind}\": \"YWRhOnMzY3JldA==\"}}}}}}", hostile.name),
+    );
+}
+
+#[test]
+fn neither_a_token_nor_an_upload_takes_a_credential_elsewhere() {
+    let (user, hostile, other) = (user(), Hostile::start(), Hostile::start());
+    with_credential(&user, &hostile, "auth");
+    let at = |place: &Hostile, path: &str| format!("http://{}/v2/a/b/{path}", place.name);
+    let challenge: &'static str =
+        Box::leak(format!("WWW-Authenticate: Bearer realm=\"{}\"\r\n", at(&hostile, "token")).into_boxed_str());
+    hostile.answer("manifests/1", Answer::Status(401, challenge, String::new()));
+    hostile.answer("token", Answer::Redirect(at(&other, "token")));
+    other.answer("token", Answer::Bytes(b"{\"token\": \"t\"}".to_vec()));
+    // Where a token is had may lead elsewhere; the password stays.
+    refused(&user, &hostile, 3);
+    let asked = std::mem::take(&mut *other.asked.lock().unwrap());
+    assert!(
+        !asked.is_empty() && !asked.iter().any(|asked| asked.to_lowercase().contains("authorization")),
+        "{asked:?}"
+    );
+    // What is in a body would go along, so it leads nowhere.
+    with_credential(&user, &hostile, "identitytoken");
+    refused(&user, &hostile, 5);
+    let asked = hostile.asked.lock().unwrap().clone();
+    assert!(asked.iter().any(|asked| asked.starts_with("POST /v2/a/b/token")), "no token was asked for: {asked:?}");
+    assert_eq!(*other.asked.lock().unwrap(), [""; 0]);
+    // It would be sent the files, with the credential.
+    let skill = user.elsewhere().join("doc");
+    skillhost_e2e::write(&skill.join("SKILL.md"), "---\nname: doc\ndescription: A document.\n---\n");
+    let location: &'static str = Box::leak(format!("Location: {}\r\n", at(&other, "upload")).into_boxed_str());
+    hostile.answer("blobs/uploads/", Answer::Status(202, location, String::new()));
+    let done = user.run(["push", skill.to_str().unwrap(), &format!("{}/a/b:1", hostile.name)]).code(2);
+    assert!(done.stderr.contains("an upload to another place"), "{}", done.stderr);
+    assert_eq!(*other.asked.lock().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_registry_of_this_machine_is_asked_through_no_proxy() {
+    let (user, hostile, proxy) = (user(), Hostile::start(), Hostile::start());
+    hostile.files(&archive(&[]));
+    user.run(["host", "stop"]).ok();
+    let mut command = user.command(["install", &format!("{}/a/b:1", hostile.name), "--accept"]);
+    let variables = ["http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"];
+    command.envs(variables.map(|name| (name, format!("http://{}", proxy.name))));
+    Done::from(command.output().unwrap()).ok();
+    assert_eq!(*proxy.asked.lock().unwrap(), [""; 0]);
 }
 
 #[test]

@@ -233,6 +233,58 @@ fn a_call_that_ends_takes_its_request_along() {
 }
 
 #[test]
+fn a_server_that_lets_nobody_send_keeps_no_connection_when_the_call_is_over() {
+    let server = WebServer::tls_without_room();
+    let host = format!("localhost:{}", server.port);
+    let user = user_of(std::slice::from_ref(&host), &trusting(&server, ""));
+    for guest in GUESTS {
+        let url = format!("https://{host}/count");
+        let args = json!({"method": "POST", "url": url, "send": 300_000, "follow": 0}).to_string();
+        let done =
+            user.run(["run", &format!("{guest}.fetch"), "--json", &args, "--deadline", "1s", "--output", "json"]);
+        assert_eq!(refusal(&done.json()).0, "timed-out", "{done:?}");
+    }
+    assert_eq!(server.seen().len(), 2, "it was not reached");
+    skillhost_e2e::eventually("no connection is left", || (server.connections() == 0).then_some(()));
+}
+
+#[test]
+fn a_name_that_means_another_address_a_moment_later_is_refused_and_recorded() {
+    let server = WebServer::plain();
+    // Nobody may come here, though it listens.
+    let other = TcpListener::bind(("127.0.0.2", server.port)).unwrap();
+    other.set_nonblocking(true).unwrap();
+    let host = format!("rebound.example:{}", server.port);
+    let user = user_of(&[format!("http://{host}")], "private-networks = [\"127.0.0.1/32\"]\n");
+    let hosts = user.elsewhere().join("hosts");
+    let means = |address: &str| fs::write(&hosts, format!("{address} rebound.example\n")).unwrap();
+    means("127.0.0.1");
+    user.run(["host", "stop"]).ok();
+    // A host process that sees this file in the place of the system's; the calls after it are made by the same one.
+    let url = format!("http://{host}/hello");
+    let args = json!({"method": "GET", "url": url, "send": 0, "follow": 0}).to_string();
+    let first = user.command(["run", "web.fetch", "--json", &args, "--output", "json"]);
+    let mut command = std::process::Command::new("unshare");
+    command.args(if rustix::process::getuid().is_root() { &["--mount"][..] } else { &["--map-root-user", "--mount"] });
+    command.args(["sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(&hosts).arg(first.get_program());
+    command.args(first.get_args()).current_dir(first.get_current_dir().unwrap());
+    command.envs(first.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let done = Done::from(command.output().unwrap()).ok();
+    assert_eq!(done.json()["result"]["text"], "hello");
+    for guest in GUESTS {
+        means("127.0.0.2");
+        let refused = fetch(&user, guest, &url, json!({}));
+        assert_eq!(failure(&refused), "ErrorCode::DestinationIpProhibited", "{refused:?}");
+        means("127.0.0.1");
+        assert_eq!(fetch(&user, guest, &url, json!({})).ok().json()["result"]["text"], "hello");
+    }
+    let outcomes: Vec<_> = requests(&user).into_iter().map(|record| record["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["ok", "denied", "ok", "denied", "ok"]);
+    assert!(requests(&user).iter().all(|record| record["detail"]["host"] == "rebound.example"));
+    assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "somebody came");
+}
+
+#[test]
 fn no_proxy_of_the_environment_is_asked() {
     let (server, proxy) = (WebServer::plain(), WebServer::plain());
     let user = user_of(&[format!("http://localhost:{}", server.port)], OPEN);
