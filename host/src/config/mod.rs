@@ -31,6 +31,7 @@ use crate::db::Durability;
 use crate::roles::{Registry, Roles};
 use crate::sandbox::backend::docker::EngineConfig;
 use crate::skills::http_host::HostPattern;
+use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::AuditConfig;
 pub use authority::{HostName, Origin};
@@ -82,6 +83,8 @@ pub struct Config {
     pub approvals: ApprovalsConfig,
     /// `[install]`: what is believed of skills and plugins that others publish.
     pub install: InstallConfig,
+    /// `[limits]`: the most that any call of a skill may use, whatever the skill asks for.
+    pub limits: LimitCeilings,
     /// What skills may be granted.
     pub policy: Policy,
     /// `[skills.NAME]`: what is set for single skills.

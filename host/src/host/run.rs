@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skillhost_api::caller::Caller;
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{Authority, Event, RunAnswer, RunRequest};
 use tokio::sync::{Semaphore, mpsc};
@@ -105,7 +105,7 @@ impl Host {
                     stream: request.stream,
                 };
                 let (actor, _) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
-                // Boxed, as what follows a stream is: each call of a component would hold the room for it.
+                // Boxed, as what follows a stream is: each call would hold the room for it.
                 let ran = Box::pin(self.run_document(&actor, &action.name, files, run, io)).await;
                 return ran.map_err(|error| Error { invocation_id: Some(invocation_id.clone()), ..error.context(of) });
             }
@@ -120,14 +120,17 @@ impl Host {
                     let preparing = self
                         .engine
                         .prepare(descriptor.concurrency, &descriptor.digest, async || blocking(move || read()).await);
-                    with_background(preparing, self.tell_compiling(&descriptor.digest, &name, io))
+                    // Boxed for the same reason.
+                    Box::pin(with_background(preparing, self.tell_compiling(&descriptor.digest, &name, io)))
                         .await
                         .map_err(|error| error.context(&name))?
                 }
             };
 
             let (actor, workspace) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
-            let mut limits = loaded.manifest.limits.clone();
+            let asked = &loaded.manifest.limits;
+            let mut limits = asked.within(&self.config.limits);
+            let narrowed = limits != *asked;
             if let Some(shorter) = request.deadline_ms {
                 limits.deadline = limits.deadline.min(Duration::from_millis(shorter));
             }
@@ -176,9 +179,14 @@ impl Host {
             while let Ok(event) = queue.try_recv() {
                 io.send(CallOutput::Event(event)).await?;
             }
-            let finished = finished.map_err(|error| Error {
-                invocation_id: Some(invocation_id.clone()),
-                ..error.context(format!("{name}.{}", action.name))
+            let finished = finished.map_err(|mut error| {
+                let of_a_limit =
+                    matches!(error.kind, ErrorKind::QuotaExceeded | ErrorKind::TimedOut | ErrorKind::TooLarge);
+                if narrowed && of_a_limit {
+                    error.message +=
+                        ". The operator's ceilings stand above what it asks for: [limits] in skillhost.toml";
+                }
+                Error { invocation_id: Some(invocation_id.clone()), ..error.context(format!("{name}.{}", action.name)) }
             })?;
             let mut lifted = action.lift(&finished.results)?;
             if let (Some(streamed), false) = (streamed, lifted.failed) {
@@ -222,7 +230,7 @@ impl Host {
         let actor = Actor {
             requests: (!granted.http.is_empty()).then(|| Arc::new(Semaphore::new(requests))),
             grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
-            effects: Some(Arc::new(Effects::new(manifest.limits.effects))),
+            effects: Some(Arc::new(Effects::new(manifest.limits.within(&self.config.limits).effects))),
             watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
             containers: Some(Arc::new(Semaphore::new(containers))),
             ..actor

@@ -153,7 +153,7 @@ impl Host {
             } else {
                 Vec::new()
             },
-            limits: loaded.manifest.limits.shown(),
+            limits: loaded.manifest.limits.shown_within(&self.config.limits),
             body: loaded.frontmatter.body.clone(),
         })
     }

@@ -48,6 +48,22 @@ macro_rules! limits {
                 shown
             }
 
+            /// The same, as far as the operator lets skills have them, and where that is less than is asked for, it is said.
+            pub fn shown_within(&self, ceilings: &LimitCeilings) -> BTreeMap<String, String> {
+                let (asked, mut shown) = (self.shown(), self.within(ceilings).shown());
+                for (key, had) in &mut shown {
+                    if let Some(asked) = asked.get(key).filter(|asked| *asked != had) {
+                        *had += &format!(", the operator's ceiling (the skill asks for {asked})");
+                    }
+                }
+                shown
+            }
+
+            /// What is had of them under the operator's ceilings.
+            pub fn within(&self, LimitCeilings(most): &LimitCeilings) -> Self {
+                Self { deadline: self.deadline.min(most.deadline), $( $name: self.$name.min(most.$name), )* }
+            }
+
             /// The limits that are wider than in `before`, by key, each with both.
             pub fn beyond(&self, before: &Self) -> Vec<String> {
                 let mut wider = Vec::new();
@@ -97,11 +113,31 @@ impl Limits {
 
 impl<'de> Deserialize<'de> for Limits {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(LimitsVisitor)
+        deserializer.deserialize_map(LimitsVisitor { absent: Self::default() })
     }
 }
 
-struct LimitsVisitor;
+/// The most that any skill has of each limit, whatever it asks for: `[limits]` of skillhost.toml. What is absent is all that
+/// can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitCeilings(Limits);
+
+impl Default for LimitCeilings {
+    fn default() -> Self {
+        Self(Limits::MOST)
+    }
+}
+
+impl<'de> Deserialize<'de> for LimitCeilings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LimitsVisitor { absent: Limits::MOST }).map(Self)
+    }
+}
+
+struct LimitsVisitor {
+    /// What stands for a key that is not there.
+    absent: Limits,
+}
 
 impl<'de> Visitor<'de> for LimitsVisitor {
     type Value = Limits;
@@ -111,7 +147,7 @@ impl<'de> Visitor<'de> for LimitsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Limits, A::Error> {
-        let mut limits = Limits::default();
+        let mut limits = self.absent;
         while let Some(key) = map.next_key_seed(KeySeed)? {
             limits.set(key, &mut map)?;
         }
@@ -226,6 +262,21 @@ mod tests {
         assert_eq!(duration_text(Duration::from_secs(120)), "2m");
         for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1d", "99999999999999999999h", "9999999999999999h", "é"] {
             assert_eq!(parse_duration(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_ceiling_takes_nothing_but_what_is_above_it() {
+        let ceilings: LimitCeilings = toml::from_str("memory-mib = 32\ndeadline = \"1m\"\n").unwrap();
+        let asked: Limits = toml::from_str("memory-mib = 64\ndeadline = \"10s\"\nresources = 1_000_000\n").unwrap();
+        let had = asked.within(&ceilings);
+        assert_eq!(had, Limits { memory_mib: 32, ..asked.clone() });
+        assert_eq!(Limits::MOST.within(&LimitCeilings::default()), Limits::MOST);
+        let shown = asked.shown_within(&ceilings);
+        assert_eq!(shown["memory-mib"], "32 MiB, the operator's ceiling (the skill asks for 64 MiB)");
+        assert_eq!(shown["deadline"], "10s");
+        for wrong in ["memory-mib = 0", "memory-mib = 5000", "unheard-of = 1", "deadline = \"2h\""] {
+            assert!(toml::from_str::<LimitCeilings>(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -78,7 +78,7 @@ impl Host {
                 PackageKind::Plugin => directory.join("skills").join(entry.name.rsplit('/').next().unwrap_or_default()),
             };
             notes.extend(self.broker.missing_roles(entry).map(|error| error.message));
-            let limits = loaded.manifest.limits.shown();
+            let limits = loaded.manifest.limits.shown_within(&self.config.limits);
             if loaded.is_document() && descriptor.actions.is_empty() {
                 planned.push(PlannedSkill {
                     name: entry.name.clone(),

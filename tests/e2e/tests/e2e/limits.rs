@@ -73,3 +73,21 @@ fn the_log() {
     assert!(done.stderr.contains("more bytes of log were dropped"), "{done:?}");
     assert!(done.stderr.len() < 20_000, "{} bytes", done.stderr.len());
 }
+
+#[test]
+fn the_operators_ceiling_is_above_what_a_skill_asks_for() {
+    let user = User::new("[limits]\nmemory-mib = 16\neffects = 3\n");
+    user.add_skill("probe");
+    user.trust();
+    let got = user.call("probe.grow", &json!({"mib": 40})).ok().json()["result"].as_u64().unwrap();
+    assert!((8..16).contains(&got), "{got} MiB of 16");
+    let shown = user.run(["inspect", "probe"]).ok().text();
+    assert!(shown.contains("16 MiB, the operator's ceiling (the skill asks for"), "{shown}");
+    let (kind, message) = error(&user, "probe.shout", &json!({"bytes": 64 << 20}));
+    assert!(
+        kind == "quota-exceeded" && message.contains("16 MiB") && message.contains("skillhost.toml"),
+        "{kind}: {message}"
+    );
+    let wrong = User::new("[limits]\nmemory-mib = 100_000\n").run(["list"]).code(2);
+    assert!(wrong.stderr.contains("100000 is out of range: 1 to 4096 MiB"), "{}", wrong.stderr);
+}
