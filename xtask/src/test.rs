@@ -78,6 +78,7 @@ const ONCE: [&[&str]; 5] = [
     // Clients by others.
     &["clients", "mcp", "mcp_attacks", "mcp_context", "mcp_crowd", "mcp_lines", "mcp_logs", "mcp_schemas", "mcp_sdk"],
     &[
+        "audit",
         "bad_input",
         "call_logs",
         "call_records",

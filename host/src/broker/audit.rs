@@ -4,7 +4,8 @@
 //! log. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included; of contents they hold sizes and digests.
 //!
 //! The log is bounded: where a record has no room, the oldest go, and a record of the host's own says how many went. Counted
-//! are the bytes of each record's texts and [`OVERHEAD`]; the database's file has up to a page more for each large one.
+//! are the bytes of each record's texts and [`OVERHEAD`]; the database's file has up to a page more for each large one. What is left
+//! is still a chain ([`super::audit_chain`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -12,10 +13,11 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use rusqlite::{Row, Transaction, params};
 use serde_json::{Value, json};
 use skillhost_api::error::{ErrorKind, Result};
-use skillhost_api::types::{AuditList, AuditRecord};
+use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification};
 use skillhost_api::units::now_ms;
 use tokio::sync::broadcast;
 
+use super::audit_chain::{self, ChainCheck, ChainLink};
 use crate::db::{Db, atomically};
 use crate::policy::Actor;
 
@@ -111,6 +113,7 @@ impl Audit {
                 transaction.query_row(count, [OVERHEAD], |row| row.get(0))
             })
             .await?;
+        while db.run(audit_chain::adopt).await? {}
         // The first that goes is told at once.
         let size = LogSize { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
         Ok(Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default(), size: Arc::new(size) })
@@ -186,6 +189,17 @@ impl Audit {
         self.db.run(move |transaction| tail(transaction, lines, before)).await
     }
 
+    /// Whether all records are what was written, in its order; and, where a head was kept, whether that is one of them.
+    pub(crate) async fn verify(&self, kept: Option<AuditHead>) -> Result<AuditVerification> {
+        let mut check = ChainCheck::new(kept);
+        loop {
+            match self.db.run(move |transaction| check.go_on(transaction)).await? {
+                Ok(found) => return Ok(found),
+                Err(rest) => check = rest,
+            }
+        }
+    }
+
     /// Records as they come.
     pub(crate) fn follow(&self) -> broadcast::Receiver<AuditRecord> {
         self.live.subscribe()
@@ -208,43 +222,46 @@ impl LogSize {
             let free = "PRAGMA freelist_count";
             transaction.prepare_cached(free)?.query_row([], |row| row.get::<_, u64>(0)).map(|free| free >= PAGES)
         };
-        let mut through = 0;
+        let mut through = None;
         while self.bytes.load(Ordering::Relaxed) + by.bytes > most || is_full && !has_pages()? {
             let (records, bytes, last) = drop_oldest(transaction)?;
-            if records == 0 {
-                break;
-            }
+            let Some(last) = last else { break };
             by = Delta { bytes: by.bytes - bytes, untold: by.untold + records };
-            through = last;
+            through = Some(last);
         }
-        let untold = self.untold.load(Ordering::Relaxed) + by.untold;
-        if by.untold > 0 && untold >= DROPS_TOLD {
-            by.untold -= untold;
-            by.bytes += tell_dropped(transaction, through, self.max)?;
+        if let Some(through) = through {
+            audit_chain::drop_through(transaction, &through)?;
+            let untold = self.untold.load(Ordering::Relaxed) + by.untold;
+            if untold >= DROPS_TOLD {
+                by.untold -= untold;
+                by.bytes += tell_dropped(transaction, &through, self.max)?;
+            }
         }
         Ok((insert(transaction, row, &detail)?, by))
     }
 }
 
-/// Drops some of the oldest: how many, their bytes, and the number of the last.
-fn drop_oldest(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, i64, u64)> {
+/// Drops some of the oldest: how many, their bytes, and the last one's place in the chain.
+fn drop_oldest(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, i64, Option<ChainLink>)> {
     let mut statement = transaction.prepare_cached(concat!(
-        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?1) RETURNING seq, ",
+        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?1) RETURNING seq, hash, ",
         texts!(),
         " + ?2"
     ))?;
     let mut rows = statement.query([DROPPED_AT_ONCE, OVERHEAD])?;
-    let (mut records, mut bytes, mut last) = (0, 0, 0);
+    let (mut records, mut bytes, mut last) = (0, 0, None::<ChainLink>);
     while let Some(row) = rows.next()? {
         records += 1;
-        bytes += row.get::<_, i64>(1)?;
-        last = last.max(row.get(0)?);
+        bytes += row.get::<_, i64>(2)?;
+        let link = ChainLink::of(row)?;
+        // In whatever order they come.
+        last = last.filter(|last| last.seq > link.seq).or(Some(link));
     }
     Ok((records, bytes, last))
 }
 
 /// Writes the record that tells of drops; the answer is what it counts.
-fn tell_dropped(transaction: &Transaction<'_>, through: u64, max: u64) -> rusqlite::Result<i64> {
+fn tell_dropped(transaction: &Transaction<'_>, through: &ChainLink, max: u64) -> rusqlite::Result<i64> {
     let told = AuditRecord {
         seq: 0,
         at_ms: now_ms(),
@@ -255,7 +272,7 @@ fn tell_dropped(transaction: &Transaction<'_>, through: u64, max: u64) -> rusqli
         invocation_id: None,
         effect: "audit.drop".into(),
         outcome: "ok".into(),
-        detail: json!({ "through": through, "max_bytes": max }),
+        detail: json!({ "through": through.seq, "hash": through.head().hash, "max_bytes": max }),
     };
     let detail = told.detail.to_string();
     insert(transaction, &told, &detail)?;
@@ -295,12 +312,14 @@ fn length(record: &AuditRecord, detail: &str) -> i64 {
 
 /// Writes a record. The answer is its number.
 fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> rusqlite::Result<u64> {
+    let link = audit_chain::last(transaction)?.next(record, detail);
     transaction
         .prepare_cached(
-            "INSERT INTO audit (at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO audit (seq, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail, hash)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         )?
         .execute(params![
+            link.seq,
             record.at_ms,
             record.tenant,
             record.session,
@@ -310,9 +329,9 @@ fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> 
             record.effect,
             record.outcome,
             detail,
+            link.hash(),
         ])?;
-    let seq = transaction.last_insert_rowid();
-    u64::try_from(seq).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, seq))
+    Ok(link.seq)
 }
 
 fn tail(transaction: &Transaction<'_>, lines: u32, before: Option<u64>) -> rusqlite::Result<AuditList> {
@@ -470,7 +489,8 @@ mod tests {
         let large = json!({ "path": "é".repeat(4_000_000) }).to_string();
         for _ in 0..20 {
             let large = large.clone();
-            let insert = "INSERT INTO audit VALUES (NULL, 1, 't', 's', 'a', NULL, NULL, 'files.read', 'not-found', ?1)";
+            let insert =
+                "INSERT INTO audit VALUES (NULL, 1, 't', 's', 'a', NULL, NULL, 'files.read', 'not-found', ?1, NULL)";
             audit.db.run(move |t| t.execute(insert, [large])).await.unwrap();
         }
         for _ in 0..1000 {

@@ -9,6 +9,7 @@
 
 mod approvals;
 mod audit;
+mod audit_chain;
 mod audit_detail;
 mod board;
 mod chunk;

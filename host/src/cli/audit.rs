@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::Error;
 use skillhost_api::io::CallOutput;
-use skillhost_api::types::{AuditList, AuditRecord, Event, TailAudit};
+use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification, Event, TailAudit, VerifyAudit};
 use skillhost_api::units::show_time;
 use skillhost_api::visible;
 
@@ -35,11 +35,49 @@ Example:
         #[arg(short, long)]
         follow: bool,
     },
+    /// Checks that no record was altered, moved, added or taken away
+    #[command(after_help = "\
+Each record has a hash of itself and of the hash before it, so what is in the log is checked against itself. Whoever can write the state \
+directory could write all of it anew, or cut off its end: keep the head that this prints where they cannot write, and name it later.
+
+Exits with 1 when something is wrong.
+
+Examples:
+  skillhost audit verify
+  skillhost audit verify --head 1024:sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
+    Verify {
+        /// A head that was printed earlier: the record of this number must be there, and be the same
+        #[arg(long, value_name = "SEQ:sha256:HASH", value_parser = head)]
+        head: Option<AuditHead>,
+    },
+}
+
+/// `SEQ:sha256:HASH`.
+fn head(text: &str) -> Result<AuditHead, String> {
+    let parse = || {
+        let (seq, hash) = text.split_once(':')?;
+        crate::digest::digits(hash)?;
+        Some(AuditHead { seq: seq.parse().ok()?, hash: hash.to_owned() })
+    };
+    parse()
+        .ok_or_else(|| "write it as `skillhost audit verify` prints it: NUMBER:sha256:64 hexadecimal digits".to_owned())
 }
 
 impl Audit {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let Verb::Tail { lines, follow } = self.verb;
+        match self.verb {
+            Verb::Tail { lines, follow } => Self::tail(app, lines, follow).await,
+            Verb::Verify { head } => Self::verify(app, head).await,
+        }
+    }
+
+    async fn verify(app: &App, head: Option<AuditHead>) -> Ended {
+        let answer = app.call(VerifyAudit { head }).await?;
+        app.answer(&answer, verified).await?;
+        Ok(i32::from(!answer.typed.intact))
+    }
+
+    async fn tail(app: &App, lines: u32, follow: bool) -> Ended {
         let json = app.json();
         let mut show = move |output| match output {
             CallOutput::Event(Event::Audit(record)) => Some(match json {
@@ -69,6 +107,16 @@ impl Audit {
         }
         Ok(0)
     }
+}
+
+fn verified(found: &AuditVerification) -> String {
+    let records = match found.first {
+        Some(first) => format!("{} records, from number {first} on, are what was written\n", found.records),
+        None => "there is no record\n".to_owned(),
+    };
+    let head = found.head.as_ref().map(|head| format!("head: {}:{}\n", head.seq, head.hash)).unwrap_or_default();
+    let problem = found.problem.as_ref().map(|why| format!("NOT what was written: {why}\n")).unwrap_or_default();
+    records + &head + &problem
 }
 
 fn line(record: &AuditRecord) -> String {

@@ -15,7 +15,7 @@ use skillhost_api::units::{now_ms, show_time};
 use super::Durability;
 use super::disk::Disk;
 use super::disk_reserve::{DiskReserve, is_full};
-use super::schema::{OLDEST, SCHEMA, VERSION};
+use super::schema::{COLUMNS, OLDEST, SCHEMA, VERSION};
 
 /// How long the check at the start may take: some 1 GiB of what the kernel has in memory.
 const CHECK: Duration = Duration::from_secs(2);
@@ -140,6 +140,9 @@ fn connect(path: &Path, durability: Durability, alone: bool) -> std::result::Res
     if version != VERSION {
         // All of it or nothing: what is interrupted here is done again.
         let transaction = connection.transaction()?;
+        for (_, add) in COLUMNS.iter().filter(|(since, _)| (OLDEST..*since).contains(&version)) {
+            transaction.execute_batch(add)?;
+        }
         transaction.execute_batch(&format!("{SCHEMA} PRAGMA user_version = {VERSION};"))?;
         transaction.commit()?;
     }

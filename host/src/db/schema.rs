@@ -11,7 +11,13 @@ CREATE TABLE IF NOT EXISTS audit (
     invocation_id TEXT,
     effect TEXT NOT NULL,
     outcome TEXT NOT NULL,
-    detail TEXT NOT NULL
+    detail TEXT NOT NULL,
+    hash BLOB
+) STRICT;
+CREATE TABLE IF NOT EXISTS audit_dropped (
+    id INTEGER PRIMARY KEY CHECK (id = 0),
+    seq INTEGER NOT NULL,
+    hash BLOB NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS board_entries (
     scope TEXT NOT NULL,
@@ -93,7 +99,11 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 6;
 
-/// The oldest version that is brought up to this one: what came since are new tables, which the schema makes.
+/// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
+/// [`COLUMNS`] says.
 pub(super) const OLDEST: i64 = 4;
+
+/// Columns that came later: since which version, and how a table of an earlier one has them.
+pub(super) const COLUMNS: [(i64, &str); 1] = [(6, "ALTER TABLE audit ADD COLUMN hash BLOB;")];

@@ -91,11 +91,15 @@ async fn a_database_of_the_version_before_keeps_what_is_in_it() {
     let db = Db::open(&path, Durability::Process).unwrap();
     db.run(|t| t.execute("INSERT INTO trust VALUES ('/p', 7)", [])).await.unwrap();
     drop(db);
-    Connection::open(&path).unwrap().execute_batch("DROP TABLE developed; PRAGMA user_version = 4;").unwrap();
+    // As that version had it.
+    let earlier =
+        "DROP TABLE developed; DROP TABLE audit_dropped; ALTER TABLE audit DROP COLUMN hash; PRAGMA user_version = 4;";
+    Connection::open(&path).unwrap().execute_batch(earlier).unwrap();
     let db = Db::open(&path, Durability::Process).unwrap();
     let at: u64 = db.run(|t| t.query_row("SELECT at_ms FROM trust", [], |row| row.get(0))).await.unwrap();
     assert_eq!(at, 7);
     db.run(|t| t.execute("INSERT INTO developed VALUES ('/p', 8)", [])).await.unwrap();
+    db.run(|t| t.execute_batch("SELECT hash FROM audit; SELECT seq FROM audit_dropped;")).await.unwrap();
     let version: i64 =
         Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(version, super::schema::VERSION);

@@ -179,6 +179,7 @@ handlers! {
         host.broker.revoke_approval(&by.actor, &skill, &directories).await
     }, refused |broker, record| note_revoked(record, skill, directories);
     TailAudit, TailAudit { lines, before, follow } => host.audit_tail(lines, before, follow, &io).await;
+    VerifyAudit, VerifyAudit { head } => host.verify_audit(head).await;
     ListInvocations, ListInvocations { limit } => host.list_invocations(limit).await;
     ReadInvocationLog, ReadInvocationLog { invocation_id } => host.read_invocation_log(invocation_id).await;
     Doctor, Doctor => Ok(host.doctor(by.project).await);

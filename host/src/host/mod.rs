@@ -30,7 +30,8 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
-    AuditList, BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog, WatchRequest, Watched,
+    AuditHead, AuditList, AuditVerification, BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog,
+    WatchRequest, Watched,
 };
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
@@ -204,12 +205,12 @@ impl Host {
         let mut last = 0;
         for record in listed.records {
             last = record.seq;
-            io.send(CallOutput::Event(Event::Audit(record))).await?;
+            io.send(CallOutput::Event(Event::Audit(record.into()))).await?;
         }
         loop {
             match live.recv().await {
                 Ok(record) if record.seq <= last => {}
-                Ok(record) => io.send(CallOutput::Event(Event::Audit(record))).await?,
+                Ok(record) => io.send(CallOutput::Event(Event::Audit(record.into()))).await?,
                 Err(RecvError::Lagged(missed)) => {
                     let message =
                         format!("{missed} records came faster than they were read; `skillhost audit tail` has them");
@@ -218,6 +219,11 @@ impl Host {
                 Err(RecvError::Closed) => return Ok(AuditList::default()),
             }
         }
+    }
+
+    async fn verify_audit(&self, head: Option<AuditHead>) -> Result<AuditVerification> {
+        self.write_invocations().await;
+        self.broker.audit().verify(head).await
     }
 
     /// Has the records of calls that have ended be there for who reads them. Where that fails, what is there is all there is, and
@@ -243,7 +249,7 @@ impl Host {
         io.send(CallOutput::Event(Event::Watching)).await?;
         while request.count.is_none_or(|count| watching.seen().events < count) {
             let event = watching.next().await?;
-            io.send(CallOutput::Event(Event::Blackboard(event))).await?;
+            io.send(CallOutput::Event(Event::Blackboard(event.into()))).await?;
         }
         Ok(watching.seen())
     }

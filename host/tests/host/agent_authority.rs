@@ -17,7 +17,7 @@ use skillhost_api::types::{
 use skillhost_api::types::{
     Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, GetHostStatus, GetRequest, GetSandbox,
     GetScriptTemplate, ListApprovals, ListInvocations, ListScriptTemplates, ListScripts, ListSkills, ReadFile,
-    ReadInvocationLog, RevokeApproval, StopHost, TailAudit, Trust,
+    ReadInvocationLog, RevokeApproval, StopHost, TailAudit, Trust, VerifyAudit,
 };
 use tokio::sync::mpsc;
 
@@ -156,6 +156,7 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
         (Request::ReadInvocationLog(ReadInvocationLog { invocation_id: "inv_0".into() }), "skillhost logs"),
         (Request::TailAudit(TailAudit { lines: 1, before: None, follow: false }), "skillhost audit tail"),
         (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true }), "skillhost audit tail"),
+        (Request::VerifyAudit(VerifyAudit::default()), "skillhost audit verify"),
         (Request::GetHostStatus(GetHostStatus), "skillhost host status"),
     ] {
         machine.denied(request, &["not for agents", remedy]).await;

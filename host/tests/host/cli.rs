@@ -508,7 +508,7 @@ async fn audit_records_are_shown_as_they_come() {
         let wanted = Arc::clone(&wanted);
         async move {
             while let Some(record) = wanted.lock().await.recv().await {
-                io.output.send(CallOutput::Event(Event::Audit(record))).await.unwrap();
+                io.output.send(CallOutput::Event(Event::Audit(record.into()))).await.unwrap();
             }
             Ok(json!({"records": []}))
         }

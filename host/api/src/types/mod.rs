@@ -110,14 +110,14 @@ pub enum Event {
         /// The id of the exec.
         exec_id: String,
     },
-    /// A later audit record.
-    Audit(AuditRecord),
+    /// A later audit record. On the heap, as the other large one is: each call has room for 32 events from its start.
+    Audit(Box<AuditRecord>),
     /// A change at a watched path of a sandbox.
     File(FileChange),
     /// A watch has begun: whatever happens from now on is told.
     Watching,
     /// A change of the blackboard.
-    Blackboard(BlackboardEvent),
+    Blackboard(Box<BlackboardEvent>),
     /// The catalogue has changed: what is offered is not what it was.
     Skills {
         /// The revision that it has now, as in [`ActionList`].

@@ -76,6 +76,43 @@ pub struct TailAudit {
     pub follow: bool,
 }
 
+/// Whether the audit log is what was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyAudit {
+    /// A head that was kept elsewhere, of a record that must be there still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<AuditHead>,
+}
+
+/// A record of the audit log, by what stands for it and for all before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditHead {
+    /// The record's number.
+    pub seq: u64,
+    /// Its hash, `sha256:…`, of itself and of the hash of the record before it.
+    pub hash: String,
+}
+
+/// What was found of the audit log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditVerification {
+    /// Whether every record is what was written, and in its place.
+    pub intact: bool,
+    /// How many were found to be that, up to the first that is not.
+    pub records: u64,
+    /// The number of the first; those before it went for want of room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u64>,
+    /// The last of them: kept elsewhere, it shows later whether the log was cut or written anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<AuditHead>,
+    /// What is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
 /// What waits for approval, and what was approved for good.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ApprovalList {

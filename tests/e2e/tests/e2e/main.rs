@@ -1,6 +1,7 @@
 //! What users meet, each file a behaviour. All of it is one program, since each would link the whole host.
 
 mod approvals;
+mod audit;
 mod author_attacks;
 mod author_errors;
 mod author_loop;
