@@ -17,7 +17,7 @@ use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification}
 use skillhost_api::units::now_ms;
 use tokio::sync::broadcast;
 
-use super::audit_chain::{self, ChainCheck, ChainLink};
+use super::audit_chain::{self, ChainCheck, ChainLink, FIELDS, read_record};
 use crate::db::{Db, atomically};
 use crate::policy::Actor;
 
@@ -37,7 +37,7 @@ macro_rules! texts {
     };
 }
 /// The most that a record which tells of drops counts.
-const MAX_TOLD: u64 = 256;
+const MAX_TOLD: u64 = 320;
 /// The fewest free pages of the database that one record is sure to fit into.
 const PAGES: u64 = 32;
 /// How many of the oldest records go at once.
@@ -113,7 +113,10 @@ impl Audit {
                 transaction.query_row(count, [OVERHEAD], |row| row.get(0))
             })
             .await?;
-        while db.run(audit_chain::adopt).await? {}
+        let mut adopted = None;
+        while let Some(last) = db.run(move |transaction| audit_chain::adopt(transaction, adopted)).await? {
+            adopted = Some(last);
+        }
         // The first that goes is told at once.
         let size = LogSize { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
         Ok(Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default(), size: Arc::new(size) })
@@ -336,11 +339,11 @@ fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> 
 
 fn tail(transaction: &Transaction<'_>, lines: u32, before: Option<u64>) -> rusqlite::Result<AuditList> {
     // An earlier version bounded nothing: of what it left no more is read than is shown.
-    let mut statement = transaction.prepare_cached(
-        "SELECT seq, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome,
+    let mut statement = transaction.prepare_cached(&format!(
+        "SELECT {FIELDS},
              CASE WHEN octet_length(detail) > ?3 THEN substr(detail, 1, ?3 / 4) ELSE detail END, octet_length(detail)
-         FROM audit WHERE seq < ?2 ORDER BY seq DESC LIMIT ?1",
-    )?;
+         FROM audit WHERE seq < ?2 ORDER BY seq DESC LIMIT ?1"
+    ))?;
     let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
     let mut rows = statement.query(params![lines, before, MAX_READ])?;
     let (mut list, mut bytes) = (AuditList::default(), 0);
@@ -363,18 +366,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
         true => serde_json::from_str(&detail).unwrap_or(Value::String(detail)),
         false => format!("{detail}… ({length} bytes)").into(),
     };
-    Ok(AuditRecord {
-        seq: row.get(0)?,
-        at_ms: row.get(1)?,
-        tenant: row.get(2)?,
-        session: row.get(3)?,
-        agent: row.get(4)?,
-        skill: row.get(5)?,
-        invocation_id: row.get(6)?,
-        effect: row.get(7)?,
-        outcome: row.get(8)?,
-        detail,
-    })
+    read_record(row, detail)
 }
 
 #[cfg(test)]
@@ -441,6 +433,19 @@ mod tests {
         let audit = Audit::open(audit.db.clone(), 5_000).await.unwrap();
         audit.record(&actor(), "files.read", Ok(()), json!({})).await.unwrap();
         assert!(count(&audit).await <= 5_000);
+    }
+
+    #[tokio::test]
+    async fn what_tells_of_drops_has_the_room_that_is_kept_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(&dir.path().join("state.db"), MIB).await;
+        let told = audit.db.run(|transaction| {
+            let mut through = audit_chain::last(transaction)?;
+            through.seq = u64::MAX;
+            tell_dropped(transaction, &through, u64::MAX)
+        });
+        let told = told.await.unwrap();
+        assert!((1..=MAX_TOLD as i64).contains(&told), "{told}");
     }
 
     #[tokio::test]

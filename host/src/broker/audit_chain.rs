@@ -6,6 +6,7 @@
 //! a record, elsewhere.
 
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::types::{AuditHead, AuditRecord, AuditVerification};
 
@@ -13,8 +14,8 @@ use crate::digest::{digits, parse};
 
 /// How many records are looked at before others have their turn at the database.
 const AT_ONCE: u32 = 1_000;
-/// What is read of a record.
-const COLUMNS: &str = "seq, hash, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail";
+/// What [`read_record`] reads.
+pub(super) const FIELDS: &str = "seq, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome";
 /// What stands for the hash before the first.
 const NONE: Hash = [0; 32];
 
@@ -43,9 +44,9 @@ impl ChainLink {
         AuditHead { seq: self.seq, hash: format!("sha256:{}", hex::encode(self.hash)) }
     }
 
-    /// That of a row which begins with its number and its hash. One of an earlier version has none until [`adopt`] gives it one.
+    /// That of a row with its number and its hash. One of an earlier version has none until [`adopt`] gives it one.
     pub(super) fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { seq: row.get(0)?, hash: row.get::<_, Option<Hash>>(1)?.unwrap_or(NONE) })
+        Ok(Self { seq: row.get("seq")?, hash: row.get::<_, Option<Hash>>("hash")?.unwrap_or(NONE) })
     }
 }
 
@@ -89,34 +90,47 @@ pub(super) fn drop_through(transaction: &Transaction<'_>, last: &ChainLink) -> r
     Ok(())
 }
 
-/// Gives hashes to some records of an earlier version, which have none. Whether there were any.
-pub(super) fn adopt(transaction: &Transaction<'_>) -> rusqlite::Result<bool> {
-    let first = "SELECT seq FROM audit WHERE hash IS NULL ORDER BY seq LIMIT 1";
-    let Some(first) = transaction.query_row(first, [], |row| row.get::<_, u64>(0)).optional()? else {
-        return Ok(false);
-    };
-    let before = "SELECT seq, hash FROM audit WHERE seq < ?1 ORDER BY seq DESC LIMIT 1";
-    let mut at = match transaction.query_row(before, [first], ChainLink::of).optional()? {
-        Some(before) => before,
-        None => {
-            let before = ChainLink { seq: first - 1, hash: NONE };
-            drop_through(transaction, &before)?;
-            before
-        }
-    };
-    let mut all = transaction
-        .prepare(&format!("SELECT {COLUMNS} FROM audit WHERE seq >= ?1 AND hash IS NULL ORDER BY seq LIMIT ?2"))?;
-    let (mut rows, mut links) = (all.query(params![first, AT_ONCE])?, Vec::new());
-    while let Some(row) = rows.next()? {
-        at = at.next(&record(row)?, &row.get::<_, String>(10)?);
-        links.push(at);
+/// Gives hashes to some records of an earlier version, which have none, from the oldest on that comes after `done`. The answer is the
+/// last of them, where there may be more.
+pub(super) fn adopt(transaction: &Transaction<'_>, done: Option<ChainLink>) -> rusqlite::Result<Option<ChainLink>> {
+    // What is written today has its hash, so the newest says whether there is anything to do, without a look at them all.
+    let newest = "SELECT hash IS NULL FROM audit ORDER BY seq DESC LIMIT 1";
+    if !transaction.query_row(newest, [], |row| row.get(0)).optional()?.unwrap_or(false) {
+        return Ok(None);
     }
-    for link in links {
+    let mut before = done;
+    let rows = format!("SELECT {FIELDS}, hash, detail FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+    let (mut statement, mut links) = (transaction.prepare(&rows)?, Vec::new());
+    let mut rows = statement.query(params![done.map_or(0, |done| done.seq), AT_ONCE])?;
+    while let Some(row) = rows.next()? {
+        let link = ChainLink::of(row)?;
+        let at = match before {
+            Some(before) => before,
+            // The first that is left.
+            None => match dropped(transaction)? {
+                Some(dropped) => dropped,
+                None => {
+                    let dropped = ChainLink { seq: link.seq.saturating_sub(1), hash: NONE };
+                    drop_through(transaction, &dropped)?;
+                    dropped
+                }
+            },
+        };
+        // What an earlier start has given a hash keeps it.
+        let link = if link.hash == NONE {
+            at.next(&read_record(row, Value::Null)?, &row.get::<_, String>("detail")?)
+        } else {
+            link
+        };
+        links.push(link);
+        before = Some(link);
+    }
+    for link in &links {
         transaction
             .prepare_cached("UPDATE audit SET hash = ?2 WHERE seq = ?1")?
             .execute(params![link.seq, link.hash])?;
     }
-    Ok(true)
+    Ok(links.last().copied())
 }
 
 /// A check of the whole chain, which is done in pieces.
@@ -145,19 +159,18 @@ impl ChainCheck {
         if self.at.is_none() && dropped.is_some() {
             self.compare(&at);
         }
-        let next = format!("SELECT {COLUMNS} FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+        let next = format!("SELECT {FIELDS}, hash, detail FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2");
         let mut statement = transaction.prepare_cached(&next)?;
         let (mut rows, mut looked_at) = (statement.query(params![at.seq, AT_ONCE])?, 0);
         while let Some(row) = rows.next()? {
             looked_at += 1;
             let link = ChainLink::of(row)?;
-            let is_chained = row.get::<_, Option<Hash>>(1)?.is_some();
-            let detail: String = row.get(10)?;
-            let broken = if !is_chained {
+            let detail: String = row.get("detail")?;
+            let broken = if link.hash == NONE {
                 Some("has no hash")
             } else if link.seq != at.seq + 1 {
                 Some("does not come after the one before it: something is missing")
-            } else if link != at.next(&record(row)?, &detail) {
+            } else if link != at.next(&read_record(row, Value::Null)?, &detail) {
                 Some("is not what was written, or does not come after what was written before it")
             } else {
                 None
@@ -207,19 +220,19 @@ impl ChainCheck {
     }
 }
 
-/// What a row's hash is of, but for its facts.
-fn record(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
+/// A record of a row with its [`FIELDS`], and these facts.
+pub(super) fn read_record(row: &Row<'_>, detail: Value) -> rusqlite::Result<AuditRecord> {
     Ok(AuditRecord {
         seq: row.get(0)?,
-        at_ms: row.get(2)?,
-        tenant: row.get(3)?,
-        session: row.get(4)?,
-        agent: row.get(5)?,
-        skill: row.get(6)?,
-        invocation_id: row.get(7)?,
-        effect: row.get(8)?,
-        outcome: row.get(9)?,
-        detail: serde_json::Value::Null,
+        at_ms: row.get(1)?,
+        tenant: row.get(2)?,
+        session: row.get(3)?,
+        agent: row.get(4)?,
+        skill: row.get(5)?,
+        invocation_id: row.get(6)?,
+        effect: row.get(7)?,
+        outcome: row.get(8)?,
+        detail,
     })
 }
 
@@ -323,8 +336,9 @@ mod tests {
         // Also when all of it went.
         let actor = Actor::owner(Caller::default());
         audit.record(&actor, "files.read", Ok(()), json!({ "path": "x".repeat(19_000) })).await.unwrap();
-        fill(&audit, 3).await;
-        assert!(audit.verify(None).await.unwrap().intact);
+        fill(&audit, 10).await;
+        let found = audit.verify(None).await.unwrap();
+        assert!(found.intact && found.records > 1, "{found:?}");
         let cut = "DELETE FROM audit WHERE seq = (SELECT min(seq) FROM audit)";
         db.run(move |transaction| transaction.execute_batch(cut)).await.unwrap();
         assert!(!audit.verify(None).await.unwrap().intact);
@@ -341,9 +355,17 @@ mod tests {
         })
         .await
         .unwrap();
-        let audit = Audit::open(db, MIB).await.unwrap();
+        let audit = Audit::open(db.clone(), MIB).await.unwrap();
         fill(&audit, 1).await;
         let found = audit.verify(None).await.unwrap();
         assert_eq!((found.intact, found.first, found.records), (true, Some(100), 2_402), "{found:?}");
+        // What is taken away of a hash today is not given back.
+        let audit = {
+            db.run(|transaction| transaction.execute_batch("UPDATE audit SET hash = NULL WHERE seq = 107"))
+                .await
+                .unwrap();
+            Audit::open(db, MIB).await.unwrap()
+        };
+        assert_eq!(audit.verify(None).await.unwrap().problem.as_deref(), Some("record 107 has no hash"));
     }
 }

@@ -110,12 +110,13 @@ impl Audit {
 }
 
 fn verified(found: &AuditVerification) -> String {
-    let records = match found.first {
-        Some(first) => format!("{} records, from number {first} on, are what was written\n", found.records),
-        None => "there is no record\n".to_owned(),
+    let records = match (found.first, &found.problem) {
+        (Some(first), _) => format!("{} records, from number {first} on, are what was written\n", found.records),
+        (None, Some(_)) => "no record is what was written\n".to_owned(),
+        (None, None) => "there is no record\n".to_owned(),
     };
     let head = found.head.as_ref().map(|head| format!("head: {}:{}\n", head.seq, head.hash)).unwrap_or_default();
-    let problem = found.problem.as_ref().map(|why| format!("NOT what was written: {why}\n")).unwrap_or_default();
+    let problem = found.problem.as_ref().map(|why| format!("problem: {why}\n")).unwrap_or_default();
     records + &head + &problem
 }
 

@@ -37,10 +37,14 @@ fn what_is_changed_is_found_and_so_is_an_end_that_was_cut_off() {
     change(&user, "UPDATE audit SET detail = '{}' WHERE seq = 3");
     assert!(problem(&user, &[]).starts_with("record 3 is not what was written"));
     let shown = user.run(["audit", "verify"]).code(1).text();
-    assert!(shown.contains("2 records") && shown.contains("NOT what was written: record 3"), "{shown}");
+    assert!(shown.contains("2 records") && shown.contains("problem: record 3 is not what was written"), "{shown}");
+    change(&user, "UPDATE audit SET detail = '{}' WHERE seq = 1");
+    let shown = user.run(["audit", "verify"]).code(1).text();
+    assert!(shown.starts_with("no record is what was written\nproblem: record 1 is not"), "{shown}");
+
     // It goes on with what it has, and says the same.
     user.run(["blackboard", "publish", "key1", "2"]).ok();
-    assert!(problem(&user, &[]).starts_with("record 3 is not what was written"));
+    assert!(problem(&user, &[]).starts_with("record 1 is not what was written"));
     for wrong in ["5", "5:sha256:12", "x:sha256:", &head.to_uppercase()] {
         assert!(user.run(["audit", "verify", "--head", wrong]).code(2).stderr.contains("64 hexadecimal digits"));
     }

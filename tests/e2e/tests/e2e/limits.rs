@@ -88,6 +88,10 @@ fn the_operators_ceiling_is_above_what_a_skill_asks_for() {
         kind == "quota-exceeded" && message.contains("16 MiB") && message.contains("skillhost.toml"),
         "{kind}: {message}"
     );
+    // Effects are counted elsewhere than where the guest runs.
+    let watched = user.call("probe.watch-many", &json!({"count": 5})).json();
+    let failure = watched["failure"].as_str().unwrap_or_else(|| panic!("{watched}"));
+    assert!(failure.contains("3 effects"), "{failure}");
     let wrong = User::new("[limits]\nmemory-mib = 100_000\n").run(["list"]).code(2);
     assert!(wrong.stderr.contains("100000 is out of range: 1 to 4096 MiB"), "{}", wrong.stderr);
 }
