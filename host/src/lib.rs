@@ -90,6 +90,7 @@ pub mod roles;
 mod rooted;
 pub mod sandbox;
 mod scripts;
+mod signing;
 pub mod skills;
 pub mod stamp;
 pub mod subprocess;

@@ -196,7 +196,7 @@ impl BlackboardStore for Embedded {
         let scope = caller.session_key();
         async move {
             let work = move |transaction: &Transaction<'_>| list(transaction, &scope, &selection, &tags, &after);
-            let (rows, more) = self.db.run(work).await?;
+            let (rows, more) = self.db.read(work).await?;
             Ok(ListPage { entries: rows.into_iter().map(RawEntry::entry).collect(), more })
         }
         .boxed()

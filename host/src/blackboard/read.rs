@@ -104,7 +104,7 @@ impl Events for WatchEvents {
             while self.page.is_empty() && !self.there.is_empty() {
                 let wanted: Vec<_> = self.there.iter().take(PAGE).cloned().collect();
                 let (scope, count) = (self.scope.clone(), wanted.len());
-                let page = self.db.run(move |transaction| page(transaction, &scope, &wanted)).await?;
+                let page = self.db.read(move |transaction| page(transaction, &scope, &wanted)).await?;
                 // Only now: until here this may have been dropped, and would be asked again.
                 self.there.drain(..count);
                 self.page.extend(page.into_iter().map(written));

@@ -3,6 +3,7 @@
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Approval, ApprovalList};
 
+use super::audit_detail::text_on_record;
 use crate::broker::{Broker, EffectRecord};
 use crate::policy::Actor;
 use crate::policy::approvals::{FoundApproval, HOW};
@@ -70,7 +71,7 @@ impl Broker {
         record.note("approval", id);
         let found = self.approvals.find(id)?;
         record.note("kind", found.approval.kind.name());
-        record.note("what", found.recorded.clone());
+        record.note("what", text_on_record(self.config.audit.commands, &found.recorded));
         if let Some(keeps) = &found.keeps {
             let Acceptance { skill, component, manifest, .. } = &keeps.kept;
             record.note("skill", skill.clone());

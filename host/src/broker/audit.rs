@@ -1,34 +1,34 @@
 //! The audit log: a record for every brokered effect, denials included.
 //!
-//! A record is written after the effect and before its answer is given: what a caller was told has happened is in the
-//! log. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included; of contents they hold sizes and digests.
+//! A record is written before an effect, `begun`, and another after it and before its answer is given: what a caller was told has
+//! happened is in the log, and so is what was never answered. What a host died in the middle of has its end, `interrupted`, from the
+//! next one. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included;
+//! of contents they hold sizes and digests. While records cannot be written, no effect begins.
 //!
 //! The log is bounded: where a record has no room, the oldest go, and a record of the host's own says how many went. Counted
 //! are the bytes of each record's texts and [`OVERHEAD`]; the database's file has up to a page more for each large one. What is left
 //! is still a chain ([`super::audit_chain`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Transaction, params};
 use serde_json::{Value, json};
 use skillhost_api::error::{ErrorKind, Result};
-use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification};
+use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification, BEGUN};
 use skillhost_api::units::now_ms;
 use tokio::sync::broadcast;
 
-use super::audit_chain::{self, ChainCheck, ChainLink, FIELDS, read_record};
+use super::audit_chain::{self, ChainCheck, ChainLink};
+use super::audit_pages;
+use super::audit_under_way as begun;
 use crate::db::{Db, atomically};
 use crate::policy::Actor;
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;
-/// The most bytes of records that one listing gives; the next one goes on before its first.
-const PAGE: u64 = 8 << 20;
-/// How much of a record's facts is read: more than any that this version writes.
-const MAX_READ: u64 = 32 << 10;
 /// What a record takes up besides its texts, about.
-const OVERHEAD: u64 = 128;
+pub(super) const OVERHEAD: u64 = 128;
 /// The bytes of a record's texts, as the database counts them.
 macro_rules! texts {
     () => {
@@ -47,6 +47,55 @@ const HOST: &str = "host";
 /// Of how many records that went one record tells.
 const DROPS_TOLD: i64 = 10_000;
 
+/// What a record says of its effect: where in it, and how it went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RecordStep {
+    /// It is allowed and about to be done.
+    Begins,
+    /// It was begun well, by the record of this number if there is one, and goes on.
+    GoesOn { begun: Option<u64> },
+    /// It is over, as the record of this number has begun it if there is one.
+    Ends { begun: Option<u64>, outcome: std::result::Result<(), ErrorKind> },
+}
+
+impl RecordStep {
+    /// What stands in its record.
+    fn outcome(self) -> &'static str {
+        match self {
+            Self::Begins => BEGUN,
+            Self::GoesOn { .. } | Self::Ends { outcome: Ok(()), .. } => "ok",
+            Self::Ends { outcome: Err(kind), .. } => kind.name(),
+        }
+    }
+
+    /// The number of the record that it ends.
+    fn ended(self) -> Option<u64> {
+        match self {
+            Self::Begins => None,
+            Self::GoesOn { begun } | Self::Ends { begun, .. } => begun,
+        }
+    }
+
+    fn is_under_way(self) -> bool {
+        matches!(self, Self::Begins | Self::GoesOn { .. })
+    }
+}
+
+impl From<std::result::Result<(), ErrorKind>> for RecordStep {
+    fn from(outcome: std::result::Result<(), ErrorKind>) -> Self {
+        Self::Ends { begun: None, outcome }
+    }
+}
+
+/// A record to be written, and what else it means.
+#[derive(Debug, Clone)]
+struct NewRecord {
+    record: AuditRecord,
+    /// The one that said that its effect had begun.
+    ended: Option<u64>,
+    is_under_way: bool,
+}
+
 /// The audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
@@ -54,6 +103,8 @@ pub(crate) struct Audit {
     live: broadcast::Sender<AuditRecord>,
     under_way: Arc<AtomicUsize>,
     size: Arc<LogSize>,
+    /// Records that could not be written, and of which none tells yet.
+    lost: AtomicU64,
 }
 
 /// The size of the log. It is counted on the database's thread alone.
@@ -119,7 +170,45 @@ impl Audit {
         }
         // The first that goes is told at once.
         let size = LogSize { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
-        Ok(Self { db, live: broadcast::channel(FOLLOW_BUFFER).0, under_way: Arc::default(), size: Arc::new(size) })
+        let (live, size) = (broadcast::channel(FOLLOW_BUFFER).0, Arc::new(size));
+        Ok(Self { db, live, under_way: Arc::default(), size, lost: AtomicU64::new(0) })
+    }
+
+    /// Ends what an earlier host process died in the middle of.
+    pub(crate) async fn end_interrupted(&self) -> Result<()> {
+        loop {
+            let left = self.db.run(|transaction| begun::interrupted(transaction)).await?;
+            let Some((last, _)) = left.last() else { return Ok(()) };
+            let (last, mut records) = (*last, Vec::with_capacity(left.len()));
+            for (number, record) in left {
+                // Of one that went for want of room nothing is known.
+                let Some(record) = record else { continue };
+                records.push(NewRecord { record, ended: Some(number), is_under_way: false });
+            }
+            self.write_all(records).await?;
+            self.db.run(move |transaction| begun::forget_through(transaction, last)).await?;
+        }
+    }
+
+    /// Refuses an effect while records that were lost are not told of: it writes that first.
+    pub(super) async fn check_sink(&self) -> Result<()> {
+        let lost = self.lost.load(Ordering::Relaxed);
+        if lost == 0 {
+            return Ok(());
+        }
+        let told = AuditRecord { effect: "audit.lost".into(), ..of_host(json!({ "records": lost })) };
+        let told = NewRecord { record: told, ended: None, is_under_way: false };
+        self.write_all(vec![told])
+            .await
+            .map_err(|error| error.context("the audit log cannot be written, and without a record nothing is done"))?;
+        // More may have been lost meanwhile.
+        self.lost.fetch_sub(lost, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many records were lost that the log does not tell of yet.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Counts an effect until its record is written.
@@ -133,41 +222,70 @@ impl Audit {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Writes a record; returns when it lasts.
+    /// Writes a record; returns its number when it lasts. One that cannot be written is lost, and no effect begins until the log tells of that.
     pub(crate) async fn record(
         &self,
         actor: &Actor,
         effect: &'static str,
-        outcome: std::result::Result<(), ErrorKind>,
+        step: impl Into<RecordStep>,
         detail: Value,
-    ) -> Result<()> {
-        self.record_all(vec![record_of(actor, effect, outcome, detail)]).await
+    ) -> Result<u64> {
+        let step = step.into();
+        let mut record = record_of(actor, effect, Ok(()), detail);
+        record.outcome = step.outcome().into();
+        let written = self
+            .write_all(vec![NewRecord { record, ended: step.ended(), is_under_way: step.is_under_way() }])
+            .await
+            .map(|numbers| numbers.first().copied().unwrap_or_default());
+        // What was to begin did not, so nothing is missing from the log.
+        if let (Err(error), false) = (&written, matches!(step, RecordStep::Begins)) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                "the record of {effect} is lost, and no effect begins until the log can tell of it: {error}"
+            );
+        }
+        written
     }
 
-    /// Writes records, all of them or none; returns when they last.
+    /// Writes records of what is over, all of them or none; returns when they last.
     pub(super) async fn record_all(&self, records: Vec<AuditRecord>) -> Result<()> {
-        let records: Arc<[AuditRecord]> = records.into();
+        let whole = |record| NewRecord { record, ended: None, is_under_way: false };
+        self.write_all(records.into_iter().map(whole).collect()).await.map(drop)
+    }
+
+    async fn write_all(&self, records: Vec<NewRecord>) -> Result<Vec<u64>> {
+        let records: Arc<[NewRecord]> = records.into();
         let numbers = match self.write(&records).await {
             // The disk has just filled up, and the database has a reserve from now on.
             Err(full) if full.kind == ErrorKind::Unavailable => self.write(&records).await?,
             written => written?,
         };
-        for (record, seq) in records.iter().zip(numbers) {
-            // Nobody follows: that is no failure.
-            let _ = self.live.send(AuditRecord { seq, ..record.clone() });
+        // Most often nobody follows.
+        if self.live.receiver_count() > 0 {
+            for (NewRecord { record, .. }, seq) in records.iter().zip(&numbers) {
+                // Whoever followed may have left.
+                let _ = self.live.send(AuditRecord { seq: *seq, ..record.clone() });
+            }
         }
-        Ok(())
+        Ok(numbers)
     }
 
     /// Writes records; the answer is their numbers.
-    async fn write(&self, records: &Arc<[AuditRecord]>) -> Result<Vec<u64>> {
+    async fn write(&self, records: &Arc<[NewRecord]>) -> Result<Vec<u64>> {
         let (rows, size, disk) = (records.clone(), self.size.clone(), self.db.disk().clone());
         let work = move |transaction: &Transaction<'_>| {
             // Nothing goes for a record that does not come.
             atomically(transaction, |transaction| {
-                let put = |row| {
-                    let (seq, by) = size.put(transaction, row, disk.is_full())?;
-                    Ok((seq, SizeChange::of(size.clone(), by)))
+                let put = |new: &NewRecord| {
+                    let (seq, by) = size.put(transaction, &new.record, disk.is_full())?;
+                    let change = SizeChange::of(size.clone(), by);
+                    if let Some(ended) = new.ended {
+                        begun::end(transaction, ended)?;
+                    }
+                    if new.is_under_way {
+                        begun::begin(transaction, seq)?;
+                    }
+                    Ok((seq, change))
                 };
                 rows.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()
             })
@@ -189,18 +307,34 @@ impl Audit {
 
     /// The last `lines` records before `before`, oldest first, and no more than fit into an answer.
     pub(crate) async fn tail(&self, lines: u32, before: Option<u64>) -> Result<AuditList> {
-        self.db.run(move |transaction| tail(transaction, lines, before)).await
+        self.db.read(move |transaction| audit_pages::tail(transaction, lines, before)).await
+    }
+
+    /// The same with the records that say that something has begun.
+    pub(crate) async fn tail_all(&self, lines: u32, before: Option<u64>) -> Result<AuditList> {
+        self.db.read(move |transaction| audit_pages::tail_all(transaction, lines, before)).await
+    }
+
+    /// The records after `after`, oldest first, as many as fit into an answer.
+    pub(crate) async fn page(&self, after: u64) -> Result<AuditList> {
+        self.db.read(move |transaction| audit_pages::page(transaction, after)).await
     }
 
     /// Whether all records are what was written, in its order; and, where a head was kept, whether that is one of them.
     pub(crate) async fn verify(&self, kept: Option<AuditHead>) -> Result<AuditVerification> {
         let mut check = ChainCheck::new(kept);
         loop {
-            match self.db.run(move |transaction| check.go_on(transaction)).await? {
+            match self.db.read(move |transaction| check.go_on(transaction)).await? {
                 Ok(found) => return Ok(found),
                 Err(rest) => check = rest,
             }
         }
+    }
+
+    /// What stands for the newest record and for all before it; none where there is no record.
+    pub(super) async fn head(&self) -> Result<Option<AuditHead>> {
+        let head = self.db.run(|transaction| audit_chain::last(transaction).map(|last| last.head())).await?;
+        Ok((head.seq > 0).then_some(head))
     }
 
     /// Records as they come.
@@ -265,7 +399,16 @@ fn drop_oldest(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, i64, Opt
 
 /// Writes the record that tells of drops; the answer is what it counts.
 fn tell_dropped(transaction: &Transaction<'_>, through: &ChainLink, max: u64) -> rusqlite::Result<i64> {
-    let told = AuditRecord {
+    let detail = json!({ "through": through.seq, "hash": through.head().hash, "max_bytes": max });
+    let told = AuditRecord { effect: "audit.drop".into(), ..of_host(detail) };
+    let detail = told.detail.to_string();
+    insert(transaction, &told, &detail)?;
+    Ok(length(&told, &detail))
+}
+
+/// A record of the log's own, which has no number yet.
+fn of_host(detail: Value) -> AuditRecord {
+    AuditRecord {
         seq: 0,
         at_ms: now_ms(),
         tenant: HOST.into(),
@@ -273,13 +416,10 @@ fn tell_dropped(transaction: &Transaction<'_>, through: &ChainLink, max: u64) ->
         agent: HOST.into(),
         skill: None,
         invocation_id: None,
-        effect: "audit.drop".into(),
+        effect: String::new(),
         outcome: "ok".into(),
-        detail: json!({ "through": through.seq, "hash": through.head().hash, "max_bytes": max }),
-    };
-    let detail = told.detail.to_string();
-    insert(transaction, &told, &detail)?;
-    Ok(length(&told, &detail))
+        detail,
+    }
 }
 
 /// A record that has no number yet.
@@ -337,41 +477,10 @@ fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> 
     Ok(link.seq)
 }
 
-fn tail(transaction: &Transaction<'_>, lines: u32, before: Option<u64>) -> rusqlite::Result<AuditList> {
-    // An earlier version bounded nothing: of what it left no more is read than is shown.
-    let mut statement = transaction.prepare_cached(&format!(
-        "SELECT {FIELDS},
-             CASE WHEN octet_length(detail) > ?3 THEN substr(detail, 1, ?3 / 4) ELSE detail END, octet_length(detail)
-         FROM audit WHERE seq < ?2 ORDER BY seq DESC LIMIT ?1"
-    ))?;
-    let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
-    let mut rows = statement.query(params![lines, before, MAX_READ])?;
-    let (mut list, mut bytes) = (AuditList::default(), 0);
-    while let Some(row) = rows.next()? {
-        let record = read(row)?;
-        bytes += row.get::<_, u64>(10)?.min(MAX_READ) + OVERHEAD;
-        if bytes > PAGE {
-            list.more = true;
-            break;
-        }
-        list.records.push(record);
-    }
-    list.records.reverse();
-    Ok(list)
-}
-
-fn read(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
-    let (detail, length): (String, u64) = (row.get(9)?, row.get(10)?);
-    let detail = match detail.len() as u64 == length {
-        true => serde_json::from_str(&detail).unwrap_or(Value::String(detail)),
-        false => format!("{detail}… ({length} bytes)").into(),
-    };
-    read_record(row, detail)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::audit_pages::PAGE;
     use crate::db::Durability;
     use skillhost_api::caller::Caller;
 

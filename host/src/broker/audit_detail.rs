@@ -3,7 +3,12 @@
 //! Callers choose much of it: paths, keys, commands, and through them the words of errors. Whatever they send, a record
 //! stays small; what was cut says how long it was.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use skillhost_api::types::Command;
+
+use crate::config::CommandVisibility;
+use crate::digest::sha256;
 
 /// The most bytes of JSON that one fact has.
 const MAX_FACT: usize = 4 << 10;
@@ -38,6 +43,39 @@ impl Facts {
     /// Adds what went wrong.
     pub(super) fn error(&mut self, message: &str) {
         self.facts.insert("error".to_owned(), text_within(message, MAX_ERROR).into());
+    }
+}
+
+/// A command as its record has it.
+pub(super) fn command_on_record(visible: CommandVisibility, command: &Command) -> Value {
+    let program = match (visible, command) {
+        (CommandVisibility::Full, Command::Argv(argv)) => return argv.as_slice().into(),
+        (CommandVisibility::Full, Command::Shell(line)) => return line.as_str().into(),
+        (CommandVisibility::Digest, _) => None,
+        (CommandVisibility::Program, Command::Argv(argv)) => argv.first().map(String::as_str),
+        (CommandVisibility::Program, Command::Shell(_)) => Some("a shell"),
+    };
+    let mut hash = Sha256::new();
+    match command {
+        // With their lengths, so that no two are another two.
+        Command::Argv(argv) => argv.iter().for_each(|word| {
+            hash.update((word.len() as u64).to_be_bytes());
+            hash.update(word);
+        }),
+        Command::Shell(line) => hash.update(line),
+    }
+    let digest = format!("sha256:{}", hex::encode(hash.finalize()));
+    match program {
+        Some(program) => json!({ "program": program, "digest": digest }),
+        None => json!({ "digest": digest }),
+    }
+}
+
+/// A text that may quote a command, as its record has it.
+pub(super) fn text_on_record(visible: CommandVisibility, text: &str) -> Value {
+    match visible {
+        CommandVisibility::Full => text.into(),
+        CommandVisibility::Program | CommandVisibility::Digest => json!({ "digest": sha256(text.as_bytes()) }),
     }
 }
 
@@ -115,8 +153,6 @@ fn list_within(items: Vec<Value>, room: usize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -151,6 +187,22 @@ mod tests {
             assert!(text.contains("4000000 bytes)"), "the error says how long it was");
             assert!(text.contains("… ("), "{}…", &text[..100]);
         }
+    }
+
+    #[test]
+    fn a_command_shows_no_more_of_itself_than_the_operator_lets_it() {
+        use CommandVisibility::{Digest, Full, Program};
+        let (argv, line) = (Command::Argv(vec!["curl".into(), "s3cret".into()]), Command::Shell("echo s3cret".into()));
+        assert_eq!(command_on_record(Full, &argv), json!(["curl", "s3cret"]));
+        assert_eq!(command_on_record(Full, &line), "echo s3cret");
+        assert_eq!(command_on_record(Program, &argv)["program"], "curl");
+        for (visible, command) in [(Program, &argv), (Program, &line), (Digest, &argv), (Digest, &line)] {
+            let shown = command_on_record(visible, command);
+            assert!(shown["digest"].as_str().unwrap().starts_with("sha256:") && !shown.to_string().contains("s3cret"));
+        }
+        let words = |words: &[&str]| Command::Argv(words.iter().map(ToString::to_string).collect());
+        assert_ne!(command_on_record(Digest, &words(&["a", "bc"])), command_on_record(Digest, &words(&["ab", "c"])));
+        assert!(!text_on_record(Digest, "shell: s3cret").to_string().contains("s3cret"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
+use super::audit_detail::command_on_record;
 use super::chunk::Chunk;
 use super::streams::{Publishing, StreamEnd};
 use super::terminals::TerminalEntry;
@@ -17,6 +18,7 @@ use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::ids;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
+use crate::policy::quota::Reservation;
 use crate::sandbox::SandboxExec;
 use crate::sandbox::command::check_spec;
 use crate::sandbox::link::{ExecControl, ExecEvent, ExecStdin};
@@ -49,6 +51,7 @@ impl ExecLifetime {
 /// A command that runs.
 pub(crate) struct Running {
     exec: SandboxExec,
+    _share: Reservation,
     /// Its terminal can be resized for as long as it runs.
     _terminal: Option<TerminalEntry>,
     effect: AllowedEffect,
@@ -177,7 +180,7 @@ impl Broker {
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
-        record.note("command", audited(&request.spec.command));
+        record.note("command", command_on_record(self.config.audit.commands, &request.spec.command));
         if let Some(size) = request.spec.terminal {
             record.note("terminal", format!("{}x{}", size.rows, size.columns));
         }
@@ -229,6 +232,7 @@ impl Broker {
                 }
             }
         };
+        let (effect, share) = effect.step(async { self.quota.begin_command(&actor.caller) }).await?;
         let (mut effect, (exec, stream)) = effect.step(start).await?;
         effect.note("role", info.role);
         effect.note("image", info.image);
@@ -241,6 +245,7 @@ impl Broker {
         let terminal = terminal.then(|| self.terminals.enter(actor, &info.id, &exec_id, exec.control()));
         Ok(Running {
             exec,
+            _share: share,
             _terminal: terminal,
             effect,
             stream,
@@ -490,14 +495,6 @@ pub(super) fn outcome_in_words(outcome: &Outcome, timeout: Option<Duration>, mem
         Outcome::Cancelled => "the command was ended by request, with all of its processes".into(),
         Outcome::Exited(_) | Outcome::Signaled(_) => return None,
     })
-}
-
-/// A command as its record has it.
-pub(super) fn audited(command: &Command) -> serde_json::Value {
-    match command {
-        Command::Argv(argv) => argv.as_slice().into(),
-        Command::Shell(line) => line.as_str().into(),
-    }
 }
 
 #[cfg(test)]

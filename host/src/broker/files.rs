@@ -44,6 +44,15 @@ impl Broker {
         Ok(effect)
     }
 
+    /// Puts on record that a skill's own code opens a file of its workspace to write, before it does.
+    pub(crate) async fn record_workspace_write(&self, actor: &Actor, path: String) -> Result<()> {
+        let mut record = self.begin(actor, "workspace.write").await?;
+        record.note("path", path);
+        // Whether it has a workspace to write to was decided when it was given one.
+        let (effect, ()) = record.authorise(|_| Ok(())).await?;
+        effect.end(Ok(())).await
+    }
+
     /// Reads a part of a file, or all of it, as the sandbox's user would.
     pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: ByteRange) -> Result<FileRead> {
         let effect = self.on_file(actor, "files.read", id, path, None).await?;

@@ -119,7 +119,7 @@ impl InvocationLogs {
     /// The last `limit`, oldest first.
     pub(crate) async fn list(&self, limit: u32) -> Result<InvocationList> {
         let limit = limit.min(MAX_LISTED);
-        let invocations = self.db.run(move |transaction| {
+        let invocations = self.db.read(move |transaction| {
             let mut statement = transaction.prepare_cached(
                 "SELECT invocation_id, at_ms, tenant, session, agent, skill, action, outcome, wall_time_ms, lines
                  FROM invocations ORDER BY seq DESC LIMIT ?1",
@@ -134,7 +134,7 @@ impl InvocationLogs {
     /// What one said.
     pub(crate) async fn read(&self, invocation_id: String) -> Result<InvocationLog> {
         let id = invocation_id.clone();
-        let found = self.db.run(move |transaction| {
+        let found = self.db.read(move |transaction| {
             let mut statement = transaction.prepare_cached(
                 "SELECT invocation_id, at_ms, tenant, session, agent, skill, action, outcome, wall_time_ms, lines, error, log
                  FROM invocations WHERE invocation_id = ?1",

@@ -11,6 +11,9 @@ mod approvals;
 mod audit;
 mod audit_chain;
 mod audit_detail;
+mod audit_head;
+mod audit_pages;
+mod audit_under_way;
 mod board;
 mod chunk;
 mod command_control;
@@ -40,6 +43,7 @@ use skillhost_api::error::{Error, Result};
 use tokio::runtime::Handle;
 
 pub(crate) use audit::Audit;
+pub(crate) use audit_head::{AuditHeads, newest_of};
 pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
@@ -71,7 +75,7 @@ use terminals::Terminals;
 
 /// What makes more of something in the state directory, and is refused where its disk is full. Commands run on: somebody may
 /// be removing files by one.
-const WANTS_ROOM: [&str; 9] = [
+const WANTS_ROOM: [&str; 10] = [
     "sandbox.launch",
     "sandbox.restart",
     "files.write",
@@ -81,6 +85,7 @@ const WANTS_ROOM: [&str; 9] = [
     "package.install",
     "package.pull",
     "package.update",
+    "workspace.write",
 ];
 
 /// The service through which every effect passes: it authorises, reserves, acts and records.
@@ -90,6 +95,7 @@ pub(crate) struct Broker {
     blackboard: Arc<dyn BlackboardStore>,
     streams: Streams,
     audit: Arc<Audit>,
+    heads: AuditHeads,
     logs: InvocationLogs,
     invocations: InvocationRecorder,
     quota: Quota,
@@ -111,13 +117,14 @@ impl Broker {
         audit: Audit,
         logs: InvocationLogs,
         db: &Db,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>> {
         let (quota, runtime, audit) = (Quota::new(config.quota.clone()), Handle::current(), Arc::new(audit));
         let broker = Self {
             sandboxes,
             blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits())),
             streams: Streams::default(),
             invocations: InvocationRecorder::start(&runtime, audit.clone(), logs.clone()),
+            heads: AuditHeads::start(audit.clone(), &config.audit)?,
             audit,
             logs,
             quota,
@@ -130,7 +137,7 @@ impl Broker {
             runtime,
             config,
         };
-        Arc::new(broker)
+        Ok(Arc::new(broker))
     }
 
     pub(crate) fn sandboxes(&self) -> &Sandboxes {
@@ -143,6 +150,11 @@ impl Broker {
 
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
+    }
+
+    /// Writes the audit log's head out.
+    pub(crate) fn heads(&self) -> &AuditHeads {
+        &self.heads
     }
 
     /// What skills said.
@@ -160,8 +172,10 @@ impl Broker {
         EffectRecord::begin(&self.audit, actor, effect).fail(error).await
     }
 
-    /// Begins an effect, of which an invocation has only so many, and for which there may have to be room.
+    /// Begins an effect, of which an invocation has only so many, and for which there may have to be room. None begins while
+    /// records are lost.
     async fn begin(&self, actor: &Actor, effect: &'static str) -> Result<EffectRecord> {
+        self.audit.check_sink().await?;
         match actor.effects.as_ref().map_or(Ok(()), |effects| effects.begin()) {
             Ok(()) if WANTS_ROOM.contains(&effect) => match self.audit.has_room() {
                 Ok(()) => Ok(EffectRecord::begin(&self.audit, actor, effect)),

@@ -1,17 +1,42 @@
 //! A brokered effect while it happens: begun before it, ended with its outcome, and recorded also when it is dropped.
 //!
-//! The types hold the order *authorise → reserve → act → record*: what has begun is an [`EffectRecord`], which can only fail or be
-//! held to a check; what passes that is an [`AllowedEffect`], which takes its steps and ends well or not. Each step that
-//! fails is recorded where it fails, so that `?` never leaves an effect in the middle.
+//! The types hold the order *authorise → record → reserve → act → record*: what has begun is an [`EffectRecord`], which can only
+//! fail or be held to a check; what passes that is on record as begun and is an [`AllowedEffect`], which takes its steps and ends
+//! well or not. Each step that fails is recorded where it fails, so that `?` never leaves an effect in the middle.
+//!
+//! What is on record as begun has another record at its end, whatever becomes of the host: where it died in the middle, the next one
+//! says `interrupted`.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use skillhost_api::error::{Error, ErrorKind, Result};
 
-use super::audit::{Audit, UnrecordedEffect};
+use super::audit::{Audit, RecordStep, UnrecordedEffect};
 use super::audit_detail::Facts;
 use crate::policy::Actor;
+
+/// Effects with one record, at their end: what only reads, and what is done where the log is, in the same database.
+/// Everything else is on record before it is done.
+const RECORDED_ONCE: [&str; 16] = [
+    "approval.give",
+    "approval.revoke",
+    "blackboard.delete",
+    "blackboard.get",
+    "blackboard.list",
+    "blackboard.publish",
+    "blackboard.watch",
+    "config.get",
+    "config.list",
+    "develop.set",
+    "files.list",
+    "files.read",
+    "files.watch",
+    "skill.widened",
+    "trust.set",
+    // Its only record is before it.
+    "workspace.write",
+];
 
 /// An effect that has begun and is not allowed yet. Every one ends in one audit record: with its outcome, or as `cancelled`
 /// when its caller leaves and it is dropped.
@@ -28,6 +53,8 @@ struct Open {
     actor: Actor,
     effect: &'static str,
     facts: Facts,
+    /// The number of the record that says that it has begun.
+    begun: Option<u64>,
 }
 
 impl EffectRecord {
@@ -38,6 +65,7 @@ impl EffectRecord {
             actor: actor.clone(),
             effect,
             facts: Facts::default(),
+            begun: None,
         };
         Self { open: Some(open) }
     }
@@ -54,13 +82,28 @@ impl EffectRecord {
         }
     }
 
-    /// Holds it to a check, and lets it go on with what that gives. A refusal is recorded.
+    /// Holds it to a check, and lets it go on with what that gives. A refusal is recorded, and so is that it begins: without that
+    /// record it does not.
     pub(super) async fn authorise<T>(
         mut self,
         check: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<(AllowedEffect, T)> {
         match check(&mut self) {
-            Ok(granted) => Ok((AllowedEffect(self), granted)),
+            Ok(granted) => {
+                if let Some(open) = &mut self.open
+                    && !RECORDED_ONCE.contains(&open.effect)
+                {
+                    let detail = open.facts.clone().into();
+                    match open.audit.record(&open.actor, open.effect, RecordStep::Begins, detail).await {
+                        Ok(number) => open.begun = Some(number),
+                        Err(error) => {
+                            self.open = None;
+                            return Err(error.context("nothing was done, for it could not be put on record"));
+                        }
+                    }
+                }
+                Ok((AllowedEffect(self), granted))
+            }
             Err(refusal) => self.fail(refusal).await,
         }
     }
@@ -84,6 +127,14 @@ impl EffectRecord {
             open.write(outcome).await?;
         }
         result
+    }
+
+    /// Writes the record of its beginning as done, and goes on as another effect, which has begun with that.
+    async fn go_on(mut self, effect: &'static str) -> Result<Self> {
+        let Some(open) = self.open.take() else { return Ok(self) };
+        let next = open.another(effect);
+        let number = open.write_as(|begun| RecordStep::GoesOn { begun }).await?;
+        Ok(Self { open: Some(Open { begun: Some(number), ..next }) })
     }
 }
 
@@ -114,22 +165,15 @@ impl AllowedEffect {
 
     /// Writes the record of something that has begun and goes on, and gives the one of its end: what was noted is in both.
     pub(super) async fn begun(self, end: &'static str) -> Result<Self> {
-        let next = self.0.open.as_ref().map(|open| Open {
-            _under_way: open.audit.under_way(),
-            audit: open.audit.clone(),
-            actor: open.actor.clone(),
-            effect: end,
-            facts: open.facts.clone(),
-        });
-        self.end(Ok(())).await?;
-        Ok(Self(EffectRecord { open: next }))
+        Ok(Self(self.0.go_on(end).await?))
     }
 
     /// Writes the record, and only then lets `change` be: what more may happen from then on is never without a record. When
     /// the change fails, or its caller leaves, another record says so.
     pub(super) async fn before<T>(self, change: impl Future<Output = Result<T>>) -> Result<T> {
-        let effect = self.0.effect();
-        let mut failed = self.begun(effect).await?;
+        let next = self.0.open.as_ref().map(|open| open.another(open.effect));
+        self.end(Ok(())).await?;
+        let mut failed = Self(EffectRecord { open: next });
         match change.await {
             Ok(value) => {
                 failed.0.open = None;
@@ -148,17 +192,32 @@ impl AllowedEffect {
 }
 
 impl Open {
+    /// One with the same facts.
+    fn another(&self, effect: &'static str) -> Self {
+        Self {
+            _under_way: self.audit.under_way(),
+            audit: self.audit.clone(),
+            actor: self.actor.clone(),
+            effect,
+            facts: self.facts.clone(),
+            begun: None,
+        }
+    }
+
     async fn write(self, outcome: std::result::Result<(), ErrorKind>) -> Result<()> {
-        self.audit.record(&self.actor, self.effect, outcome, self.facts.into()).await
+        self.write_as(|begun| RecordStep::Ends { begun, outcome }).await.map(drop)
+    }
+
+    async fn write_as(self, step: impl FnOnce(Option<u64>) -> RecordStep) -> Result<u64> {
+        self.audit.record(&self.actor, self.effect, step(self.begun), self.facts.into()).await
     }
 
     fn write_later(self, outcome: std::result::Result<(), ErrorKind>) {
         // Without a runtime the process itself is on its way out.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                if let Err(error) = self.write(outcome).await {
-                    tracing::error!("an audit record was lost: {error}");
-                }
+                // The log says itself that it has lost one.
+                let _ = self.write(outcome).await;
             });
         }
     }
@@ -233,5 +292,66 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(records[1].detail, serde_json::json!({"fact": "step", "error": "it broke"}));
+    }
+
+    async fn audit(db: &Db) -> Arc<Audit> {
+        Arc::new(Audit::open(db.clone(), 1 << 20).await.unwrap())
+    }
+
+    async fn launch(audit: &Arc<Audit>) -> Result<AllowedEffect> {
+        let mut record = EffectRecord::begin(audit, &Actor::owner(Caller::default()), "sandbox.launch");
+        record.note("role", "default");
+        Ok(record.authorise(|_| Ok(())).await?.0)
+    }
+
+    #[tokio::test]
+    async fn what_is_done_is_on_record_before_and_what_its_host_died_in_has_its_end_from_the_next() {
+        let temp = tempfile::tempdir().unwrap();
+        let db = Db::open(&temp.path().join("state.db"), Durability::Process).unwrap();
+        let first = audit(&db).await;
+        launch(&first).await.unwrap().end(Ok(())).await.unwrap();
+        let ends_itself = launch(&first).await.unwrap().begun("sandbox.end").await.unwrap();
+        let dies = launch(&first).await.unwrap();
+        let outcomes = async |audit: &Audit| {
+            let records = audit.tail_all(100, None).await.unwrap().records;
+            records.into_iter().map(|record| (record.effect, record.outcome)).collect::<Vec<_>>()
+        };
+        let launches = ["begun", "ok", "begun", "ok", "begun"].map(|o| ("sandbox.launch".to_owned(), o.to_owned()));
+        assert_eq!(outcomes(&first).await, launches);
+        // A host that dies drops nothing.
+        std::mem::forget((ends_itself, dies));
+        let next = audit(&db).await;
+        next.end_interrupted().await.unwrap();
+        let mut both = launches.to_vec();
+        both.extend(vec![("sandbox.launch".to_owned(), "interrupted".to_owned()); 2]);
+        assert_eq!(outcomes(&next).await, both);
+        assert_eq!(next.tail(1, None).await.unwrap().records[0].detail["role"], "default");
+        assert!(next.verify(None).await.unwrap().intact);
+        // Each has one end.
+        let third = audit(&db).await;
+        third.end_interrupted().await.unwrap();
+        assert_eq!(outcomes(&third).await, both);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_put_on_record_is_not_done_and_what_is_lost_is_told_first() {
+        let temp = tempfile::tempdir().unwrap();
+        let db = Db::open(&temp.path().join("state.db"), Durability::Process).unwrap();
+        let audit = audit(&db).await;
+        let under_way = launch(&audit).await.unwrap();
+        let refuse = "CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'refused'); END";
+        db.run(move |t| t.execute_batch(refuse)).await.unwrap();
+        let refused = launch(&audit).await.err().unwrap();
+        assert!(refused.message.contains("nothing was done"), "{refused}");
+        audit.check_sink().await.unwrap();
+        assert!(under_way.end(Ok(())).await.is_err());
+        assert_eq!(audit.lost(), 1);
+        assert!(audit.check_sink().await.unwrap_err().message.contains("without a record nothing is done"));
+        db.run(|t| t.execute_batch("DROP TRIGGER refused")).await.unwrap();
+        audit.check_sink().await.unwrap();
+        assert_eq!(audit.lost(), 0);
+        let told = audit.tail(1, None).await.unwrap().records.pop().unwrap();
+        assert_eq!((told.effect.as_str(), &told.detail["records"]), ("audit.lost", &serde_json::json!(1)));
+        launch(&audit).await.unwrap().end(Ok(())).await.unwrap();
     }
 }

@@ -13,6 +13,7 @@ use skillhost_api::units::quoted;
 
 use crate::broker::{Broker, EffectRecord};
 use crate::catalog::SkillSnapshot;
+use crate::policy::quota::Amounts;
 use crate::policy::{Actor, too_many_containers};
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};
@@ -82,7 +83,8 @@ impl Broker {
         let reserve = async {
             let permit = actor.containers.as_ref().map(|containers| containers.clone().try_acquire_owned());
             let permit = permit.transpose().map_err(|_| too_many_containers())?;
-            Ok((self.quota.reserve_soon(&actor.caller, spec.cpus, spec.memory_mib).await?, permit))
+            let size = Amounts::of_sandbox(spec.cpus, spec.memory_mib, spec.pids.into());
+            Ok((self.quota.reserve_soon(&actor.caller, size).await?, permit))
         };
         let (effect, share) = effect.step(reserve).await?;
         let (mut effect, info) = effect.step(self.sandboxes.launch(spec, Box::new(share))).await?;
@@ -129,7 +131,8 @@ impl Broker {
     /// Counts what an earlier host process left running, and stops what belonged to an invocation that ended with it.
     pub(crate) fn adopt(self: &Arc<Self>) -> Result<()> {
         for info in self.sandboxes.list() {
-            let share = self.quota.adopt(&info.owner, info.cpus, info.memory_mib);
+            let size = Amounts::of_sandbox(info.cpus, info.memory_mib, self.config.sandbox.pids.into());
+            let share = self.quota.adopt(&info.owner, size);
             self.sandboxes.hold(&info.id, Box::new(share))?;
             if info.invocation.is_some() {
                 drop(StopOnDrop { broker: self.clone(), actor: Actor::owner(info.owner), id: info.id });

@@ -22,7 +22,8 @@ use skillhost_api::types::{
 use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::exec::{audited, note_end, outcome_in_words};
+use super::audit_detail::command_on_record;
+use super::exec::{note_end, outcome_in_words};
 use crate::broker::{Broker, Chunk, EffectRecord, OutputCapture};
 use crate::ids;
 use crate::policy::Actor;
@@ -149,7 +150,7 @@ impl Broker {
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
         record.note("shell", name.clone());
-        record.note("command", audited(&Command::Shell(request.line.clone())));
+        record.note("command", command_on_record(self.config.audit.commands, &Command::Shell(request.line.clone())));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
         let check = |_: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
@@ -158,6 +159,7 @@ impl Broker {
             Ok((info, key))
         };
         let (effect, (info, key)) = record.authorise(check).await?;
+        let (effect, _share) = effect.step(async { self.quota.begin_command(&actor.caller) }).await?;
         let run = self.line(&info, &key, request.line, timeout, request.max_output);
         let (mut effect, (shell, restarted, line, done)) = effect.step(run).await?;
         let LineResult { outcome, shell_ended, output, wall_time, cwd } = done;

@@ -34,7 +34,7 @@ use crate::skills::Concurrency;
 use crate::skills::imports::{INTERFACES, ImportKind};
 use bindings::skillhost::skill::types::{self, Conflict, Error as WitError};
 pub use blackboard::Subscription;
-pub use filesystem::{FilesystemAccess, FilesystemView, OpenFiles};
+pub use filesystem::{FilesystemAccess, FilesystemView, OpenFiles, WriteRecorder};
 pub use last_words::LastWords;
 pub use log::Log;
 pub use network::NetworkRefusals;

@@ -194,7 +194,7 @@ impl App {
         }
     }
 
-    async fn print(&self, output: CallOutput) -> Result<(), Failure> {
+    pub(super) async fn print(&self, output: CallOutput) -> Result<(), Failure> {
         let pieces = {
             let mut printer = self.printer.borrow_mut();
             match printer.as_ref() {

@@ -1,16 +1,23 @@
 //! `audit`: what was done, and what was denied.
 
-use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::Error;
 use skillhost_api::io::CallOutput;
-use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification, Event, TailAudit, VerifyAudit};
+use skillhost_api::types::{
+    AuditHead, AuditList, AuditRecord, AuditVerification, Event, ExportAudit, TailAudit, VerifyAudit,
+};
 use skillhost_api::units::show_time;
 use skillhost_api::visible;
 
 use super::app::{App, shown};
+use super::audit_ocsf::ocsf;
 use super::failure::Ended;
 use super::print;
+use crate::broker::newest_of;
+use crate::signing::TrustedKey;
 
 /// Shows what was done, and what was denied
 #[derive(Debug, Args)]
@@ -34,11 +41,30 @@ Example:
         /// Go on as records come, until Ctrl-C
         #[arg(short, long)]
         follow: bool,
+        /// Also the records that say that something has begun, before those that say how it ended
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// Prints all records, oldest first, one JSON object a line
+    #[command(after_help = "\
+The records stay in the log. What was exported last is where the next export goes on: name its number.
+
+Examples:
+  skillhost audit export > audit.jsonl
+  skillhost audit export --format ocsf --after 1024 | send-to-siem")]
+    Export {
+        /// The records as they are, or as events of the Open Cybersecurity Schema Framework (1.3.0, API Activity)
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+        /// Only the records after this number
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: u64,
     },
     /// Checks that no record was altered, moved, added or taken away
     #[command(after_help = "\
 Each record has a hash of itself and of the hash before it, so what is in the log is checked against itself. Whoever can write the state \
-directory could write all of it anew, or cut off its end: keep the head that this prints where they cannot write, and name it later.
+directory could write all of it anew, or cut off its end: keep the head that this prints where they cannot write, and name it later. The host does so by \
+itself with `head-file` or `head-command` under [audit] in skillhost.toml; the newest head of that file is what is checked when you name none.
 
 Exits with 1 when something is wrong.
 
@@ -49,7 +75,23 @@ Examples:
         /// A head that was printed earlier: the record of this number must be there, and be the same
         #[arg(long, value_name = "SEQ:sha256:HASH", value_parser = head)]
         head: Option<AuditHead>,
+        /// A file of heads that the host has written: the record of the newest must be there, and be the same
+        #[arg(long, value_name = "FILE", conflicts_with = "head")]
+        heads: Option<PathBuf>,
+        /// The PEM file of the public key that must have signed each head of the file
+        #[arg(long, value_name = "FILE", requires = "heads")]
+        key: Option<PathBuf>,
     },
+}
+
+/// How records are exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Format {
+    /// As `audit tail --output json` has them.
+    #[default]
+    Json,
+    /// As events of the Open Cybersecurity Schema Framework.
+    Ocsf,
 }
 
 /// `SEQ:sha256:HASH`.
@@ -66,8 +108,30 @@ fn head(text: &str) -> Result<AuditHead, String> {
 impl Audit {
     pub(super) async fn run(self, app: &App) -> Ended {
         match self.verb {
-            Verb::Tail { lines, follow } => Self::tail(app, lines, follow).await,
-            Verb::Verify { head } => Self::verify(app, head).await,
+            Verb::Tail { lines, follow, all } => Self::tail(app, lines, follow, all).await,
+            Verb::Export { format, after } => Self::export(app, format, after).await,
+            Verb::Verify { head, heads, key } => {
+                let key = key.as_deref().map(TrustedKey::read).transpose()?;
+                let newest = heads.map(|file| newest_of(&file, key.as_ref())).transpose()?;
+                Self::verify(app, head.or(newest.flatten())).await
+            }
+        }
+    }
+
+    async fn export(app: &App, format: Format, mut after: u64) -> Ended {
+        loop {
+            let page = app.call(ExportAudit { after }).await?.typed;
+            for record in &page.records {
+                let line = match format {
+                    Format::Json => print::json_line(record),
+                    Format::Ocsf => print::json_line(&ocsf(record)),
+                };
+                app.print(line).await?;
+            }
+            match page.records.last() {
+                Some(last) if page.more => after = last.seq,
+                _ => return Ok(0),
+            }
         }
     }
 
@@ -77,7 +141,7 @@ impl Audit {
         Ok(i32::from(!answer.typed.intact))
     }
 
-    async fn tail(app: &App, lines: u32, follow: bool) -> Ended {
+    async fn tail(app: &App, lines: u32, follow: bool, all: bool) -> Ended {
         let json = app.json();
         let mut show = move |output| match output {
             CallOutput::Event(Event::Audit(record)) => Some(match json {
@@ -90,7 +154,7 @@ impl Audit {
         loop {
             let left = lines.saturating_sub(u32::try_from(list.records.len()).unwrap_or(u32::MAX));
             let before = list.records.first().map(|first| first.seq);
-            let request = TailAudit { lines: left, before, follow };
+            let request = TailAudit { lines: left, before, follow, all };
             let page = app.call_with(request, None, &mut show).await?.typed;
             list.records.splice(0..0, page.records);
             if !page.more {

@@ -16,6 +16,7 @@ mod app;
 mod approve;
 mod args;
 mod audit;
+mod audit_ocsf;
 mod blackboard;
 mod build;
 mod check;

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
-    self, Distrust, InspectSkill, ListSkills, Operation, ReloadSkills, RunRequest, SearchSkills, SkillDetail, SkillList,
+    self, Distrust, InspectSkill, ListSkills, Operation, Permission, ReloadSkills, RunRequest, SearchSkills,
+    SkillDetail, SkillList,
 };
 use skillhost_api::units::parse_duration;
 use skillhost_api::visible;
@@ -271,20 +272,23 @@ fn describe(skill: &SkillDetail) -> String {
         line("  only compute: it imports nothing of the host's".into());
     }
     // A toolchain imports a dozen interfaces for one thing that a person would call a permission.
-    let mut shown: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    let mut shown: Vec<(&Permission, Vec<&str>)> = Vec::new();
+    let said = |permission: &Permission| Permission { import: String::new(), ..permission.clone() };
     for permission in &skill.permissions {
-        let (lets, granted) = (permission.lets.as_str(), permission.granted.as_str());
-        match shown.iter_mut().find(|known| (known.0, known.1) == (lets, granted)) {
-            Some(known) => known.2.push(&permission.import),
-            None => shown.push((lets, granted, vec![&permission.import])),
+        match shown.iter_mut().find(|(known, _)| said(known) == said(permission)) {
+            Some((_, imports)) => imports.push(&permission.import),
+            None => shown.push((permission, vec![&permission.import])),
         }
     }
-    for (lets, granted, imports) in shown {
-        line(format!("  {lets}"));
+    for (permission, imports) in shown {
+        line(format!("  {}", permission.lets));
         if !skill.digest.is_empty() {
             line(format!("      imports  {}", imports.join(", ")));
         }
-        line(format!("      granted  {}", visible::message(granted)));
+        line(format!("      granted  {}", visible::message(&permission.granted)));
+        if let Some(less) = &permission.to_agents {
+            line(format!("      to an agent that calls it ([policy.agents])  {}", visible::message(less)));
+        }
     }
 
     if skill.digest.is_empty() {

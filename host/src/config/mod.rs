@@ -33,12 +33,12 @@ use crate::sandbox::backend::docker::EngineConfig;
 use crate::skills::http_host::HostPattern;
 use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
-pub use audit::AuditConfig;
+pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
 pub use install::{InstallConfig, InstallRule};
 pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
-pub use quota::QuotaLimits;
+pub use quota::{QuotaLimits, SharedQuota};
 pub use script_env::EnvProvider;
 
 /// The largest configuration file that is read.
@@ -317,6 +317,9 @@ impl Default for Policy {
 pub struct SkillPolicy {
     /// Nobody can run it, and agents are not shown it (default: false).
     pub disabled: bool,
+    /// What an agent calls has no root, role, network or key that `[policy.agents]` does not let the agent have. With this the
+    /// skill has its own grant whoever calls it (default: false).
+    pub acts_for_itself: bool,
     /// The roles that the skill may use.
     pub roles: Option<Vec<String>>,
     /// The networks that the skill may use.
@@ -415,6 +418,7 @@ impl Config {
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         config.install.start_at(base);
+        config.audit.start_at(base);
         if let Some(images) = &mut config.images {
             *images = base.join(&*images);
         }

@@ -1,7 +1,7 @@
 //! The embedded database: one file, one thread, one writer.
 //!
-//! Everything that lasts goes through one connection on one thread, so no lock is ever contended and a reader sees
-//! what was written before it asked. Writes that arrive together share one transaction. A write is answered when
+//! Everything that lasts is written through one connection on one thread, so no lock is ever contended. What may take long to read
+//! (listings, the audit log) has a connection and a thread of its own, which holds up no write; it too sees what was committed before it asked. Writes that arrive together share one transaction. A write is answered when
 //! its transaction is committed to the write-ahead log: it survives the sudden death of every process. With
 //! `durability = "power"` each commit also waits for the disk, and survives a power cut. Without it a power cut takes what
 //! was written last, and nothing else.
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
 pub(crate) use disk::Disk;
@@ -46,8 +46,13 @@ pub enum Durability {
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
     jobs: mpsc::Sender<DbJob>,
+    /// Of the reader; none where the file has room for one connection alone.
+    reads: Option<mpsc::Sender<ReadJob>>,
     disk: Arc<Disk>,
 }
+
+/// What the reader does.
+type ReadJob = Box<dyn FnOnce(&mut Connection) + Send>;
 
 impl Db {
     pub(crate) fn open(path: &Path, durability: Durability) -> Result<Self> {
@@ -57,10 +62,18 @@ impl Db {
     /// Opens it; its thread ends, and with it the connection is closed, some time after the last handle is gone.
     fn start(path: &Path, durability: Durability) -> Result<(Self, thread::JoinHandle<()>)> {
         let (connection, ground, disk) = open::open(path, durability)?;
+        let reads = open::reader(path).map(Self::start_reading).transpose()?;
         let (jobs, queue) = mpsc::channel();
         let thread =
             thread::Builder::new().name("database".into()).spawn(move || serve::serve(connection, ground, &queue))?;
-        Ok((Self { jobs, disk }, thread))
+        Ok((Self { jobs, reads, disk }, thread))
+    }
+
+    fn start_reading(mut connection: Connection) -> Result<mpsc::Sender<ReadJob>> {
+        let (reads, queue) = mpsc::channel::<ReadJob>();
+        let read = move || queue.into_iter().for_each(|job| job(&mut connection));
+        thread::Builder::new().name("database-reader".into()).spawn(read)?;
+        Ok(reads)
     }
 
     /// Puts a damaged database aside, so that the next one that is opened is new; the answer is where. Refuses when it is
@@ -82,7 +95,23 @@ impl Db {
         self.run_then(work, |value| value).await
     }
 
-    /// The same; what `work` gave goes through `then` once it is committed. That happens on the database's own thread, in
+    /// Reads what may be much, beside the writer: nobody's write waits for it.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let Some(reads) = &self.reads else { return self.run(work).await };
+        let (send, receive) = oneshot::channel();
+        let job: ReadJob = Box::new(move |connection| {
+            let read = connection.transaction().and_then(|transaction| work(&transaction));
+            // Nobody waits any more.
+            let _ = send.send(read.map_err(|error| failed(&WriteFailure::from(&error))));
+        });
+        reads.send(job).map_err(|_| ended())?;
+        receive.await.map_err(|_| ended())?
+    }
+
+    /// The same as [`Self::run`]; what `work` gave goes through `then` once it is committed. That happens on the database's own thread, in
     /// the order of the commits and before any later one, so it must not wait for anything.
     pub(crate) async fn run_then<T: 'static, U: Send + 'static>(
         &self,

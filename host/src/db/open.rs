@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::{now_ms, show_time};
 
@@ -97,6 +97,16 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, D
         Ok(connection) => Ok((connection, ground, disk)),
         Err(problem) => Err(problem.error(path, &disk)),
     }
+}
+
+/// Another connection, which only reads; none where there is no room for one, and the writer reads as well.
+pub(super) fn reader(path: &Path) -> Option<Connection> {
+    let opened = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    let connection = opened.ok()?;
+    // Where one connection has the file alone, no other can look into it.
+    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).ok()?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Some(connection)
 }
 
 /// The file, this user's alone from its first byte; what belongs to it takes its mode.

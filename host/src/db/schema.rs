@@ -19,6 +19,9 @@ CREATE TABLE IF NOT EXISTS audit_dropped (
     seq INTEGER NOT NULL,
     hash BLOB NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS audit_under_way (
+    seq INTEGER PRIMARY KEY
+) STRICT;
 CREATE TABLE IF NOT EXISTS board_entries (
     scope TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -99,7 +102,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 7;
 
 /// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
 /// [`COLUMNS`] says.

@@ -1,13 +1,14 @@
 //! The one Wasmtime configuration. Everything that compiles or runs a component uses this.
 
+use super::slots::{MAX_LIVE, RESERVED};
 use std::num::NonZeroUsize;
 
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use crate::skills::{Concurrency, Limits};
 
-/// Invocations that can be live at once; a semaphore of this size stands in front of the pool.
-pub(crate) const MAX_LIVE: u32 = 256;
+/// Calls that run at once.
+const PLACES: u32 = MAX_LIVE + RESERVED;
 
 /// How many functions of a guest's stack are looked at when it traps: the author's own may lie beneath some twenty of a panic's, and a
 /// recursion shows in what repeats.
@@ -64,17 +65,17 @@ pub fn config(kind: Concurrency, allocation: Allocation) -> Config {
     config.shared_memory(false);
     if allocation == Allocation::Pooling {
         let mut pool = PoolingAllocationConfig::new();
-        pool.total_component_instances(MAX_LIVE)
+        pool.total_component_instances(PLACES)
             .total_stacks(match kind {
-                Concurrency::Sequential => MAX_LIVE,
+                Concurrency::Sequential => PLACES,
                 // Each instance of a component may wait on a stack of its own.
-                Concurrency::Concurrent => MAX_LIVE.saturating_mul(most(Limits::MOST.instances)),
+                Concurrency::Concurrent => PLACES.saturating_mul(most(Limits::MOST.instances)),
             })
             // As many as all invocations together can ask for: no skill can use up the slots of another. What is not
             // used costs address space alone.
-            .total_core_instances(MAX_LIVE.saturating_mul(most(Limits::MOST.instances)))
-            .total_memories(MAX_LIVE.saturating_mul(most(Limits::MOST.memories)))
-            .total_tables(MAX_LIVE.saturating_mul(most(Limits::MOST.tables)))
+            .total_core_instances(PLACES.saturating_mul(most(Limits::MOST.instances)))
+            .total_memories(PLACES.saturating_mul(most(Limits::MOST.memories)))
+            .total_tables(PLACES.saturating_mul(most(Limits::MOST.tables)))
             .max_memories_per_module(most(Limits::MOST.memories))
             .max_tables_per_module(most(Limits::MOST.tables))
             .table_elements(usize::try_from(Limits::MOST.table_elements).unwrap_or(usize::MAX))

@@ -21,7 +21,7 @@ use super::trace::Trace;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{
     CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, Over, ProgramOutput,
-    View,
+    View, WriteRecorder,
 };
 use crate::skills::{Limits, ProgramStart, program};
 
@@ -31,9 +31,17 @@ pub trait ImportContext: WasiHttpHooks + 'static {
     fn log(&self) -> &Log;
     /// When the call is over.
     fn deadline(&self) -> Instant;
+    /// Whose it is; nobody's where there is one alone.
+    fn tenant(&self) -> &str {
+        ""
+    }
     /// Whether the call is over, for what it was about to hand over.
     fn over(&self) -> Over {
         Over::default()
+    }
+    /// Puts on record what the guest opens to write; nobody where nothing is.
+    fn write_recorder(&self) -> Option<WriteRecorder> {
+        None
     }
     /// What is special of its WASI. Nothing, usually.
     fn with_wasi(&self, _: &mut WasiCtxBuilder) {}
@@ -50,6 +58,20 @@ impl ImportContext for Context {
 
     fn over(&self) -> Over {
         self.over.clone()
+    }
+
+    fn tenant(&self) -> &str {
+        &self.actor.caller.tenant
+    }
+
+    fn write_recorder(&self) -> Option<WriteRecorder> {
+        let (broker, actor, runtime) = (self.broker.clone(), self.actor.clone(), self.runtime.clone());
+        Some(Arc::new(move |path| {
+            let (broker, actor) = (broker.clone(), actor.clone());
+            // On the runtime of the host's own work.
+            let recording = runtime.spawn(async move { broker.record_workspace_write(&actor, path).await });
+            Box::pin(async move { recording.await.map_err(|error| Error::other(error.to_string()))? })
+        }))
     }
 }
 
@@ -204,10 +226,9 @@ impl Engine {
         let program = program.map(|start| (start, ProgramOutput::default()));
         let (deadline, log, over) = (context.deadline(), context.log().clone(), context.over());
         let overrun = || failure::deadline(&limits);
-        let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire())
+        let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire(context.tenant()))
             .await
-            .map_err(|_| failure::no_place(&limits))?
-            .map_err(|_| ended())?;
+            .map_err(|_| failure::no_place(&limits))?;
         let runtime = self.runtime(prepared.kind)?;
         let mut store = store(&runtime.engine, &limits, workspace, program.as_ref(), context)?;
         // Before anything of it is dropped.
@@ -276,6 +297,7 @@ fn store<C: ImportContext>(
         wasi.args(&start.args).stdin(MemoryInputPipe::new(start.input.clone())).stdout(output.stream());
     }
     context.with_wasi(&mut wasi);
+    let recorder = workspace.as_ref().and_then(|_| context.write_recorder());
     if let Some(Preopen { path, write }) = workspace {
         let perms = if write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
         // Programs name their files as from a command line: relative to where they are.
@@ -286,7 +308,7 @@ fn store<C: ImportContext>(
     }
     let mut table = ResourceTable::new();
     table.set_max_capacity(size(limits.resources));
-    let files = OpenFiles::new(size(limits.open_files));
+    let files = OpenFiles::new(size(limits.open_files), recorder);
     let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
     let data = StoreData { wasi: wasi.build(), table, context, files, network, http: WasiHttpCtx::new(), limiter };
     let mut store = wasmtime::Store::new(engine, data);

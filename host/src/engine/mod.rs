@@ -16,6 +16,7 @@ mod linking;
 pub mod locate;
 mod result_stream;
 mod runtime;
+mod slots;
 mod ticker;
 mod trace;
 
@@ -43,6 +44,7 @@ pub use invocation::{ComponentReader, ImportContext, Invocation, InvocationResul
 pub use linking::describe;
 pub use result_stream::ItemSink;
 use runtime::ComponentRuntime;
+use slots::FairSlots;
 use trace::Trace;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
@@ -55,7 +57,7 @@ pub struct Engine {
     concurrent: std::sync::OnceLock<ComponentRuntime>,
     cache: Arc<Cache>,
     ready: Mutex<LruCache<String, Arc<ComponentSlot>>>,
-    live: Arc<Semaphore>,
+    live: FairSlots,
     /// One compile at a time: each uses every core.
     compiling: Semaphore,
     /// The program that finds where in its source a component trapped.
@@ -121,7 +123,7 @@ impl Engine {
             concurrent: std::sync::OnceLock::new(),
             cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
-            live: Arc::new(Semaphore::new(usize::try_from(config::MAX_LIVE)?)),
+            live: FairSlots::default(),
             compiling: Semaphore::new(1),
             program,
             locating: Semaphore::new(1),
@@ -247,7 +249,7 @@ impl Engine {
         let pools: Vec<_> = runtimes.filter_map(|runtime| runtime.engine.pooling_allocator_metrics()).collect();
         let slots = |count: fn(&PoolingAllocatorMetrics) -> usize| pools.iter().map(count).sum();
         EngineUsage {
-            invocations: usize::try_from(config::MAX_LIVE).unwrap_or(usize::MAX) - self.live.available_permits(),
+            invocations: self.live.taken(),
             instances: slots(|pool| usize::try_from(pool.core_instances()).unwrap_or(usize::MAX)),
             memories: slots(PoolingAllocatorMetrics::memories),
             tables: slots(PoolingAllocatorMetrics::tables),

@@ -22,7 +22,7 @@ impl Host {
         let state = state_check(self.options.state_dir.clone(), self.db.disk().clone()).await;
         // Without room there nothing is launched, whatever could make a sandbox.
         let has_room = state.ok;
-        let mut checks = vec![state, self.engine_check()];
+        let mut checks = vec![state, self.audit_check(), self.engine_check()];
         checks.extend(self.config.readable_secrets().into_iter().map(|(path, mode)| Check {
             name: "secrets".into(),
             ok: false,

@@ -178,7 +178,8 @@ handlers! {
         let _changing = host.changing();
         host.broker.revoke_approval(&by.actor, &skill, &directories).await
     }, refused |broker, record| note_revoked(record, skill, directories);
-    TailAudit, TailAudit { lines, before, follow } => host.audit_tail(lines, before, follow, &io).await;
+    TailAudit, request => host.audit_tail(request, &io).await;
+    ExportAudit, ExportAudit { after } => host.audit_page(after).await;
     VerifyAudit, VerifyAudit { head } => host.verify_audit(head).await;
     ListInvocations, ListInvocations { limit } => host.list_invocations(limit).await;
     ReadInvocationLog, ReadInvocationLog { invocation_id } => host.read_invocation_log(invocation_id).await;

@@ -1,6 +1,7 @@
 //! The one door: opens state, config, catalogue, engine and broker, and answers calls.
 
 mod actions;
+mod audit_log;
 mod authority;
 mod blocking;
 mod catalog_cache;
@@ -30,8 +31,7 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
-    AuditHead, AuditList, AuditVerification, BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog,
-    WatchRequest, Watched,
+    BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog, WatchRequest, Watched,
 };
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
@@ -58,8 +58,6 @@ use watch_skills::CatalogWatches;
 
 /// How long a background host process stays with nothing to do.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
-/// The most audit records that one listing gives.
-const MAX_AUDIT_LINES: u32 = 10_000;
 
 /// How a host is opened.
 #[derive(Debug, Clone, Default)]
@@ -147,8 +145,12 @@ impl Host {
         let config = Arc::new(config);
         let skills = Skills::open(db.clone()).await?;
         let audit = Audit::open(db.clone(), config.audit.max_bytes.0).await?;
+        if let Err(error) = audit.end_interrupted().await {
+            // The next host process tries again. What is full must not keep this one from saying so.
+            tracing::error!("what an earlier host process died in the middle of has no end on record yet: {error}");
+        }
         let logs = InvocationLogs::open(db.clone(), config.logs.max_bytes.0).await?;
-        let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db);
+        let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db)?;
         broker.adopt()?;
         if let Err(error) = broker.end_streams_of_the_dead().await {
             // The next host process tries again. What is full must not keep this one from saying so.
@@ -193,42 +195,9 @@ impl Host {
         Box::pin(async move { Ok(Answer::of::<O>(self.call(call, io).await?)) })
     }
 
-    async fn audit_tail(&self, lines: u32, before: Option<u64>, follow: bool, io: &CallIo) -> Result<AuditList> {
-        use tokio::sync::broadcast::error::RecvError;
-        // Subscribed before the listing: a record that falls between the two comes twice rather than never.
-        let mut live = self.broker.audit().follow();
-        self.write_invocations().await;
-        let listed = self.broker.audit().tail(lines.min(MAX_AUDIT_LINES), before).await?;
-        if !follow {
-            return Ok(listed);
-        }
-        let mut last = 0;
-        for record in listed.records {
-            last = record.seq;
-            io.send(CallOutput::Event(Event::Audit(record.into()))).await?;
-        }
-        loop {
-            match live.recv().await {
-                Ok(record) if record.seq <= last => {}
-                Ok(record) => io.send(CallOutput::Event(Event::Audit(record.into()))).await?,
-                Err(RecvError::Lagged(missed)) => {
-                    let message =
-                        format!("{missed} records came faster than they were read; `skillhost audit tail` has them");
-                    io.send(CallOutput::Event(Event::Log { level: "warn".into(), message })).await?;
-                }
-                Err(RecvError::Closed) => return Ok(AuditList::default()),
-            }
-        }
-    }
-
-    async fn verify_audit(&self, head: Option<AuditHead>) -> Result<AuditVerification> {
-        self.write_invocations().await;
-        self.broker.audit().verify(head).await
-    }
-
     /// Has the records of calls that have ended be there for who reads them. Where that fails, what is there is all there is, and
     /// no further skill runs.
-    async fn write_invocations(&self) {
+    pub(super) async fn write_invocations(&self) {
         if let Err(error) = self.broker.invocations().flush().await {
             tracing::error!("the records of the last calls of skills are not written yet: {error}");
         }
@@ -278,7 +247,7 @@ impl Host {
     /// room to launch and to write.
     pub(crate) async fn ready(&self) -> Result<()> {
         self.db.disk().has_room()?;
-        self.broker.audit().tail(0, None).await.map(drop)
+        self.db.run(|_| Ok(())).await
     }
 
     /// Whether it has calls under way or sandboxes, or is the only one that knows of what somebody may come back for: then it
@@ -301,5 +270,6 @@ impl Host {
         self.broker.processes_ended().await;
         self.broker.settle_streams().await;
         self.write_invocations().await;
+        self.broker.heads().write().await;
     }
 }

@@ -21,6 +21,7 @@ use crate::engine::{ComponentReader, Invocation, Preopen};
 use crate::host::Host;
 use crate::host::trust::is_owners;
 use crate::ids;
+use crate::policy::quota::Amounts;
 use crate::policy::{Actor, ActorGrant, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
@@ -90,6 +91,10 @@ impl Host {
         // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
         self.broker.accept(&actor, &candidate, &loaded).await?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
+        let _share = match self.broker.quota().reserve(caller, Amounts::of_invocation()) {
+            Ok(share) => share,
+            Err(full) => return self.broker.refuse(&actor, SKILL_RUN, full).await,
+        };
         let invocation_id = ids::invocation()?;
         let actor = Actor { invocation_id: Some(invocation_id.clone()), ..actor };
         let recorder = self.broker.invocations();
@@ -104,7 +109,7 @@ impl Host {
                     deadline: request.deadline_ms.map(Duration::from_millis),
                     stream: request.stream,
                 };
-                let (actor, _) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
+                let (actor, _) = self.grant(actor, &name, &loaded.manifest, project.as_deref(), asks)?;
                 // Boxed, as what follows a stream is: each call would hold the room for it.
                 let ran = Box::pin(self.run_document(&actor, &action.name, files, run, io)).await;
                 return ran.map_err(|error| Error { invocation_id: Some(invocation_id.clone()), ..error.context(of) });
@@ -127,7 +132,7 @@ impl Host {
                 }
             };
 
-            let (actor, workspace) = self.grant(actor, &name, &loaded.manifest, project.as_deref())?;
+            let (actor, workspace) = self.grant(actor, &name, &loaded.manifest, project.as_deref(), asks)?;
             let asked = &loaded.manifest.limits;
             let mut limits = asked.within(&self.config.limits);
             let narrowed = limits != *asked;
@@ -210,15 +215,17 @@ impl Host {
         ended
     }
 
-    /// The actor that a skill is, with what its manifest asks for and the operator allows; and its workspace, if that is granted.
+    /// The actor that a skill is, with what its manifest asks for and the operator allows whoever calls it; and its workspace, if that
+    /// is granted.
     pub(crate) fn grant(
         &self,
         actor: Actor,
         name: &str,
         manifest: &Manifest,
         project: Option<&Path>,
+        asks: Authority,
     ) -> Result<(Actor, Option<Preopen>)> {
-        let granted = granted::to_skill(&self.config, name, &manifest.capabilities).in_project(project);
+        let granted = granted::to_skill_called(&self.config, name, &manifest.capabilities, asks).in_project(project);
         let workspace = match granted.workspace {
             WorkspaceAccess::None => None,
             access => {

@@ -114,20 +114,31 @@ impl Host {
         let (of, digests) = (entry.clone(), self.digests.clone());
         let (left_out, scripts) = blocking(move || Ok(skill_files::told(&of, &digests))).await?;
         let asked = &loaded.manifest.capabilities;
-        let granted = granted::to_skill(&self.config, &entry.name, asked).in_project(project.as_deref());
+        let called = |asks| {
+            let grant = granted::to_skill_called(&self.config, &entry.name, asked, asks);
+            grant.in_project(project.as_deref())
+        };
+        let (granted, to_agents) = (called(asks), called(Authority::Agent));
         let roles = self.broker.sandboxes().roles();
+        let in_words = |kind| {
+            let words = granted::in_words(&granted, asked, kind, &roles);
+            // What an agent is shown is what it has.
+            let to_agents = granted::in_words(&to_agents, asked, kind, &roles);
+            let to_agents = (to_agents != words).then_some(to_agents);
+            (words, to_agents)
+        };
         let permissions = descriptor.imports.iter().map(|import| {
-            let (lets, granted) = match imports::known(import) {
-                Some(known) => (known.lets, granted::in_words(&granted, asked, known.kind, &roles)),
-                None => ("unknown", granted::NOTHING.into()),
+            let (lets, (granted, to_agents)) = match imports::known(import) {
+                Some(known) => (known.lets, in_words(known.kind)),
+                None => ("unknown", (granted::NOTHING.into(), None)),
             };
-            Permission { lets: lets.into(), granted, import: import.clone() }
+            Permission { lets: lets.into(), granted, to_agents, import: import.clone() }
         });
         // A document imports nothing: what its scripts may is what is granted of sandboxes.
-        let scripts_may = (loaded.is_document() && !descriptor.actions.is_empty()).then(|| Permission {
-            lets: "run its scripts in a sandbox of their own".into(),
-            granted: granted::in_words(&granted, asked, ImportKind::Sandbox, &roles),
-            import: SCRIPTS.into(),
+        let scripts_may = (loaded.is_document() && !descriptor.actions.is_empty()).then(|| {
+            let (granted, to_agents) = in_words(ImportKind::Sandbox);
+            let lets = "run its scripts in a sandbox of their own".into();
+            Permission { lets, granted, to_agents, import: SCRIPTS.into() }
         });
         Ok(SkillDetail {
             permissions: permissions.chain(scripts_may).collect(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use skillhost_api::error::Error;
-use skillhost_api::types::Network;
+use skillhost_api::types::{Authority, Network};
 
 use crate::config::{AgentBlackboard, Config, SkillPolicy};
 use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
@@ -20,6 +20,23 @@ const ANY_NUMBER: u32 = u32::MAX;
 /// The grant of the skill `name`: what its manifest asks for ∩ what the policy allows it.
 pub(crate) fn to_skill(config: &Config, name: &str, asked: &Capabilities) -> Grant {
     asked_for(config, asked).intersection(allowed(config, name))
+}
+
+/// The same when it is called by who asks: what an agent calls has no more than the agent, unless the operator lets it act for itself.
+pub(crate) fn to_skill_called(config: &Config, name: &str, asked: &Capabilities, asks: Authority) -> Grant {
+    let grant = to_skill(config, name, asked);
+    let for_itself = config.policy.skills.get(name).is_some_and(|own| own.acts_for_itself);
+    if asks != Authority::Agent || for_itself {
+        return grant;
+    }
+    // What agents cannot do at all without a skill is no bound of theirs: code with a workspace, requests, settings.
+    let caller = Grant {
+        workspace: WorkspaceAccess::ReadWrite,
+        http: HostPattern::every().into(),
+        config: every_key(),
+        ..to_agents(config)
+    };
+    grant.intersection(caller)
 }
 
 /// What an agent may do itself.
@@ -97,7 +114,6 @@ pub(crate) fn missing_roles(config: &Config, name: &str, asked: &Capabilities, r
 fn allowed(config: &Config, name: &str) -> Grant {
     let (policy, usual) = (&config.policy, SkillPolicy::default());
     let own = policy.skills.get(name).unwrap_or(&usual);
-    let every_key = || BTreeSet::from(["**".to_owned()]);
     Grant {
         network: widest(own.network.as_ref().unwrap_or(&policy.network)),
         copy_out: roots(config, own.copy_out.as_ref().unwrap_or(&policy.copy_out)),
@@ -118,6 +134,10 @@ fn allowed(config: &Config, name: &str) -> Grant {
         },
         config: every_key(),
     }
+}
+
+fn every_key() -> BTreeSet<String> {
+    BTreeSet::from(["**".to_owned()])
 }
 
 /// The network that includes all others of a list.
@@ -226,6 +246,39 @@ fn in_vain(names: impl IntoIterator<Item = String>) -> String {
 mod tests {
     use super::*;
     use crate::skills::imports::{PACKAGE, VERSION, known};
+
+    #[test]
+    fn what_an_agent_calls_has_no_more_than_the_agent_unless_it_acts_for_itself() {
+        let config = |text: &str| toml::from_str::<Config>(text).unwrap();
+        let policy = "[roots.data]\npath = \"/srv/data\"\n[policy]\nnetwork = [\"none\", \"bridge\"]\ncopy-out = [\"data\"]\n\
+                      [policy.agents]\nnetwork = [\"none\"]\nroles = [\"default\"]\ncpus = 1.0\nblackboard = { publish = [\"a:*\"] }\n";
+        let asked = Capabilities {
+            sandbox: Some(Sandbox {
+                roles: vec!["default".into(), "build".into()],
+                network: Network::Bridge,
+                cpus: 2.0,
+                ..Sandbox::default()
+            }),
+            files: Some(Files {
+                copy_in: vec!["data".into(), "project".into()],
+                copy_out: vec!["data".into()],
+                ..Files::default()
+            }),
+            blackboard: Some(Blackboard { publish: vec!["a:b".into(), "b:c".into()], ..Blackboard::default() }),
+            ..Capabilities::default()
+        };
+        let whole = to_skill(&config(policy), "s", &asked);
+        let called = |policy: &str, asks| to_skill_called(&config(policy), "s", &asked, asks);
+        assert_eq!(called(policy, Authority::Owner), whole);
+        let less = called(policy, Authority::Agent);
+        assert_eq!(less.network, Network::None);
+        assert_eq!(less.roles, ["default"].into_iter().collect());
+        assert!((less.cpus - 1.0).abs() < 0.01 && less.copy_out.is_empty());
+        assert_eq!(less.copy_in.keys().collect::<Vec<_>>(), ["project"]);
+        assert_eq!(less.publish, BTreeSet::from(["a:b".to_owned()]));
+        let itself = policy.to_owned() + "[policy.skills.s]\nacts-for-itself = true\n";
+        assert_eq!(called(&itself, Authority::Agent), whole);
+    }
 
     #[test]
     fn what_needs_a_capability_that_is_not_granted_is_not_shown_as_granted() {

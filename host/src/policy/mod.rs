@@ -12,6 +12,7 @@ pub(crate) mod granted;
 pub(crate) mod question;
 pub(crate) mod quota;
 pub(crate) mod skill_gate;
+mod stopping;
 pub(crate) mod switched_off;
 pub(crate) mod trust;
 

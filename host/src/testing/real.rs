@@ -76,7 +76,8 @@ impl RealHost {
             invocation_id: Some(ids::invocation()?),
             ..Actor::owner(caller.clone())
         };
-        let (actor, preopen) = self.host.grant(actor, &skill.name, &skill.loaded.manifest, Some(&self.project))?;
+        let manifest = &skill.loaded.manifest;
+        let (actor, preopen) = self.host.grant(actor, &skill.name, manifest, Some(&self.project), Authority::Owner)?;
         let session = Session { host: self.host.clone(), caller, workspace, actor, preopen };
         for (key, value) in script.blackboard_values() {
             let request = PublishRequest { key: key.to_owned(), value: value.clone(), ..PublishRequest::default() };

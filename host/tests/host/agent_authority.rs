@@ -97,7 +97,8 @@ impl Machine {
     }
 
     async fn audit(&mut self) -> Vec<AuditRecord> {
-        let answer = self.owner(Request::TailAudit(TailAudit { lines: 1_000, before: None, follow: false })).await;
+        let answer =
+            self.owner(Request::TailAudit(TailAudit { lines: 1_000, before: None, follow: false, all: false })).await;
         serde_json::from_value::<AuditList>(answer).unwrap().records
     }
 
@@ -154,8 +155,8 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
         (Request::ListApprovals(ListApprovals), "skillhost approve"),
         (Request::ListInvocations(ListInvocations { limit: 1 }), "skillhost logs"),
         (Request::ReadInvocationLog(ReadInvocationLog { invocation_id: "inv_0".into() }), "skillhost logs"),
-        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: false }), "skillhost audit tail"),
-        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true }), "skillhost audit tail"),
+        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: false, all: false }), "skillhost audit tail"),
+        (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true, all: false }), "skillhost audit tail"),
         (Request::VerifyAudit(VerifyAudit::default()), "skillhost audit verify"),
         (Request::GetHostStatus(GetHostStatus), "skillhost host status"),
     ] {

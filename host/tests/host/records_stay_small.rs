@@ -67,7 +67,8 @@ async fn refused_requests_fill_neither_the_log_nor_an_answer() {
     // What reads is no effect, and repeats no more of it.
     let read = ProcessReadRequest { container_id: long(), exec_id: long(), ..ProcessReadRequest::default() };
     assert!(machine.call(Request::ReadProcess(read)).await.0.unwrap_err().message.len() < 4_000);
-    let (answer, _) = machine.call(Request::TailAudit(TailAudit { lines: 10_000, before: None, follow: false })).await;
+    let (answer, _) =
+        machine.call(Request::TailAudit(TailAudit { lines: 10_000, before: None, follow: false, all: false })).await;
     let answer = answer.unwrap();
     let list: AuditList = serde_json::from_value(answer.clone()).unwrap();
     assert_eq!(list.records.iter().filter(|record| record.outcome != "ok").count(), count, "each is in it");

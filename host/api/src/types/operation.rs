@@ -225,6 +225,7 @@ operations! {
     // What a trusted skill has when its approval is forgotten is its new baseline.
     "revoke-approval" RevokeApproval(RevokeApproval) -> Revoked: Host, person("approval.revoke", "forgets approvals, with `skillhost approve --revoke`");
     "tail-audit" TailAudit(TailAudit) -> AuditList: Host, reader("reads the audit log, with `skillhost audit tail`");
+    "export-audit" ExportAudit(ExportAudit) -> AuditList: Host, reader("reads the audit log, with `skillhost audit export`");
     "verify-audit" VerifyAudit(VerifyAudit) -> AuditVerification: Host, reader("checks the audit log, with `skillhost audit verify`");
     "list-invocations" ListInvocations(ListInvocations) -> InvocationList: Host, reader("sees the calls of skills, with `skillhost logs`");
     "read-invocation-log" ReadInvocationLog(ReadInvocationLog) -> InvocationLog: Host, reader("sees what a skill said, with `skillhost logs`");

@@ -74,13 +74,25 @@ pub struct TailAudit {
     /// Go on as records come.
     #[serde(default)]
     pub follow: bool,
+    /// Also those that say that something has begun; without it, those that say how it ended.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// The records after one, oldest first, as many as an answer has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportAudit {
+    /// Only those after this number.
+    pub after: u64,
 }
 
 /// Whether the audit log is what was written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyAudit {
-    /// A head that was kept elsewhere, of a record that must be there still.
+    /// A head that was kept elsewhere, of a record that must be there still. Without one it is the newest of the operator's file of
+    /// heads, where there is such a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<AuditHead>,
 }
@@ -93,6 +105,28 @@ pub struct AuditHead {
     pub seq: u64,
     /// Its hash, `sha256:…`, of itself and of the hash of the record before it.
     pub hash: String,
+}
+
+/// A head as it is written out, one a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenHead {
+    /// The record's number.
+    pub seq: u64,
+    /// Its hash.
+    pub hash: String,
+    /// When it was written, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// A signature of [`Self::text`], ECDSA over P-256 and SHA-256 in base64, where the operator has given a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+}
+
+impl WrittenHead {
+    /// What is signed of it.
+    pub fn text(&self) -> String {
+        format!("skillhost audit head {} {} {}", self.seq, self.hash, self.at_ms)
+    }
 }
 
 /// What was found of the audit log.
@@ -151,6 +185,9 @@ pub struct Revoked {
     pub forgotten: Vec<KeptSkill>,
 }
 
+/// The outcome of an effect that is allowed and about to be done.
+pub const BEGUN: &str = "begun";
+
 /// One brokered effect, or its denial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditRecord {
@@ -172,10 +209,17 @@ pub struct AuditRecord {
     pub invocation_id: Option<String>,
     /// The effect: `sandbox.launch`, `sandbox.exec`, `files.copy-in`, `blackboard.publish` …
     pub effect: String,
-    /// `ok`, or the error's kind.
+    /// `ok`, or the error's kind; `begun` where it is about to be done, `interrupted` where the host ended in the middle of it.
     pub outcome: String,
     /// The effect's own facts (sizes, never contents).
     pub detail: Value,
+}
+
+impl AuditRecord {
+    /// Whether it says that something has begun, and another one tells how it ended.
+    pub fn is_begun(&self) -> bool {
+        self.outcome == BEGUN
+    }
 }
 
 /// A listing of audit records.
@@ -183,7 +227,7 @@ pub struct AuditRecord {
 pub struct AuditList {
     /// Oldest first.
     pub records: Vec<AuditRecord>,
-    /// Whether the answer had no room for all that were asked for: ask for those before the first.
+    /// Whether the answer had no room for all that were asked for: ask for those before the first, or after the last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
 }

@@ -161,13 +161,17 @@ pub struct ActionDetail {
 }
 
 /// An import as the permission that it is.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub struct Permission {
     /// The import, `skillhost:skill/sandbox@0.1.0`.
     pub import: String,
     /// What it lets the skill do.
     pub lets: String,
-    /// What is granted of it here, in words.
+    /// What is granted of it here, in words: what its manifest asks for, as far as `[policy]` allows it.
     pub granted: String,
+    /// What is left of that when an agent calls it, which has less itself (`[policy.agents]`); absent where it is the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub to_agents: Option<String>,
 }

@@ -8,7 +8,8 @@
 //! | `set-times-at` | opens the file to set its times | needs no more than its name |
 //! | `read-directory` | holds the names of a whole directory in memory; in 0.3, a thread for as long as they are not read | reads some when they are asked for |
 //!
-//! What a skill has open is counted ([`OpenFiles`]): descriptors are the host process's, which has only so many.
+//! What a skill has open is counted ([`OpenFiles`]): descriptors are the host process's, which has only so many. What it opens to write
+//! is an effect like others ([`WriteRecorder`]).
 //!
 //! Paths are resolved as wasmtime-wasi does, by the same library, and never lead out of the directory that they start
 //! at. The system's calls run on threads that may wait, for a disk can be slow.
@@ -24,10 +25,12 @@ use std::sync::{Arc, Weak};
 
 use cap_fs_ext::{OpenOptionsFollowExt as _, OpenOptionsSyncExt as _};
 use cap_primitives::fs::{DirOptions, FollowSymlinks, OpenOptions, OpenOptionsExt as _};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use skillhost_api::error::{Error, ErrorKind};
 use wasmtime::component::{Linker, Resource, ResourceTable, ResourceTableError};
 use wasmtime_wasi::OpenMode;
 use wasmtime_wasi::filesystem::{Descriptor, Dir, File};
@@ -43,12 +46,16 @@ pub struct OpenFiles {
     limit: usize,
     open: Vec<Weak<dyn Any + Send + Sync>>,
     refused: bool,
+    recorder: Option<WriteRecorder>,
 }
 
+/// Puts on record that the file of this path is opened to write; what is refused there is not opened.
+pub type WriteRecorder = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), Error>> + Send + Sync>;
+
 impl OpenFiles {
-    /// At most `limit` at a time.
-    pub fn new(limit: usize) -> Self {
-        Self { limit, open: Vec::new(), refused: false }
+    /// At most `limit` at a time. What is opened to write goes by the recorder, where there is one.
+    pub fn new(limit: usize, recorder: Option<WriteRecorder>) -> Self {
+        Self { limit, open: Vec::new(), refused: false, recorder }
     }
 
     /// Whether one was refused.
@@ -105,6 +112,16 @@ impl From<io::Error> for WasiFileError {
 impl From<Errno> for WasiFileError {
     fn from(error: Errno) -> Self {
         Self::System(error.into())
+    }
+}
+
+impl From<Error> for WasiFileError {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            ErrorKind::QuotaExceeded => Self::Quota,
+            ErrorKind::Denied => Errno::PERM.into(),
+            _ => Errno::IO.into(),
+        }
     }
 }
 
@@ -305,6 +322,7 @@ impl OpenRequest {
 struct Opening {
     dir: Dir,
     request: OpenRequest,
+    recorder: Option<WriteRecorder>,
 }
 
 impl Opening {
@@ -316,11 +334,15 @@ impl Opening {
             return Err(Errno::PERM.into());
         }
         view.files.room()?;
-        Ok(Self { dir, request })
+        let recorder = view.files.recorder.clone().filter(|_| request.mode.contains(OpenMode::WRITE));
+        Ok(Self { dir, request, recorder })
     }
 
     async fn open(self, path: String) -> FileResult<Descriptor> {
-        let Self { dir, request } = self;
+        let Self { dir, request, recorder } = self;
+        if let Some(recorder) = recorder {
+            recorder(path.clone()).await?;
+        }
         let (perms, mode) = (dir.perms, request.mode);
         let (file, is_dir) = blocking(move || request.open(&dir.dir, Path::new(&path))).await?;
         Ok(match is_dir {

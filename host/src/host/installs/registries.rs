@@ -8,9 +8,10 @@ use crate::distribution::artifact::{of_package, to_package};
 use crate::distribution::from_dir;
 use crate::distribution::reference::Reference;
 use crate::distribution::registry::{RegistryAccess, RegistryClient, RegistryUse};
-use crate::distribution::signature::{self, SigningKey, TrustedKey};
+use crate::distribution::signature;
 use crate::host::Host;
 use crate::host::blocking::blocking;
+use crate::signing::{SigningKey, TrustedKey};
 
 impl Host {
     /// Publishes what is in a directory.

@@ -126,7 +126,8 @@ impl Machine {
 
     /// The audit records of an effect with an outcome.
     pub async fn audited(&self, effect: &str, outcome: &str) -> usize {
-        let (answer, _) = self.call(Request::TailAudit(TailAudit { lines: 10_000, before: None, follow: false })).await;
+        let (answer, _) =
+            self.call(Request::TailAudit(TailAudit { lines: 10_000, before: None, follow: false, all: false })).await;
         let list: AuditList = serde_json::from_value(answer.unwrap()).unwrap();
         list.records.iter().filter(|record| record.effect == effect && record.outcome == outcome).count()
     }

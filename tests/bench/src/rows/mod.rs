@@ -16,6 +16,7 @@ mod metering;
 mod processes;
 mod python;
 mod runaway;
+mod shares;
 mod sizes;
 mod stream;
 mod trees;
@@ -34,6 +35,8 @@ pub(crate) const ALL: &[Row] = &[
     metering::MATRIX,
     exec::DOCKER,
     exec::LOCAL,
+    shares::BROKERED,
+    shares::FLOODED,
     concurrent::CALL,
     concurrent::EXECS_DOCKER,
     concurrent::EXECS_LOCAL,

@@ -1,6 +1,9 @@
 //! The audit log shows what was changed in it behind its back.
 
+use std::io::{BufRead as _, BufReader};
+
 use rusqlite::Connection;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use skillhost_e2e::User;
 
@@ -49,4 +52,119 @@ fn what_is_changed_is_found_and_so_is_an_end_that_was_cut_off() {
         assert!(user.run(["audit", "verify", "--head", wrong]).code(2).stderr.contains("64 hexadecimal digits"));
     }
     assert_eq!(user.audit().first().map(|first| first["effect"].clone()), Some(json!("blackboard.publish")));
+}
+
+#[test]
+fn what_its_host_died_in_the_middle_of_is_on_record() {
+    let user = User::local("");
+    let id = user.launch([]);
+    let mut exec = user.spawn(["sandbox", "exec", &id, "--stream", "--shell", "echo runs; sleep 600"]);
+    let mut line = String::new();
+    BufReader::new(exec.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "runs\n");
+    kill_process(Pid::from_raw(user.host_pid()).unwrap(), Signal::KILL).unwrap();
+    exec.wait().unwrap();
+    let of_exec = |args: &[&str]| -> Vec<Value> {
+        let listed = user.run([&["audit", "tail", "--output", "json"], args].concat()).ok().json();
+        let records = listed["records"].as_array().unwrap().iter();
+        records.filter(|record| record["effect"] == "sandbox.exec").cloned().collect()
+    };
+    let [interrupted] = &of_exec(&[])[..] else { panic!("one end: {:?}", of_exec(&[])) };
+    assert_eq!(interrupted["outcome"], "interrupted");
+    let all = of_exec(&["--all"]);
+    assert_eq!(all.iter().map(|record| &record["outcome"]).collect::<Vec<_>>(), ["begun", "interrupted"]);
+    assert_eq!(all[0]["detail"]["command"], interrupted["detail"]["command"]);
+    user.run(["audit", "verify"]).ok();
+}
+
+#[test]
+fn an_effect_that_cannot_be_put_on_record_is_not_done() {
+    let user = User::local("");
+    let id = user.launch([]);
+    let database = Connection::open(user.state().join("state.db")).unwrap();
+    database
+        .execute_batch("CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'no more'); END")
+        .unwrap();
+    for _ in 0..2 {
+        let refused = user.run(["sandbox", "exec", &id, "--shell", "touch done"]).stderr;
+        assert!(refused.contains("nothing was done") && refused.contains("record"), "{refused}");
+    }
+    assert!(!user.run(["sandbox", "stop", &id]).stderr.is_empty());
+    database.execute_batch("DROP TRIGGER refused").unwrap();
+    let listed = user.run(["sandbox", "exec", &id, "--", "ls"]).ok().text();
+    assert_eq!(listed, "", "it was done");
+    user.run(["audit", "verify"]).ok();
+}
+
+#[test]
+fn a_cut_end_shows_by_the_heads_that_the_host_writes_out() {
+    let user = User::local(
+        "[audit]\nhead-file = \"heads.jsonl\"\nhead-key = \"head.key\"\nhead-interval = \"1d\"\n\
+         head-command = [\"sh\", \"-c\", 'cat >> \"$HOME/by-command\"']\n",
+    );
+    let [private, public, heads, by_command] =
+        ["head.key", "head.pub", "heads.jsonl", "by-command"].map(|name| user.home().join(name));
+    let openssl = |args: &[&str]| {
+        assert!(std::process::Command::new("openssl").args(args).output().unwrap().status.success(), "{args:?}");
+    };
+    let (private_text, public_text) = (private.to_str().unwrap(), public.to_str().unwrap());
+    openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", private_text]);
+    openssl(&["pkey", "-in", private_text, "-pubout", "-out", public_text]);
+    for number in 1..=3 {
+        user.run(["blackboard", "publish", &format!("key{number}"), "1"]).ok();
+    }
+    // The end of a host is a moment to write it.
+    user.run(["host", "stop"]).ok();
+    let written = std::fs::read_to_string(&heads).unwrap();
+    assert_eq!(std::fs::read_to_string(&by_command).unwrap(), written);
+    let last: Value = serde_json::from_str(written.lines().last().unwrap()).unwrap();
+    assert!(last["seq"].as_u64().unwrap() >= 3 && last["signature"].is_string(), "{last}");
+    let (file, key) = (heads.to_str().unwrap(), public_text);
+    user.run(["audit", "verify", "--heads", file, "--key", key]).ok();
+    user.run(["audit", "verify"]).ok();
+    assert!(user.run(["doctor"]).text().contains("its head"), "doctor says how it stands");
+
+    change(&user, "DELETE FROM audit WHERE seq >= 3");
+    // The chain fits; what was written out does not.
+    assert!(problem(&user, &[]).contains("its end is missing"));
+    assert!(problem(&user, &["--heads", file, "--key", key]).contains("its end is missing"));
+    // A head of somebody else's is none.
+    let forged = format!("{{\"seq\":2,\"hash\":\"sha256:{}\",\"at_ms\":1}}\n", "0".repeat(64));
+    std::fs::write(&heads, written + &forged).unwrap();
+    let refused = user.run(["audit", "verify", "--heads", file, "--key", key]).stderr;
+    assert!(refused.contains("this key did not sign it"), "{refused}");
+}
+
+#[test]
+fn all_of_it_is_exported_as_lines_and_as_events_of_the_schema() {
+    let user = User::local("");
+    let id = user.launch([]);
+    user.run(["sandbox", "exec", &id, "--", "true"]).ok();
+    let lines = |args: &[&str]| -> Vec<Value> {
+        let text = user.run([&["audit", "export"], args].concat()).ok().text();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let records = lines(&[]);
+    let numbers: Vec<u64> = records.iter().map(|record| record["seq"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=records.len() as u64).collect::<Vec<_>>());
+    assert!(records.iter().any(|record| record["outcome"] == "begun"));
+    let events = lines(&["--format", "ocsf"]);
+    assert_eq!(events.len(), records.len());
+    let exec =
+        events.iter().find(|event| event["api"]["operation"] == "sandbox.exec" && event["status_id"] == 1).unwrap();
+    assert_eq!((&exec["class_uid"], &exec["unmapped"]["command"]), (&json!(6003), &json!(["true"])));
+    assert_eq!(lines(&["--after", "1"]).len(), records.len() - 1);
+}
+
+#[test]
+fn a_command_line_shows_what_the_operator_lets_it_show() {
+    let user = User::local("[audit]\ncommands = \"program\"\n");
+    let id = user.launch([]);
+    user.run(["sandbox", "exec", &id, "--", "echo", "s3cret"]).ok();
+    user.run(["sandbox", "exec", &id, "--shell", "echo s3cret"]).ok();
+    let all = user.run(["audit", "export"]).ok().text();
+    assert!(
+        all.contains("\"program\":\"echo\"") && all.contains("\"program\":\"a shell\"") && !all.contains("s3cret"),
+        "{all}"
+    );
 }

@@ -1,0 +1,121 @@
+//! Audit records as events of the Open Cybersecurity Schema Framework, version 1.3.0 (<https://schema.ocsf.io/1.3.0>): each is an API
+//! Activity (class 6003), for each is a call of an operation that the host decides on and does.
+
+use serde_json::{Value, json};
+use skillhost_api::types::AuditRecord;
+
+const VERSION: &str = "1.3.0";
+const API_ACTIVITY: u64 = 6003;
+
+/// What the framework calls a record.
+pub(super) fn ocsf(record: &AuditRecord) -> Value {
+    let AuditRecord { seq, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail } = record;
+    let (activity, activity_name) = activity(effect);
+    let (status_id, status) = match outcome.as_str() {
+        "ok" => (1, "Success"),
+        // Not over, or nobody knows how it ended.
+        "begun" | "interrupted" => (99, outcome.as_str()),
+        _ => (2, "Failure"),
+    };
+    let severity_id = match (effect.as_str(), outcome.as_str()) {
+        ("audit.lost", _) => 4,
+        (_, "denied" | "not-owner" | "interrupted") => 2,
+        _ => 1,
+    };
+    let mut actor = json!({
+        "user": { "uid": agent, "name": agent, "org": { "uid": tenant, "name": tenant } },
+        "session": { "uid": session },
+    });
+    if let (Some(skill), Some(actor)) = (skill, actor.as_object_mut()) {
+        actor.insert("invoked_by".into(), skill.as_str().into());
+    }
+    let mut event = json!({
+        "class_uid": API_ACTIVITY,
+        "class_name": "API Activity",
+        "category_uid": 6,
+        "category_name": "Application Activity",
+        "activity_id": activity,
+        "activity_name": activity_name,
+        "type_uid": API_ACTIVITY * 100 + activity,
+        "time": at_ms,
+        "severity_id": severity_id,
+        "status_id": status_id,
+        "status": status,
+        "metadata": {
+            "version": VERSION,
+            "product": { "name": "skillhost", "vendor_name": "skillhost", "version": env!("CARGO_PKG_VERSION") },
+            "sequence": seq,
+        },
+        "api": { "operation": effect, "service": { "name": "skillhost" } },
+        "actor": actor,
+        "src_endpoint": { "name": agent },
+        "unmapped": detail,
+    });
+    if let Some(event) = event.as_object_mut() {
+        if let Some(id) = invocation_id
+            && let Some(Value::Object(metadata)) = event.get_mut("metadata")
+        {
+            metadata.insert("correlation_uid".into(), id.as_str().into());
+        }
+        if status_id == 2 {
+            event.insert("status_code".into(), outcome.as_str().into());
+        }
+        if let Some(error) = detail.get("error") {
+            event.insert("status_detail".into(), error.clone());
+        }
+    }
+    event
+}
+
+/// The class's own activities, or another one by the name of the effect.
+fn activity(effect: &str) -> (u64, &str) {
+    match effect.rsplit_once('.').map_or(effect, |(_, verb)| verb) {
+        "launch" | "copy-in" | "copy-out" | "install" | "start" => (1, "Create"),
+        "get" | "list" | "read" | "watch" => (2, "Read"),
+        "publish" | "write" | "update" | "set" | "restart" => (3, "Update"),
+        "delete" | "remove" | "stop" | "revoke" => (4, "Delete"),
+        _ => (99, effect),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_becomes_an_event_with_what_the_class_requires() {
+        let record = AuditRecord {
+            seq: 7,
+            at_ms: 5,
+            tenant: "t".into(),
+            session: "s".into(),
+            agent: "a".into(),
+            skill: Some("skill".into()),
+            invocation_id: Some("inv_1".into()),
+            effect: "files.write".into(),
+            outcome: "denied".into(),
+            detail: json!({ "path": "x", "error": "no" }),
+        };
+        let event = ocsf(&record);
+        for required in [
+            "activity_id",
+            "actor",
+            "api",
+            "category_uid",
+            "class_uid",
+            "metadata",
+            "severity_id",
+            "src_endpoint",
+            "time",
+            "type_uid",
+        ] {
+            assert!(event.get(required).is_some(), "{required}");
+        }
+        assert_eq!((&event["type_uid"], &event["activity_name"]), (&json!(600_303), &json!("Update")));
+        assert_eq!((&event["status_id"], &event["status_code"]), (&json!(2), &json!("denied")));
+        assert_eq!(event["status_detail"], "no");
+        let begun = ocsf(&AuditRecord { outcome: "begun".into(), effect: "sandbox.exec".into(), ..record });
+        assert_eq!((&begun["status_id"], &begun["activity_id"]), (&json!(99), &json!(99)));
+        assert_eq!(begun["activity_name"], "sandbox.exec");
+    }
+}

@@ -1,0 +1,202 @@
+//! The places for calls that run, shared out by tenant.
+//!
+//! Whoever asks while there is room begins at once. Where there is none, tenants wait their turn, one call each: a tenant with a
+//! thousand waiting calls is served as often as one with a single call. Calls may run for as long as their deadline, though, so a few places
+//! are only for tenants that hold few: nobody can hold all of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// Calls that run at once, whoever makes them.
+pub(super) const MAX_LIVE: u32 = 256;
+/// Places beside those, for tenants that hold fewer than as many.
+pub(super) const RESERVED: u32 = 16;
+
+/// The places for calls.
+#[derive(Debug, Default)]
+pub(super) struct FairSlots(Arc<Mutex<Slots>>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    used: u32,
+    tenants: HashMap<Arc<str>, TenantSlots>,
+    /// The tenants that wait, the next one first.
+    turns: VecDeque<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct TenantSlots {
+    held: u32,
+    waiting: VecDeque<oneshot::Sender<SlotGuard>>,
+}
+
+/// A place that is taken, until this is dropped.
+#[derive(Debug)]
+pub(super) struct SlotGuard {
+    slots: Arc<Mutex<Slots>>,
+    /// Whose it is; nobody's when there was nobody to give it to.
+    tenant: Option<Arc<str>>,
+}
+
+impl FairSlots {
+    /// Waits for a place. Dropping this leaves the queue.
+    pub(super) async fn acquire(&self, tenant: &str) -> SlotGuard {
+        let (send, receive) = oneshot::channel();
+        {
+            let mut slots = self.0.lock();
+            let name = match slots.tenants.get_key_value(tenant) {
+                Some((name, _)) => name.clone(),
+                None => tenant.into(),
+            };
+            let all = slots.tenants.entry(name.clone()).or_default();
+            let (held, is_first) = (all.held, all.waiting.is_empty());
+            if is_first && slots.has_room_for(held) {
+                return slots.take(&self.0, name);
+            }
+            if let Some(all) = slots.tenants.get_mut(&name) {
+                all.waiting.push_back(send);
+            }
+            if is_first {
+                slots.turns.push_back(name);
+            }
+        }
+        match receive.await {
+            Ok(place) => place,
+            // Nobody drops a sender that waits but with the places themselves, and then nothing runs any more.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl FairSlots {
+    /// How many are taken.
+    pub(super) fn taken(&self) -> usize {
+        usize::try_from(self.0.lock().used).unwrap_or(usize::MAX)
+    }
+}
+
+impl Slots {
+    fn has_room_for(&self, held: u32) -> bool {
+        self.used < MAX_LIVE || self.used < MAX_LIVE + RESERVED && held < RESERVED
+    }
+
+    fn take(&mut self, slots: &Arc<Mutex<Self>>, tenant: Arc<str>) -> SlotGuard {
+        self.used += 1;
+        if let Some(all) = self.tenants.get_mut(&tenant) {
+            all.held += 1;
+        }
+        SlotGuard { slots: slots.clone(), tenant: Some(tenant) }
+    }
+
+    fn give_back(&mut self, tenant: &str) {
+        self.used -= 1;
+        if let Some(all) = self.tenants.get_mut(tenant) {
+            all.held -= 1;
+            if all.held == 0 && all.waiting.is_empty() {
+                self.tenants.remove(tenant);
+            }
+        }
+    }
+
+    /// Gives what is free to those who wait, by turns.
+    fn hand_out(&mut self, slots: &Arc<Mutex<Self>>) {
+        // Those who may have none now keep their turn.
+        let mut passed = 0;
+        while passed < self.turns.len() {
+            let Some(tenant) = self.turns.pop_front() else { return };
+            let Some(all) = self.tenants.get_mut(&tenant) else { continue };
+            let held = all.held;
+            if !self.has_room_for(held) {
+                self.turns.push_back(tenant);
+                passed += 1;
+                continue;
+            }
+            let Some(next) = self.tenants.get_mut(&tenant).and_then(|all| all.waiting.pop_front()) else { continue };
+            let place = self.take(slots, tenant.clone());
+            // Who has left does not count as served.
+            if let Err(mut place) = next.send(place) {
+                place.tenant = None;
+                self.give_back(&tenant);
+            }
+            if self.tenants.get(&tenant).is_some_and(|all| !all.waiting.is_empty()) {
+                self.turns.push_back(tenant);
+                passed = 0;
+            } else if self.tenants.get(&tenant).is_some_and(|all| all.held == 0) {
+                self.tenants.remove(&tenant);
+            }
+        }
+    }
+}
+
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        if let Some(tenant) = self.tenant.take() {
+            let mut slots = self.slots.lock();
+            slots.give_back(&tenant);
+            slots.hand_out(&self.slots);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures_util::FutureExt as _;
+    use futures_util::poll;
+
+    use super::*;
+
+    type Waiting<'a> = Pin<Box<dyn Future<Output = SlotGuard> + 'a>>;
+
+    fn now(slots: &FairSlots, tenant: &str) -> Option<SlotGuard> {
+        slots.acquire(tenant).now_or_never()
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_served_by_turns_of_tenants() {
+        let slots = FairSlots::default();
+        let mut held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
+        // What is kept for others is not for who has so much.
+        assert!(now(&slots, "many").is_none());
+        let others: Vec<_> = (0..RESERVED).map(|_| now(&slots, "other").unwrap()).collect();
+        assert!(now(&slots, "other").is_none() && now(&slots, "third").is_none());
+
+        let waits = |tenant: &'static str| -> Waiting<'_> { Box::pin(slots.acquire(tenant)) };
+        let mut many: Vec<_> = (0..3).map(|_| waits("many")).collect();
+        for one in &mut many {
+            assert!(poll!(one).is_pending());
+        }
+        let mut third = waits("third");
+        assert!(poll!(&mut third).is_pending());
+        drop(many.remove(0));
+        // Its places are those of a tenant that holds few, so they are for the third first, whoever waits longer.
+        drop(others);
+        assert!(poll!(&mut third).is_ready());
+        assert!(poll!(&mut many[0]).is_pending());
+        held.truncate(usize::try_from(MAX_LIVE - 3).unwrap());
+        assert!(poll!(&mut many[0]).is_ready());
+        drop((held, many, third));
+        let all = slots.0.lock();
+        assert_eq!((all.used, all.tenants.len(), all.turns.len()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_thousand_that_wait_hold_up_one_call_of_another_by_one_turn() {
+        let slots = FairSlots::default();
+        let mut held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
+        held.extend((0..RESERVED).map(|_| now(&slots, "full").unwrap()));
+        let mut flood: Vec<Waiting<'_>> =
+            (0..1000).map(|_| -> Waiting<'_> { Box::pin(slots.acquire("many")) }).collect();
+        for one in &mut flood {
+            assert!(poll!(one).is_pending());
+        }
+        let mut one: Waiting<'_> = Box::pin(slots.acquire("one"));
+        assert!(poll!(&mut one).is_pending());
+        held.pop();
+        assert!(poll!(&mut one).is_ready());
+    }
+}

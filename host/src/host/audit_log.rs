@@ -1,0 +1,74 @@
+//! Reading and checking the audit log.
+
+use skillhost_api::error::Result;
+use skillhost_api::io::{CallIo, CallOutput};
+use skillhost_api::types::{AuditHead, AuditList, AuditVerification, Check, Event, TailAudit};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::host::Host;
+
+/// The most audit records that one listing gives.
+const MAX_AUDIT_LINES: u32 = 10_000;
+
+impl Host {
+    pub(super) async fn audit_tail(&self, request: TailAudit, io: &CallIo) -> Result<AuditList> {
+        let TailAudit { lines, before, follow, all } = request;
+        let audit = self.broker.audit();
+        // Subscribed before the listing: a record that falls between the two comes twice rather than never.
+        let mut live = audit.follow();
+        self.write_invocations().await;
+        let lines = lines.min(MAX_AUDIT_LINES);
+        let listed = if all { audit.tail_all(lines, before).await? } else { audit.tail(lines, before).await? };
+        if !follow {
+            return Ok(listed);
+        }
+        let mut last = 0;
+        for record in listed.records {
+            last = record.seq;
+            io.send(CallOutput::Event(Event::Audit(record.into()))).await?;
+        }
+        loop {
+            match live.recv().await {
+                Ok(record) if record.seq <= last || !all && record.is_begun() => {}
+                Ok(record) => io.send(CallOutput::Event(Event::Audit(record.into()))).await?,
+                Err(RecvError::Lagged(missed)) => {
+                    let message =
+                        format!("{missed} records came faster than they were read; `skillhost audit tail` has them");
+                    io.send(CallOutput::Event(Event::Log { level: "warn".into(), message })).await?;
+                }
+                Err(RecvError::Closed) => return Ok(AuditList::default()),
+            }
+        }
+    }
+
+    pub(super) async fn audit_page(&self, after: u64) -> Result<AuditList> {
+        self.write_invocations().await;
+        self.broker.audit().page(after).await
+    }
+
+    pub(super) async fn verify_audit(&self, head: Option<AuditHead>) -> Result<AuditVerification> {
+        self.write_invocations().await;
+        let kept = match head {
+            Some(head) => Some(head),
+            None => self.broker.heads().newest().await?,
+        };
+        self.broker.audit().verify(kept).await
+    }
+
+    /// Whether every effect is on record, and the log's head where it belongs.
+    pub(super) fn audit_check(&self) -> Check {
+        let name = "audit log".into();
+        match (self.broker.audit().lost(), self.broker.heads().problem()) {
+            (0, None) => Check { name, ok: true, detail: self.broker.heads().in_words(), remedy: None },
+            (0, Some(problem)) => Check { name, ok: false, detail: problem, remedy: None },
+            (lost, _) => Check {
+                name,
+                ok: false,
+                detail: format!(
+                    "{lost} records could not be written, and no effect begins until the log can tell of them"
+                ),
+                remedy: Some("make room on the file system of the state directory".into()),
+            },
+        }
+    }
+}

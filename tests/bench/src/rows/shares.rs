@@ -1,0 +1,168 @@
+//! What one tenant feels of another, and what checking, counting and recording cost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use skillhost::sandbox::spec::LaunchSpec;
+use skillhost::sandbox::{SandboxSettings, Sandboxes};
+use skillhost_api::caller::Caller;
+use skillhost_api::io::CallIo;
+use skillhost_api::types::{BackendChoice, Call, ExecSpec, ListRequest, PublishRequest, Request};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::exec::TRUE;
+use crate::row::{Control, Goal, Row, Unit};
+use crate::sample::{Sample, Sampled, Side, interleave};
+use crate::world::{Bench, InProcess, ROLE, Scratch, run};
+
+/// Execs of which one sample is the ninety-ninth percentile.
+const EXECS: usize = 200;
+/// Calls that the flood has under way, of each kind.
+const FLOOD: usize = 32;
+/// What is on its blackboard.
+const VALUES: usize = 4_000;
+
+pub(super) const FLOODED: Row = Row {
+    name: "share/exec-flooded",
+    what: "the slowest of 100 execs of `true` (p99 of 200) in a local sandbox while another tenant lists, publishes and calls, 32 of each at once",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the same on an idle host", goal: Some(Goal::Times(3.0)) }],
+    run: flooded,
+};
+
+pub(super) const BROKERED: Row = Row {
+    name: "exec/brokered",
+    what: "exec of `true` in a local sandbox through `Host`: its request, its check, its share of the quota, two records, its answer",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control {
+        what: "the same exec by the sandboxes alone, that nobody checks, counts or records",
+        goal: Some(Goal::More(0.000_1)),
+    }],
+    run: brokered,
+};
+
+fn flooded(bench: &Bench) -> Result<Sampled> {
+    let scratch = Scratch::new(&["hello"])?;
+    let host = InProcess::with_backend(bench, &scratch, BackendChoice::Local)?;
+    let sandbox = host.launch()?;
+    // The first exec of a sandbox is another figure.
+    host.exec(&sandbox, &[TRUE])?;
+    host.run("hello", r#"{"name":"Ada"}"#)?;
+    let flood = Flood::new(bench, &host)?;
+    let p99 = || {
+        let mut all = Vec::with_capacity(EXECS);
+        for _ in 0..EXECS {
+            let start = Instant::now();
+            host.exec(&sandbox, &[TRUE])?;
+            all.push(start.elapsed());
+        }
+        all.sort_unstable();
+        Ok::<_, anyhow::Error>(all.get(EXECS * 99 / 100).copied().unwrap_or(Duration::MAX))
+    };
+    let beside = Side::new(|| {
+        let _flood = flood.begin()?;
+        Ok(Sample::from(p99()?))
+    });
+    interleave(bench.pace, beside, vec![Ok(Side::new(|| Ok(Sample::from(p99()?))))])
+}
+
+/// Another tenant, who takes all that there is.
+struct Flood<'a> {
+    bench: &'a Bench,
+    calls: Vec<Call>,
+    host: Arc<skillhost::host::Host>,
+}
+
+/// One that goes on until this is dropped.
+struct Flooding<'a> {
+    bench: &'a Bench,
+    ends: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+}
+
+impl<'a> Flood<'a> {
+    fn new(bench: &'a Bench, host: &InProcess<'_>) -> Result<Self> {
+        let caller = Caller { tenant: "flood".into(), ..Caller::default() };
+        let call = |request| Call { caller: caller.clone(), ..host.request(request) };
+        let publish = |key: String| {
+            Request::BlackboardPublish(PublishRequest {
+                key,
+                value: "x".repeat(1024).into(),
+                ..PublishRequest::default()
+            })
+        };
+        for number in 0..VALUES {
+            let (output, _unread) = mpsc::channel(1);
+            host.wait(host.host.answer(call(publish(format!("key{number}"))), CallIo { output, input: None }))?;
+        }
+        let list = Request::BlackboardList(ListRequest { pattern: "key*9*".into(), ..ListRequest::default() });
+        let calls = vec![call(list), call(publish("one".into())), call(run("hello", r#"{"name":"Ada"}"#)?)];
+        Ok(Self { bench, calls, host: host.host.clone() })
+    }
+
+    /// Floods; all that it does at once has begun when this returns.
+    fn begin(&self) -> Result<Flooding<'a>> {
+        let (ends, mut tasks) = (Arc::<AtomicBool>::default(), JoinSet::new());
+        let (began, mut begun) = mpsc::channel(1);
+        for call in &self.calls {
+            for _ in 0..FLOOD {
+                let (host, call, ends, began) = (self.host.clone(), call.clone(), ends.clone(), began.clone());
+                let flood = async move {
+                    let mut began = Some(began);
+                    while !ends.load(Ordering::Relaxed) {
+                        let (output, _unread) = mpsc::channel(64);
+                        if host.answer(call.clone(), CallIo { output, input: None }).await.is_err() {
+                            return;
+                        }
+                        if let Some(began) = began.take() {
+                            let _ = began.send(()).await;
+                        }
+                    }
+                };
+                tasks.spawn_on(flood, self.bench.runtime.handle());
+            }
+        }
+        drop(began);
+        let mut count = 0;
+        while self.bench.runtime.block_on(begun.recv()).is_some() {
+            count += 1;
+        }
+        ensure!(count == self.calls.len() * FLOOD, "the flood was refused: {count} of its calls were answered");
+        Ok(Flooding { bench: self.bench, ends, tasks })
+    }
+}
+
+impl Drop for Flooding<'_> {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.bench.runtime.block_on(async { while self.tasks.join_next().await.is_some() {} });
+    }
+}
+
+fn brokered(bench: &Bench) -> Result<Sampled> {
+    let (scratch, own) = (Scratch::new(&[])?, Scratch::new(&[])?);
+    let host = InProcess::with_backend(bench, &scratch, BackendChoice::Local)?;
+    let sandbox = host.launch()?;
+    let settings = SandboxSettings { backend: BackendChoice::Local, ..SandboxSettings::new(own.state())? };
+    let caller = Caller::default();
+    let (sandboxes, bare) = bench.runtime.block_on(async {
+        let sandboxes = Sandboxes::open(settings).await?;
+        let info = sandboxes.launch(LaunchSpec::new(caller.clone(), ROLE), Box::new(())).await?;
+        Ok::<_, skillhost_api::error::Error>((sandboxes, info.id))
+    })?;
+    let alone = Side::timed(|| {
+        bench.runtime.block_on(async {
+            let mut exec = sandboxes.exec(&bare, &caller.agent, ExecSpec::argv([TRUE]))?;
+            while exec.next().await?.is_some() {}
+            Ok(())
+        })
+    });
+    let sampled = interleave(bench.pace, Side::timed(|| host.exec(&sandbox, &[TRUE])), vec![Ok(alone)]);
+    bench.runtime.block_on(sandboxes.shutdown());
+    sampled
+}
