@@ -14,6 +14,7 @@ mod buffers;
 mod driver;
 mod exec;
 mod files;
+mod filter;
 mod host_socket;
 mod keeper;
 mod leader;
@@ -41,13 +42,12 @@ use supervisor::Supervisor;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let inside = match args.as_slice() {
-        [verb, path] if verb == "connect" => InnerContext {
-            host_socket: HostSocket::Outside(PathBuf::from(path)),
-            oom: OomCounter::open(),
-            around: Confinement::Sandbox,
+        [verb, path] if verb == "connect" => match contained(|| Ok(HostSocket::Outside(PathBuf::from(path)))) {
+            Ok(inside) => inside,
+            Err(error) => return refuse(&format!("the supervisor cannot confine itself: {error}")),
         },
-        [verb, path] if verb == "listen" => match HostSocket::inside(Path::new(path)) {
-            Ok(host_socket) => InnerContext { host_socket, oom: OomCounter::open(), around: Confinement::Sandbox },
+        [verb, path] if verb == "listen" => match contained(|| HostSocket::inside(Path::new(path))) {
+            Ok(inside) => inside,
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
@@ -65,6 +65,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&format!("the supervisor cannot start: {error}")),
     }
+}
+
+/// In a container of an engine's. Its filter of system calls is the engine's, and not the same everywhere; ours is added to it.
+fn contained(host_socket: impl FnOnce() -> std::io::Result<HostSocket>) -> std::io::Result<InnerContext> {
+    filter::confine()?;
+    Ok(InnerContext { host_socket: host_socket()?, oom: OomCounter::open(), around: Confinement::Sandbox })
 }
 
 fn start(inside: InnerContext) -> std::io::Result<()> {

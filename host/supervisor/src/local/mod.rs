@@ -11,7 +11,6 @@
 //! with two users, neither of them root outside. Where the host is an ordinary user, the kernel grants namespaces
 //! only to the root of a user namespace, so that comes first, and there is one user, the host's own.
 
-mod filter;
 mod root;
 
 use std::fs::File;
@@ -28,7 +27,7 @@ use skillhost_protocol::record;
 use crate::host_socket::Confinement;
 use crate::host_socket::HostSocket;
 use crate::procs::OomCounter;
-use crate::{leader, sys};
+use crate::{filter, leader, sys};
 
 /// The namespaces besides those of users and mounts.
 const NAMESPACES: [UnshareFlags; 5] =

@@ -1,4 +1,7 @@
-//! The system calls that a local sandbox has.
+//! The system calls that a sandbox has: of a local one the only filter, in a container one more beside the engine's.
+//!
+//! The supervisor applies it to itself, and so to all that ever runs there: what an engine is asked for depends on its kind and version
+//! (Podman takes no profile from a client, gVisor none at all), and Docker's own lets through what often was a way out.
 //!
 //! A list of what there is, not of what there is not: a call that a later kernel brings is not there until somebody has
 //! looked at it, and the other calling conventions of a machine (32 bits, x32) have numbers that are not on the list.
