@@ -44,6 +44,7 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
     (
         Kind::Tls,
         &[
+            "bridge_network",
             "engines",
             "files",
             "hardening",
@@ -56,7 +57,7 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
         ],
     ),
     (Kind::Ssh, &["engines"]),
-    (Kind::Podman, &["engines", "files", "hardening", "nothing_survives", "output"]),
+    (Kind::Podman, &["bridge_network", "engines", "files", "hardening", "nothing_survives", "output"]),
     (Kind::Gvisor, &["engines", "files", "output"]),
 ];
 /// What meets no sandbox, or one that might as well be another, and is as good once as on every backend: in local sandboxes, which are

@@ -180,6 +180,8 @@ pub struct SandboxSpec {
     pub shared: bool,
     /// Whom the owner's commands run as, and whose group the workspace has.
     pub identity: SandboxUser,
+    /// A name for what an engine keeps for its session: of this state directory, tenant and session, and of nobody else.
+    pub session_name: String,
     /// Labels, `skillhost.…`.
     pub labels: BTreeMap<String, String>,
     /// The session's workspace: `/workspace` inside.

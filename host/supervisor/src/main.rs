@@ -7,6 +7,7 @@
 //! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`host_socket`]).
 //! `supervisor bridge PATH`: what such a host has the engine run beside it ([`bridge`]).
 //! `supervisor give PATH UID GID`: hands a workspace that such an engine made to its user, in a container of its own.
+//! `supervisor guard RANGE…`: closes ranges of addresses to a sandbox with a network, from a container of its own ([`guard`]).
 //! `supervisor local`: makes the sandbox itself first ([`local`]).
 
 mod bridge;
@@ -15,6 +16,7 @@ mod driver;
 mod exec;
 mod files;
 mod filter;
+mod guard;
 mod host_socket;
 mod keeper;
 mod leader;
@@ -26,7 +28,7 @@ mod stdin;
 mod supervisor;
 mod sys;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,8 +54,13 @@ fn main() -> ExitCode {
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
         [verb, path, uid, gid] if verb == "give" => return give(Path::new(path), uid, gid),
+        [verb, ranges @ ..] if verb == "guard" => return guard(ranges),
         [verb] if verb == "local" => local::enter(),
-        _ => return refuse("usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | local"),
+        _ => {
+            return refuse(
+                "usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | guard RANGE… | local",
+            );
+        }
     };
     if inside.around == Confinement::Sandbox && !rustix::process::getpid().is_init() {
         return refuse("the supervisor runs only as PID 1 of a sandbox: elsewhere, orphans would escape it");
@@ -130,6 +137,13 @@ fn give(path: &Path, uid: &OsStr, gid: &OsStr) -> ExitCode {
     match given() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&format!("{} cannot be given away: {error}", path.display())),
+    }
+}
+
+fn guard(ranges: &[OsString]) -> ExitCode {
+    match guard::close(ranges) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&format!("the sandbox's network cannot be guarded: {error}")),
     }
 }
 

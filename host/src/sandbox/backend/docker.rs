@@ -10,6 +10,7 @@
 mod body;
 mod bridge;
 pub(super) mod endpoint;
+mod networks;
 mod route;
 mod skill_volume;
 mod volumes;
@@ -23,8 +24,8 @@ use std::time::Duration;
 use bollard::Docker as Api;
 use bollard::errors::Error as ApiError;
 use bollard::models::{
-    ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummaryStateEnum,
-    ContainerUpdateBody, SystemInfo,
+    ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummary,
+    ContainerSummaryStateEnum, ContainerUpdateBody, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, InspectContainerOptions, ListContainersOptions, ListImagesOptions, RemoveContainerOptions,
@@ -34,6 +35,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::Network;
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
@@ -46,6 +48,7 @@ use crate::sandbox::spec::{SandboxSpec, Workspace};
 use body::ControlMount;
 use body::SkillMount;
 use endpoint::EngineEndpoint;
+use networks::SessionNetworks;
 use route::FileVisibility;
 pub use route::TransportChoice;
 use skill_volume::SkillVolumes;
@@ -75,6 +78,7 @@ pub struct DockerBackend {
     state_dir: Option<PathBuf>,
     client: OnceCell<EngineClient>,
     skills: SkillVolumes,
+    networks: SessionNetworks,
 }
 
 /// Client of an engine that has answered.
@@ -95,6 +99,7 @@ impl DockerBackend {
             state_dir: None,
             client: OnceCell::new(),
             skills: SkillVolumes::default(),
+            networks: SessionNetworks::default(),
         }
     }
 
@@ -184,8 +189,24 @@ impl DockerBackend {
             (None, Some(path)) => Some(SkillMount::Directory(mounts::check(path, self.endpoint.socket())?)),
             (None, None) => None,
         };
-        let body = body::container(&spec, control, skill);
+        let runtime = client.runtime(spec.runtime.as_deref());
+        let (isolation, own_kernel) = (client.isolation(runtime), route::has_own_kernel(runtime));
+        let network = match spec.network {
+            Network::None => None,
+            // This kernel's packet filter sees nothing of what such a one sends.
+            Network::Bridge if own_kernel => {
+                return Err(Error::unavailable(format!(
+                    "with {isolation} nothing keeps a sandbox from this machine's own addresses, so it gets no network \
+                     `bridge`: launch it with the network `none`, or use a role with another runtime"
+                )));
+            }
+            Network::Bridge => Some(self.join_network(client, &spec).await?),
+        };
+        let body = body::container(&spec, control, skill, network.as_ref().map(|network| network.id.as_str()));
         let made = self.create(client, Some(spec.name.clone()), body).await;
+        if let Some(network) = &network {
+            self.has_joined(client, network, made.as_ref().ok().map(|made| made.id.as_str())).await;
+        }
         if let Some(volume) = &skill_volume {
             match &made {
                 Ok(made) => self.has_skill_volume(volume, &made.id),
@@ -203,9 +224,14 @@ impl DockerBackend {
             }
         })?;
         let ContainerCreateResponse { id: engine_id, warnings: notes } = made;
-        let runtime = client.runtime(spec.runtime.as_deref());
-        let (isolation, own_kernel) = (client.isolation(runtime), route::has_own_kernel(runtime));
-        match self.start(client, &spec, &engine_id).await {
+        let started = async {
+            let init_pid = self.start(client, &spec, &engine_id).await?;
+            if let Some(network) = &network {
+                self.guard_network(client, &spec, control, network, &engine_id).await?;
+            }
+            Ok::<_, Error>(init_pid)
+        };
+        match started.await {
             Ok(init_pid) => {
                 Ok(RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare: false, home: None, notes })
             }
@@ -292,6 +318,7 @@ impl DockerBackend {
     async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
         self.remove_container(engine_id, grace).await?;
         self.forget_skill_volume(engine_id).await;
+        self.leave_network(self.client().await?, engine_id).await;
         Ok(())
     }
 
@@ -345,11 +372,23 @@ impl DockerBackend {
     }
 
     async fn list(&self, deployment: &str) -> Result<Vec<FoundSandbox>> {
-        let api = &self.client().await?.api;
+        let client = self.client().await?;
+        let api = &client.api;
         let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_DEPLOYMENT}={deployment}")])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
         let containers = self.call("listing sandboxes", ASK, api.list_containers(Some(options))).await?;
-        let found = containers.into_iter().filter_map(|container| {
+        let is_sandbox = |container: &ContainerSummary| {
+            container.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_SANDBOX))
+        };
+        let (sandboxes, helpers): (Vec<_>, Vec<_>) = containers.into_iter().partition(is_sandbox);
+        for left in helpers.into_iter().filter_map(|container| container.id) {
+            let remove = api.remove_container(&left, Some(force()));
+            self.call("removing what an earlier host left", REMOVE, remove).await?;
+        }
+        if let Err(error) = self.find_networks(client, deployment).await {
+            tracing::warn!("networks of an earlier host may be left: {error}");
+        }
+        let found = sandboxes.into_iter().filter_map(|container| {
             let id = container.labels?.get(LABEL_SANDBOX)?.clone();
             let running = [ContainerSummaryStateEnum::RUNNING, ContainerSummaryStateEnum::PAUSED];
             let running = container.state.is_some_and(|state| running.contains(&state));
@@ -400,6 +439,10 @@ impl EngineClient {
             if missing {
                 notes.push(format!("the engine cannot limit a container's {what}: the kernel's cgroups lack it"));
             }
+        }
+        notes.push(networks::EXPOSED.to_owned());
+        if endpoint.socket().is_none() {
+            notes.push(networks::EXPOSED_ELSEWHERE.to_owned());
         }
         Probe { engine: format!("engine {version} at {endpoint}"), isolation, notes }
     }

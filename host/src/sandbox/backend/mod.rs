@@ -28,6 +28,10 @@ pub use super::link::SOCKET_NAME as SOCKET_FILE;
 pub const LABEL_SANDBOX: &str = "skillhost.sandbox";
 /// The label that says which state directory it belongs to.
 pub const LABEL_DEPLOYMENT: &str = "skillhost.deployment";
+/// The labels that say whose it is.
+pub const LABEL_TENANT: &str = "skillhost.tenant";
+/// See [`LABEL_TENANT`].
+pub const LABEL_SESSION: &str = "skillhost.session";
 /// Where a sandbox sees its control directory.
 pub(super) const CONTROL: &str = "/.skillhost";
 /// What the supervisor keeps of root: to become a command's user, to signal it, to empty its bounding set.

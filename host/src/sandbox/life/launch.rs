@@ -20,7 +20,8 @@ use crate::async_fd::watched;
 use crate::roles::Role;
 use crate::sandbox::ReservationGuard;
 use crate::sandbox::backend::{
-    Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Route, RunningSandbox, Transport, confined_inside,
+    Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, LABEL_SESSION, LABEL_TENANT, Route, RunningSandbox, Transport,
+    confined_inside,
 };
 use crate::sandbox::life::{Inner, LiveSandbox, SandboxBackend, forget};
 use crate::sandbox::link::{ByteRange, HelloConfig, Link, SupervisorListener};
@@ -110,7 +111,7 @@ impl Inner {
             }
             let workspace = match route.shares_files {
                 true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
-                false => Workspace::Volume { volume: self.volume(&spec.owner) },
+                false => Workspace::Volume { volume: self.session_name(&spec.owner) },
             };
             let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, route.transport);
             let info = SandboxInfo { notes: passed_over, ..info };
@@ -213,6 +214,7 @@ impl Inner {
             network: info.network,
             shared: info.shared,
             identity: info.identity,
+            session_name: self.session_name(&info.owner),
             labels: self.labels(info),
             workspace: info.workspace.clone(),
             skill: info.has_skill.then(|| place.skill()),
@@ -225,8 +227,8 @@ impl Inner {
         [
             (LABEL_SANDBOX, info.id.clone()),
             (LABEL_DEPLOYMENT, self.deployment.clone()),
-            ("skillhost.tenant", info.owner.tenant.clone()),
-            ("skillhost.session", info.owner.session.clone()),
+            (LABEL_TENANT, info.owner.tenant.clone()),
+            (LABEL_SESSION, info.owner.session.clone()),
             ("skillhost.owner", info.owner.agent.clone()),
             ("skillhost.role", info.role.clone()),
             ("skillhost.expires-at-ms", info.expires_at_ms.to_string()),
@@ -359,9 +361,9 @@ impl Inner {
         }
     }
 
-    /// The name of the volume that is a session's workspace on an engine that does not see ours: of this state directory,
-    /// tenant and session, and nobody's else.
-    fn volume(&self, owner: &skillhost_api::caller::Caller) -> String {
+    /// The name of what an engine keeps for a session (the volume that is its workspace where the engine does not see ours, its
+    /// network): of this state directory, tenant and session, and nobody's else.
+    fn session_name(&self, owner: &skillhost_api::caller::Caller) -> String {
         format!("skillhost-{}-{}", self.deployment, owner.session_key())
     }
 }

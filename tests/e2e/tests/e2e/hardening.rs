@@ -168,7 +168,8 @@ mod docker {
         needs_engine!();
         let user = User::new("[policy]\nnetwork = [\"none\", \"bridge\"]\n");
         let id = user.launch(["--network", "bridge"]);
-        assert_eq!(inspect(&id)["HostConfig"]["NetworkMode"], "bridge");
+        let networks = inspect(&id)["NetworkSettings"]["Networks"].as_object().unwrap().clone();
+        assert!(networks.keys().all(|name| name.starts_with("skillhost-")), "its session's alone: {networks:?}");
         assert!(interfaces(&user, &id).contains(&"eth0".to_owned()));
     }
 }

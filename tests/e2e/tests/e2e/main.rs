@@ -9,6 +9,7 @@ mod authors;
 mod bad_input;
 mod blackboard;
 mod book;
+mod bridge_network;
 mod by_path;
 mod call_logs;
 mod call_records;

@@ -10,9 +10,8 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
 };
-use skillhost_api::types::Network;
 
-use super::super::{CAPABILITIES, CONTROL, ImageId, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
+use super::super::{CAPABILITIES, CONTROL, LABEL_DEPLOYMENT, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS};
 use crate::sandbox::members::MemberSlot;
 use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::{SKILL, SandboxSpec, WORKSPACE, Workspace};
@@ -41,8 +40,13 @@ pub enum SkillMount {
     Volume(String),
 }
 
-/// The body of the create call.
-pub fn container(spec: &SandboxSpec, control: ControlMount<'_>, skill: Option<SkillMount>) -> ContainerCreateBody {
+/// The body of the create call; `network` is the engine's id of one, if it is to have any.
+pub fn container(
+    spec: &SandboxSpec,
+    control: ControlMount<'_>,
+    skill: Option<SkillMount>,
+    network: Option<&str>,
+) -> ContainerCreateBody {
     let text = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
     let memory = i64::try_from(spec.memory_mib).unwrap_or(i64::MAX / MIB).saturating_mul(MIB);
     let mut tmpfs = temporary(spec);
@@ -76,13 +80,7 @@ pub fn container(spec: &SandboxSpec, control: ControlMount<'_>, skill: Option<Sk
         #[allow(clippy::cast_possible_truncation, reason = "the spec bounds cpus to 1024")]
         nano_cpus: Some((spec.cpus * 1e9) as i64),
         pids_limit: i64::try_from(u64::from(spec.pids) + SUPERVISOR_PIDS).ok(),
-        network_mode: Some(
-            match spec.network {
-                Network::None => "none",
-                Network::Bridge => "bridge",
-            }
-            .to_owned(),
-        ),
+        network_mode: Some(network.unwrap_or("none").to_owned()),
         // Not `shareable`: no other container can join these.
         ipc_mode: Some("private".to_owned()),
         // A workload's output is the link's; the engine must not write it to the host's disk as well.
@@ -127,25 +125,56 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
 }
 
 /// A container that gives a volume to the commands' user, and can do nothing else.
-pub fn giver(image: &ImageId, supervisor: &str, workspace: &str, user: SandboxUser) -> ContainerCreateBody {
+pub fn giver(spec: &SandboxSpec, control: ControlMount<'_>, workspace: &str) -> ContainerCreateBody {
+    let SandboxUser { uid, gid } = spec.identity;
+    let order = ["give".to_owned(), WORKSPACE.to_owned(), uid.to_string(), gid.to_string()];
+    helper(spec, control, "CHOWN", "none", vec![volume(workspace, WORKSPACE, false)], order.into())
+}
+
+/// A container that closes ranges of addresses to a sandbox's network, and can do nothing else.
+pub fn guard(
+    spec: &SandboxSpec,
+    control: ControlMount<'_>,
+    engine_id: &str,
+    ranges: Vec<String>,
+) -> ContainerCreateBody {
+    let order = std::iter::once("guard".to_owned()).chain(ranges).collect();
+    helper(spec, control, "NET_ADMIN", &format!("container:{engine_id}"), Vec::new(), order)
+}
+
+/// A container in which our program does one thing with one capability, and nothing else ever runs.
+fn helper(
+    spec: &SandboxSpec,
+    control: ControlMount<'_>,
+    capability: &str,
+    network: &str,
+    mut mounts: Vec<Mount>,
+    order: Vec<String>,
+) -> ContainerCreateBody {
+    mounts.push(match control {
+        ControlMount::Directory(path) => bind(path, CONTROL, true),
+        ControlMount::Volume(name) => volume(name, CONTROL, true),
+    });
     let host_config = HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
-        cap_add: Some(vec!["CHOWN".to_owned()]),
+        cap_add: Some(vec![capability.to_owned()]),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         readonly_rootfs: Some(true),
-        network_mode: Some("none".to_owned()),
+        network_mode: Some(network.to_owned()),
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
-        mounts: Some(vec![volume(workspace, WORKSPACE, false), volume(supervisor, CONTROL, true)]),
+        mounts: Some(mounts),
         ..HostConfig::default()
     };
-    let SandboxUser { uid, gid } = user;
     let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
+    // With no label of a sandbox's: what a host leaves that dies now is removed when the next one lists its sandboxes.
+    let deployment = spec.labels.get_key_value(LABEL_DEPLOYMENT);
     ContainerCreateBody {
-        image: Some(image.0.clone()),
+        image: Some(spec.image.0.clone()),
         user: Some("0:0".to_owned()),
         working_dir: Some("/".to_owned()),
-        entrypoint: Some(vec![program, "give".to_owned(), WORKSPACE.to_owned(), uid.to_string(), gid.to_string()]),
+        entrypoint: Some(std::iter::once(program).chain(order).collect()),
         cmd: Some(Vec::new()),
+        labels: Some(deployment.map(|(label, value)| (label.clone(), value.clone())).into_iter().collect()),
         host_config: Some(host_config),
         ..ContainerCreateBody::default()
     }

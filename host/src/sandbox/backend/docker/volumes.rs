@@ -11,7 +11,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bollard::models::VolumeCreateRequest;
+use bollard::errors::Error as ApiError;
+use bollard::models::{ContainerCreateBody, VolumeCreateRequest};
 use bollard::query_parameters::{
     RemoveContainerOptions, StartContainerOptions, UploadToContainerOptions, WaitContainerOptions,
 };
@@ -21,8 +22,8 @@ use skillhost_api::error::{Error, ErrorKind, Result};
 use tar::{Builder, Header};
 use tokio::time::{Instant, sleep};
 
-use super::super::{CONTROL, ImageId, SUPERVISOR_FILE};
-use super::body::{self, volume};
+use super::super::{CONTROL, ImageId, LABEL_DEPLOYMENT, LABEL_SESSION, LABEL_TENANT, SUPERVISOR_FILE};
+use super::body::{self, ControlMount, volume};
 use super::{ASK, DockerBackend, EngineClient, MAKE, REMOVE, force};
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use crate::sandbox::supervisor::{DIGEST, SUPERVISOR};
@@ -87,28 +88,38 @@ impl DockerBackend {
     pub(super) async fn hand_over(&self, client: &EngineClient, spec: &SandboxSpec) -> Result<()> {
         let Workspace::Volume { volume: name } = &spec.workspace else { return Ok(()) };
         let supervisor = self.supervisor_volume(client, &spec.image).await?;
-        let body = body::giver(&spec.image, supervisor, name, spec.identity);
+        let body = body::giver(spec, ControlMount::Volume(supervisor), name);
+        self.run_helper(client, body, "giving the workspace's volume to the commands' user").await
+    }
+
+    /// Runs a container of our program to its end, and removes it.
+    pub(super) async fn run_helper(&self, client: &EngineClient, body: ContainerCreateBody, what: &str) -> Result<()> {
         let id = self.create(client, None, body).await?.id;
         let start = client.api.start_container(&id, None::<StartContainerOptions>);
-        let given = match self.call("handing a workspace over", MAKE, start).await {
-            Ok(()) => self.ended_well(client, &id).await,
+        let done = match self.call(what, MAKE, start).await {
+            Ok(()) => self.ended_well(client, &id, what).await,
             Err(error) => Err(error),
         };
         let remove = client.api.remove_container(&id, Some(force()));
-        self.call("removing the container that hands over a workspace", REMOVE, remove).await?;
-        given
+        self.call("removing a container that has done its work", REMOVE, remove).await?;
+        done
     }
 
-    async fn ended_well(&self, client: &EngineClient, id: &str) -> Result<()> {
+    async fn ended_well(&self, client: &EngineClient, id: &str, what: &str) -> Result<()> {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
         let mut waiting = client.api.wait_container(id, Some(options));
-        let ended =
-            self.call("waiting for a workspace to be handed over", MAKE, async { waiting.next().await.transpose() });
-        match ended.await? {
-            Some(end) if end.status_code == 0 => Ok(()),
-            _ => Err(Error::unavailable(
-                "the engine's volume for the workspace could not be given to the commands' user",
-            )),
+        let status = async {
+            match waiting.next().await {
+                None => Ok(0),
+                Some(Ok(end)) => Ok(end.status_code),
+                // An exit code that is not zero is this library's error.
+                Some(Err(ApiError::DockerContainerWaitError { code, .. })) => Ok(code),
+                Some(Err(error)) => Err(error),
+            }
+        };
+        match self.call(what, MAKE, status).await? {
+            0 => Ok(()),
+            code => Err(Error::unavailable(format!("{what} failed in the engine, with status {code}"))),
         }
     }
 
@@ -151,8 +162,8 @@ impl DockerBackend {
     }
 }
 
-/// What a workspace's volume says of whose it is.
-const OF_A_SESSION: [&str; 3] = ["skillhost.deployment", "skillhost.tenant", "skillhost.session"];
+/// What a session's volume or network says of whose it is.
+pub(super) const OF_A_SESSION: [&str; 3] = [LABEL_DEPLOYMENT, LABEL_TENANT, LABEL_SESSION];
 
 /// An archive of one file, root's.
 fn archive(name: &str, mode: u32, content: &[u8]) -> Result<Vec<u8>> {
