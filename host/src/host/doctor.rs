@@ -8,10 +8,11 @@ use skillhost_api::types::{Check, DoctorReport, ImageFilter};
 use skillhost_api::units::show_bytes;
 
 use super::blocking::blocking;
-use super::{Host, names};
+use super::{Host, commands_user, names};
 use crate::catalog::{Catalog, Roots};
 use crate::db::Disk;
 use crate::engine::Allocation;
+use crate::sandbox::members::SandboxUser;
 
 /// How many files are looked at to say what takes up the room.
 const MAX_SEEN: usize = 100_000;
@@ -32,6 +33,8 @@ impl Host {
                 path.display()
             )),
         }));
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        checks.extend(commands_user::check(rustix::process::geteuid().is_root(), SandboxUser::of_host(), &users));
         let (config, roles, skill_cache) = (self.config.clone(), sandboxes.roles(), self.skill_cache.clone());
         let looking = blocking(move || {
             let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &skill_cache);

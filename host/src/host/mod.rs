@@ -5,6 +5,7 @@ mod audit_log;
 mod authority;
 mod blocking;
 mod catalog_cache;
+mod commands_user;
 mod doctor;
 mod documents;
 mod handlers;

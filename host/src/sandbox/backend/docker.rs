@@ -39,6 +39,7 @@ use skillhost_api::types::Network;
 use tokio::net::UnixStream;
 use tokio::sync::OnceCell;
 
+use super::known_escapes::{Holder, known_escapes};
 use super::{
     Backend, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport,
     confined, mounts,
@@ -426,8 +427,11 @@ impl EngineClient {
         format!("docker ({name}, {seccomp})")
     }
 
-    fn probe(&self, endpoint: &EngineEndpoint, route: &Route) -> Probe {
-        let version = self.info.server_version.as_deref().unwrap_or("of unknown version");
+    fn probe(&self, endpoint: &EngineEndpoint, route: &Route, runc: Option<String>) -> Probe {
+        const UNKNOWN: &str = "of unknown version";
+        let version = self.info.server_version.as_deref().unwrap_or(UNKNOWN);
+        let kernel = self.info.kernel_version.as_deref().unwrap_or(UNKNOWN);
+        let runc_version = runc.as_deref().unwrap_or(UNKNOWN);
         let isolation = self.isolation(self.runtime(None));
         let mut notes = vec![format!("transport: {} ({})", route.transport, route.why)];
         for (missing, what) in [
@@ -440,11 +444,14 @@ impl EngineClient {
                 notes.push(format!("the engine cannot limit a container's {what}: the kernel's cgroups lack it"));
             }
         }
+        let holders = [(Holder::Docker, version), (Holder::Runc, runc_version), (Holder::Kernel, kernel)];
+        notes.extend(holders.into_iter().filter_map(|(holder, version)| known_escapes(holder, version)));
         notes.push(networks::EXPOSED.to_owned());
         if endpoint.socket().is_none() {
             notes.push(networks::EXPOSED_ELSEWHERE.to_owned());
         }
-        Probe { engine: format!("engine {version} at {endpoint}"), isolation, notes }
+        let parts = runc.map_or_else(String::new, |runc| format!(", runc {runc}"));
+        Probe { engine: format!("engine {version} at {endpoint}{parts}, kernel {kernel}"), isolation, notes }
     }
 }
 
@@ -459,7 +466,9 @@ impl Backend for DockerBackend {
             self.call("asking whether it is alive", ASK, client.api.ping()).await?;
             let image = self.any_image(client).await?;
             let route = self.route(client, None, image.as_ref()).await?;
-            Ok(client.probe(&self.endpoint, &route))
+            let version = self.call("asking for its parts' versions", ASK, client.api.version()).await?;
+            let runc = version.components.into_iter().flatten().find(|part| part.name == "runc");
+            Ok(client.probe(&self.endpoint, &route, runc.map(|part| part.version)))
         })
     }
 

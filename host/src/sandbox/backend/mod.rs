@@ -5,6 +5,7 @@
 //! supervisor is, as this host sees it, so that nobody else can pose as it.
 
 pub mod docker;
+mod known_escapes;
 pub mod local;
 mod mounts;
 

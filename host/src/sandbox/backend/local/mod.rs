@@ -28,6 +28,7 @@ use skillhost_protocol::record;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+use super::known_escapes::{Holder, known_escapes};
 use super::{
     Backend, CONTROL, FoundSandbox, ImageId, Probe, RunningSandbox, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS,
     confined, mounts,
@@ -487,7 +488,9 @@ impl Backend for LocalBackend {
                         .to_owned(),
                 );
             }
-            Ok(Probe { engine: "this machine's kernel".into(), isolation: self.isolation(), notes })
+            let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+            notes.extend(known_escapes(Holder::Kernel, &kernel));
+            Ok(Probe { engine: format!("this machine's kernel {kernel}"), isolation: self.isolation(), notes })
         })
     }
 

@@ -1,0 +1,206 @@
+//! Ways out of sandboxes that are known of versions of what holds them in: the kernel, the engine, its runtime.
+//!
+//! A version says what its authors mended by then. A distribution often mends an older one without giving it another number, so what
+//! is found here is a question to whoever runs the machine and never a refusal. What is not found here may still be broken.
+
+use std::cmp::Ordering;
+
+/// What holds a sandbox in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// The engine: Docker's `dockerd`.
+    Docker,
+    /// The runtime `runc`.
+    Runc,
+    /// The Linux kernel.
+    Kernel,
+}
+
+impl Holder {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "Docker",
+            Self::Runc => "runc",
+            Self::Kernel => "the kernel",
+        }
+    }
+}
+
+/// A way out.
+struct KnownEscape {
+    cve: &'static str,
+    of: Holder,
+    /// The first version that has it; of some it is not said, and all older ones count.
+    since: Option<&'static str>,
+    /// The first of each maintained series that has it no more; every series after the last has it no more either.
+    mended: &'static [&'static str],
+}
+
+// Sources: the projects' advisories (https://github.com/opencontainers/runc/security/advisories: GHSA-gxmr-w5mj-v8hh, GHSA-c3xm-pvg7-gh7r,
+// GHSA-xr7r-f8xq-vfvv, GHSA-9493-h29p-rfm2, GHSA-qw9x-cqr3-wc7r, GHSA-cgrx-mc8f-2prm), https://docs.docker.com/engine/release-notes/19.03/,
+// https://dirtypipe.cm4all.com/, and of the others the versions at https://nvd.nist.gov/vuln/detail/CVE-….
+const ESCAPES: &[KnownEscape] = &[
+    KnownEscape { cve: "CVE-2019-5736", of: Holder::Runc, since: None, mended: &["1.0.0-rc7"] },
+    KnownEscape { cve: "CVE-2021-30465", of: Holder::Runc, since: None, mended: &["1.0.0-rc95"] },
+    KnownEscape { cve: "CVE-2024-21626", of: Holder::Runc, since: Some("1.0.0-rc93"), mended: &["1.1.12"] },
+    KnownEscape { cve: "CVE-2025-31133", of: Holder::Runc, since: None, mended: &["1.2.8", "1.3.3", "1.4.0-rc3"] },
+    KnownEscape {
+        cve: "CVE-2025-52565",
+        of: Holder::Runc,
+        since: Some("1.0.0-rc3"),
+        mended: &["1.2.8", "1.3.3", "1.4.0-rc3"],
+    },
+    KnownEscape { cve: "CVE-2025-52881", of: Holder::Runc, since: None, mended: &["1.2.8", "1.3.3", "1.4.0-rc3"] },
+    KnownEscape { cve: "CVE-2019-14271", of: Holder::Docker, since: Some("19.03.0"), mended: &["19.03.1"] },
+    KnownEscape {
+        cve: "CVE-2016-5195",
+        of: Holder::Kernel,
+        since: Some("2.6.22"),
+        mended: &["4.4.26", "4.7.9", "4.8.3"],
+    },
+    KnownEscape {
+        cve: "CVE-2022-0185",
+        of: Holder::Kernel,
+        since: Some("5.1"),
+        mended: &["5.4.173", "5.10.93", "5.15.16", "5.16.2"],
+    },
+    KnownEscape {
+        cve: "CVE-2022-0847",
+        of: Holder::Kernel,
+        since: Some("5.8"),
+        mended: &["5.10.102", "5.15.25", "5.16.11"],
+    },
+    KnownEscape {
+        cve: "CVE-2024-1086",
+        of: Holder::Kernel,
+        since: Some("3.15"),
+        mended: &["5.15.149", "6.1.76", "6.6.15", "6.7.3"],
+    },
+];
+
+/// A version as these projects write them; of two that are equal but for it, a candidate comes before its release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PartVersion {
+    numbers: [u64; 3],
+    candidate: Option<u64>,
+}
+
+impl PartVersion {
+    /// What stands at the front of `text`: `1.1.5+ds1`, `1.0.0-rc93`, `1.4.0-rc.3`, `6.18.44-fc-v595`.
+    fn read(text: &str) -> Option<Self> {
+        let text = text.trim().trim_start_matches('v');
+        let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+        let (front, rest) = text.split_at(end);
+        let mut numbers = [0; 3];
+        let mut parts = front.trim_end_matches('.').split('.');
+        for (at, number) in numbers.iter_mut().enumerate() {
+            match parts.next() {
+                Some(part) => *number = part.parse().ok()?,
+                None if at == 0 => return None,
+                None => {}
+            }
+        }
+        let candidate = rest.strip_prefix("-rc").or_else(|| rest.strip_prefix("~rc")).map(|rest| {
+            let digits: String = rest.trim_start_matches('.').chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().unwrap_or(0)
+        });
+        Some(Self { numbers, candidate })
+    }
+
+    fn is_of_series(&self, other: &Self) -> bool {
+        self.numbers.iter().zip(&other.numbers).take(2).all(|(own, other)| own == other)
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        let candidate = |version: &Self| version.candidate.unwrap_or(u64::MAX);
+        match self.numbers.cmp(&other.numbers) {
+            Ordering::Equal => candidate(self) < candidate(other),
+            unequal => unequal == Ordering::Less,
+        }
+    }
+}
+
+impl KnownEscape {
+    fn is_in(&self, version: &PartVersion) -> bool {
+        let since = self.since.and_then(PartVersion::read);
+        if since.is_some_and(|since| version.is_before(&since)) {
+            return false;
+        }
+        let mended: Vec<_> = self.mended.iter().filter_map(|version| PartVersion::read(version)).collect();
+        match mended.iter().find(|mended| version.is_of_series(mended)) {
+            Some(mended) => version.is_before(mended),
+            // A series that nobody mended, or one that began without it.
+            None => mended.last().is_some_and(|last| version.is_before(last)),
+        }
+    }
+}
+
+/// What is known of this version of `holder`, for a person; `None`: nothing, or the version cannot be read.
+pub fn known_escapes(holder: Holder, version: &str) -> Option<String> {
+    let read = PartVersion::read(version)?;
+    let found = ESCAPES.iter().filter(|escape| escape.of == holder && escape.is_in(&read));
+    let found: Vec<_> =
+        found.map(|escape| format!("{} (mended in {})", escape.cve, escape.mended.join(", "))).collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "{} {version} is of an age with known ways out of a sandbox: {}. Take a newer one, unless your distribution's package has \
+             the fixes",
+            holder.name(),
+            found.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cves(holder: Holder, version: &str) -> Vec<&'static str> {
+        let said = known_escapes(holder, version).unwrap_or_default();
+        ESCAPES.iter().map(|escape| escape.cve).filter(|cve| said.contains(cve)).collect()
+    }
+
+    #[test]
+    fn each_is_in_the_versions_before_its_fix_and_in_none_from_then_on() {
+        let runc = |version| cves(Holder::Runc, version);
+        assert!(runc("1.0.0-rc6+dev").contains(&"CVE-2019-5736") && !runc("1.0.0-rc8").contains(&"CVE-2019-5736"));
+        assert!(runc("1.0.0-rc94").contains(&"CVE-2021-30465") && !runc("1.0.0-rc95").contains(&"CVE-2021-30465"));
+        assert!(runc("1.1.5+ds1").contains(&"CVE-2024-21626") && !runc("1.1.12").contains(&"CVE-2024-21626"));
+        assert!(!runc("1.0.0-rc92").contains(&"CVE-2024-21626"), "it came later");
+        let latest = ["CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881"];
+        for old in ["1.1.15", "1.2.7", "1.3.0", "1.3.2", "1.4.0-rc.2"] {
+            assert_eq!(runc(old), latest, "{old}");
+        }
+        for mended in ["1.2.8", "1.2.9", "1.3.3", "1.4.0-rc.3", "1.4.0", "1.5.1", "2.0.0"] {
+            assert_eq!(runc(mended), [""; 0], "{mended}");
+        }
+        assert_eq!(cves(Holder::Docker, "19.03.0"), ["CVE-2019-14271"]);
+        assert_eq!(cves(Holder::Docker, "20.10.24+dfsg1"), [""; 0]);
+    }
+
+    #[test]
+    fn a_kernel_is_known_by_its_series() {
+        let kernel = |version| cves(Holder::Kernel, version);
+        assert_eq!(kernel("4.8.2-generic"), ["CVE-2016-5195", "CVE-2024-1086"]);
+        assert_eq!(kernel("5.10.92"), ["CVE-2022-0185", "CVE-2022-0847", "CVE-2024-1086"]);
+        assert_eq!(kernel("5.15.0-91-generic"), ["CVE-2022-0185", "CVE-2022-0847", "CVE-2024-1086"]);
+        // Begun after the one and before the other: nobody mended that series.
+        assert_eq!(kernel("5.17.1"), ["CVE-2024-1086"]);
+        assert_eq!(kernel("6.5.13"), ["CVE-2024-1086"]);
+        for mended in ["5.15.149", "6.1.76", "6.6.15", "6.7.3", "6.8.0", "6.18.44-fc-v595"] {
+            assert_eq!(kernel(mended), [""; 0], "{mended}");
+        }
+    }
+
+    #[test]
+    fn every_version_of_the_table_can_be_read_and_what_cannot_says_nothing() {
+        for escape in ESCAPES {
+            let versions = escape.mended.iter().chain(&escape.since);
+            assert!(versions.map(|version| PartVersion::read(version)).all(|read| read.is_some()), "{}", escape.cve);
+        }
+        for strange in ["", "unknown", "-", "v", ".", "99999999999999999999.1"] {
+            assert_eq!(known_escapes(Holder::Runc, strange), None, "{strange}");
+        }
+        assert!(known_escapes(Holder::Runc, "v1.1.11").is_some_and(|said| said.contains("mended in 1.1.12")));
+    }
+}
