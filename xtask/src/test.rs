@@ -98,7 +98,8 @@ const ONCE: [&[&str]; 5] = [
     ],
 ];
 /// What of all else might differ in local sandboxes that root makes: an ordinary user's are tested with everything.
-const AS_ROOT: [&str; 22] = [
+const AS_ROOT: [&str; 23] = [
+    "adversary",
     "files",
     "frozen",
     "full_disk",

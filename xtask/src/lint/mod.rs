@@ -1,5 +1,6 @@
 //! Everything that can be said of the sources without running them.
 
+mod claims;
 mod dependencies;
 mod imports;
 mod layers;
@@ -23,12 +24,13 @@ pub(crate) fn lint() -> Result<()> {
     };
     say("cargo fmt --check");
     check("fmt", run(cargo().args(["fmt", "--all", "--check"])));
-    say("dependencies, layers, lengths, names, docs of WIT");
+    say("dependencies, layers, lengths, names, docs of WIT, claims of security");
     check("dependencies", dependencies::check());
     check("layers", layers::check());
     check("length", length::check());
     check("names", names::check());
     check("wit-docs", wit_docs::check());
+    check("claims", claims::check());
     say("cargo check of what a client builds");
     // In the workspace every feature is on.
     check("client", run(cargo().args(["check", "--package", "skillhost-api", "--features", "client"])));

@@ -1,5 +1,6 @@
 //! What users meet, each file a behaviour. All of it is one program, since each would link the whole host.
 
+mod adversary;
 mod approvals;
 mod audit;
 mod author_attacks;

@@ -1,0 +1,249 @@
+//! What has been a way out of containers is none out of a sandbox.
+//!
+//! Each probe is first shown to succeed where nothing confines it, on this machine itself, or in a container as anybody would make it. One
+//! that is refused there proves nothing, and fails the test. None leaves anything on the machine.
+//!
+//! What the supervisor, its socket and other processes are spared is in `hardening`, what agents are spared of each other in `sharing`,
+//! the network in `bridge_network`.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use skillhost_e2e::{User, needs_engine};
+
+/// Ahead of each probe: system calls by their numbers. 7 says that the kernel refused, and nothing else does.
+const PRELUDE: &str = r"
+import ctypes, errno, os, platform, socket, stat, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+NUMBERS = {'bpf': (321, 280), 'perf_event_open': (298, 241), 'userfaultfd': (323, 282), 'keyctl': (250, 219),
+  'add_key': (248, 217), 'clone': (56, 220), 'clone3': (435, 435), 'io_uring_setup': (425, 425), 'unshare': (272, 97),
+  'open_by_handle_at': (304, 265), 'fsopen': (430, 430)}
+def call(name, *args):
+    number = NUMBERS[name][platform.machine() != 'x86_64']
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in args])
+    if result < 0: raise OSError(ctypes.get_errno(), name)
+    return result
+def end_child(pid):
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0)
+def attack():
+    ";
+const POSTLUDE: &str = "
+try: attack()
+except OSError as error: print(error); sys.exit(7)
+";
+
+/// What to try, by what it is after.
+const PROBES: &[(&str, &str)] = &[
+    // Kernel code that a sandbox needs none of, and whose faults others have climbed out through.
+    ("io_uring", "call('io_uring_setup', 4, ctypes.create_string_buffer(120))"),
+    (
+        "a program in the kernel",
+        "call('bpf', 0, ctypes.create_string_buffer(struct.pack('=4I', 2, 4, 4, 1) + bytes(56)), 72)",
+    ),
+    (
+        "performance counters",
+        "call('perf_event_open', ctypes.create_string_buffer(struct.pack('=IIQ', 1, 112, 0) + bytes(96)), 0, -1, -1, 0)",
+    ),
+    ("faults of memory that user space answers", "call('userfaultfd', 1)"),
+    ("keys of the kernel", "call('add_key', b'user\\0', b'probe\\0', b'x', 1, -2)"),
+    ("the keyring of a session", "call('keyctl', 0, -3, 1)"),
+    ("a socket of virtual machines", "socket.socket(40, socket.SOCK_STREAM)"),
+    ("a socket of raw packets", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"),
+    ("a raw socket", "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"),
+    // Namespaces of users: root in one has the kernel's most used way to more.
+    ("a user namespace by unshare", "call('unshare', 0x10000000)"),
+    ("a user namespace by clone", "end_child(call('clone', 0x10000000 | 17, 0, 0, 0, 0))"),
+    (
+        "a user namespace by clone3",
+        "end_child(call('clone3', ctypes.create_string_buffer(struct.pack('=8Q', 0x10000000, 0, 0, 0, 17, 0, 0, 0)), 64))",
+    ),
+    ("a mount namespace", "call('unshare', 0x00020000)"),
+    ("a file system", "call('fsopen', b'tmpfs\\0', 0)"),
+    // The kernel's and the machine's own files.
+    ("the handler of crashes", "open('/proc/sys/kernel/core_pattern', 'r+')"),
+    ("the loader of modules", "open('/proc/sys/kernel/modprobe', 'r+')"),
+    ("the root of whoever started it", "os.listdir('/proc/%d/root/' % os.getppid())"),
+    ("the directory of whoever started it", "os.listdir('/proc/%d/cwd/' % os.getppid())"),
+    ("the memory of whoever started it", "open('/proc/%d/mem' % os.getppid(), 'rb')"),
+    ("the kernel's log", "open('/dev/kmsg')"),
+    (
+        "a device of one's own",
+        "node = '/tmp/probe-%d' % os.getpid(); os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 1)); os.unlink(node)",
+    ),
+    // Who is let try hears that there is no such file.
+    (
+        "a file by its handle, past every mount",
+        "
+    handle = ctypes.create_string_buffer(struct.pack('=Ii', 8, 1) + bytes(8))
+    try: call('open_by_handle_at', os.open('/', os.O_RDONLY), handle, 0)
+    except OSError as error:
+        if error.errno != errno.ESTALE: raise",
+    ),
+    ("another user", "os.setuid(0) if os.getuid() else os.setuid(12345)"),
+    ("another root", "os.chroot('/tmp')"),
+    ("the name of the machine", "socket.sethostname(socket.gethostname())"),
+    ("what an engine can do", "socket.socket(socket.AF_UNIX).connect('/var/run/docker.sock')"),
+];
+
+/// Runs a probe on this machine, which nothing confines.
+fn unconfined(program: &str) -> Output {
+    Command::new("python3").args(["-c", program]).output().unwrap()
+}
+
+/// Runs a probe in a sandbox: its exit code, and all that is known of it.
+fn confined(user: &User, id: &str, more: &[&str], program: &str) -> (i64, Value) {
+    let exec = ["sandbox", "exec", id, "--output", "json"];
+    let answer = user.run([&exec[..], more, &["--", "python3", "-c", program]].concat()).json();
+    (answer["exit_code"].as_i64().unwrap_or(-1), answer)
+}
+
+#[test]
+fn no_probe_that_works_unconfined_works_in_a_sandbox() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let mut wrong = Vec::new();
+    for (what, probe) in PROBES {
+        let program = format!("{PRELUDE}{probe}{POSTLUDE}");
+        let weak = unconfined(&program);
+        // A kernel may not have it at all (there is no such file, call or family), and what only root may do, an ordinary user cannot
+        // show to work.
+        let said = String::from_utf8_lossy(&weak.stdout);
+        let is_there = !["[Errno 2]", "[Errno 38]", "[Errno 97]"].iter().any(|absent| said.contains(absent));
+        if weak.status.code() != Some(0) && is_there && rustix::process::geteuid().is_root() {
+            wrong.push(format!("{what}: does not even work unconfined, so it proves nothing: {weak:?}"));
+        }
+        let (code, answer) = confined(&user, &id, &[], &program);
+        if code != 7 {
+            wrong.push(format!("{what}: was not refused: {answer}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Nothing of it did anything to the sandbox.
+    assert_eq!(user.shell(&id, "echo alive")["stdout"], "alive\n");
+}
+
+/// The system calls of a sandbox are those of one list, whoever makes it: a container has ours beside its engine's.
+#[test]
+fn every_command_has_the_filter_of_system_calls() {
+    needs_engine!();
+    let user = User::new("");
+    let id = user.launch([]);
+    let absent = format!("{PRELUDE}call('io_uring_setup', 4, 0){POSTLUDE}");
+    let is_absent = |program: &str| {
+        let (code, answer) = confined(&user, &id, &[], program);
+        // As of a kernel that does not have it; an engine's own filter says "not permitted", or lets it through.
+        assert!(code == 7 && answer["stdout"].as_str().unwrap().contains("[Errno 38]"), "{program}: {answer}");
+    };
+    is_absent(&absent);
+    for family in ["socket.AF_PACKET", "38", "40", "socket.AF_BLUETOOTH", "15", "29"] {
+        is_absent(&format!("{PRELUDE}socket.socket({family}, socket.SOCK_DGRAM){POSTLUDE}"));
+    }
+    // What programs need is there: threads above all, for which C libraries try `clone3` first.
+    let usual = "
+import socket, subprocess, threading
+thread = threading.Thread(target=lambda: print('thread', flush=True)); thread.start(); thread.join()
+subprocess.run(['echo', 'process'], check=True)
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK): socket.socket(family, socket.SOCK_DGRAM)";
+    assert_eq!(confined(&user, &id, &[], usual).1["stdout"], "thread\nprocess\n");
+}
+
+/// A working directory that is a descriptor of who starts the command led out of containers (CVE-2024-21626).
+#[test]
+fn a_working_directory_under_proc_leads_nowhere() {
+    needs_engine!();
+    let user = User::new("");
+    let marker = user.elsewhere().join("outside");
+    std::fs::write(&marker, "").unwrap();
+    let up = format!(
+        "import os, sys\nsys.exit(0 if os.path.exists('../' * 12 + {:?}) else 9)",
+        marker.display().to_string()
+    );
+    // Whoever has the machine's root open as a descriptor, and is started there, does see it.
+    let open = format!("import os\nos.dup2(os.open('/', os.O_RDONLY), 9)\nos.chdir('/proc/self/fd/9')\n{up}");
+    assert_eq!(unconfined(&open).status.code(), Some(0));
+    let id = user.launch([]);
+    let descriptors =
+        (0..24).flat_map(|fd| ["self", "1", "thread-self"].map(|process| format!("/proc/{process}/fd/{fd}")));
+    let others = ["/proc/1/cwd", "/proc/1/root", "/proc/self/cwd", "/proc/self/root", "way"].map(str::to_owned);
+    // By way of a link, too.
+    user.run(["sandbox", "exec", &id, "--", "ln", "-s", "/proc/self/fd/7", "/workspace/way"]).ok();
+    for cwd in descriptors.chain(others) {
+        let (code, answer) = confined(&user, &id, &["--cwd", &cwd], &up);
+        assert_ne!(code, 0, "{cwd}: {answer}");
+    }
+}
+
+/// What only an image can bring; left out where sandboxes have none.
+mod docker {
+    use std::io::Write as _;
+    use std::process::Stdio;
+
+    use skillhost_e2e::engine_kind;
+
+    use super::*;
+
+    const IMAGE: &str = "skillhost/default:1";
+
+    /// An image with a program that is set-user-id, and an environment that is after whatever starts.
+    struct HostileImage(String);
+
+    impl HostileImage {
+        fn new() -> Self {
+            let name = format!("skillhost-test/hostile-{}:1", std::process::id());
+            let recipe = format!(
+                "FROM {IMAGE}\nUSER 0\nRUN cp /usr/bin/id /become && chmod 4755 /become \
+                 && mkdir /evil && printf '#!/bin/sh\\necho taken over >&2\\nexit 66\\n' > /evil/sh && chmod 755 /evil/sh \
+                 && cp /evil/sh /evil/bash && echo 'echo taken over' > /evil/profile\n\
+                 ENV LD_PRELOAD=/evil/lib.so LD_LIBRARY_PATH=/evil HOME=/evil ENV=/evil/profile\n"
+            );
+            let mut build = Command::new("docker");
+            build.env("DOCKER_BUILDKIT", "0").args(["build", "-q", "-t", &name, "-"]);
+            let mut build = build.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+            build.stdin.take().unwrap().write_all(recipe.as_bytes()).unwrap();
+            assert!(build.wait().unwrap().success());
+            Self(name)
+        }
+    }
+
+    impl Drop for HostileImage {
+        fn drop(&mut self) {
+            let _ = Command::new("docker").args(["rmi", "-f", &self.0]).output();
+        }
+    }
+
+    #[test]
+    fn what_an_image_brings_is_no_way_to_more() {
+        needs_engine!();
+        if engine_kind().is_some() {
+            return;
+        }
+        let image = HostileImage::new();
+        let plain = |args: &[&str]| {
+            let done = Command::new("docker").args([&["run", "--rm"], args].concat()).output().unwrap();
+            (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
+        };
+        // In a container as anybody would make it, the one makes its user root and the other is in every program.
+        assert_eq!(plain(&["--user", "1000", &image.0, "/become", "-u"]).0, "0\n");
+        assert!(plain(&[&image.0, "true"]).1.contains("/evil/lib.so"));
+
+        let roles = format!("[[images]]\nrole = \"default\"\nimage = \"{}\"\n", image.0);
+        let user = User::with_roles(&roles, "");
+        let id = user.launch([]);
+        let tried = user.run(["sandbox", "exec", &id, "--env", "LD_PRELOAD=", "--", "/become", "-u"]).ok();
+        let uid = tried.text();
+        assert_ne!(uid, "0\n");
+        // The supervisor is no program that loads anything, and starts none: files move without the image's.
+        let (from, to) = (user.elsewhere().join("from"), user.elsewhere().join("to"));
+        std::fs::write(&from, "content").unwrap();
+        user.run(["sandbox", "copy-in", &id, from.to_str().unwrap(), "file"]).ok();
+        user.run(["sandbox", "copy-out", &id, "file", to.to_str().unwrap()]).ok();
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "content");
+        let supervisor = user.shell(&id, "cut -d: -f2 /proc/1/status | head -n 1; grep -c . /proc/1/maps");
+        assert!(supervisor["stdout"].as_str().unwrap().contains("supervisor"), "{supervisor}");
+        // What the caller says comes after what the image says.
+        let own = user.run(["sandbox", "exec", &id, "--env", "HOME=/tmp", "--", "sh", "-c", "echo $HOME"]).ok();
+        assert_eq!(own.text(), "/tmp\n");
+    }
+}
