@@ -45,6 +45,7 @@ const ON_ENGINES: [(Kind, &[&str]); 4] = [
         Kind::Tls,
         &[
             "bridge_network",
+            "ends",
             "engines",
             "files",
             "hardening",
@@ -100,6 +101,7 @@ const ONCE: [&[&str]; 5] = [
 /// What of all else might differ in local sandboxes that root makes: an ordinary user's are tested with everything.
 const AS_ROOT: [&str; 23] = [
     "adversary",
+    "ends",
     "files",
     "frozen",
     "full_disk",

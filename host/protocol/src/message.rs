@@ -9,7 +9,7 @@ use crate::file::{FileDone, FileError, FileOp};
 /// Leads both hellos: says that the peer speaks this protocol at all.
 pub const MAGIC: u32 = 0x736b_6873;
 /// Grows with every change that an older peer would misread.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// The window of output of an exec, unless it says otherwise.
 pub const DEFAULT_WINDOW: u32 = 1024 * 1024;
@@ -148,6 +148,8 @@ pub struct SupervisorConfig {
     pub lease_ms: u64,
     /// Everything ends this long after the supervisor started; 0 is never.
     pub wall_ms: u64,
+    /// Everything ends once nothing has run for this long, no exec and no file operation; 0 is never.
+    pub idle_ms: u64,
     /// Between TERM and KILL.
     pub grace_ms: u32,
     /// Where relative paths start, and the default working directory.
@@ -347,6 +349,8 @@ pub enum ByeReason {
     Lease,
     /// The sandbox's wall time is over.
     WallTime,
+    /// Nothing has run in the sandbox for its idle time.
+    Idle,
     /// The engine stops the sandbox.
     Terminated,
 }

@@ -240,7 +240,7 @@ impl Broker {
     /// What is known of one. An id that is not known, or not this session's, is an answer too.
     pub(crate) fn sandbox_status(&self, actor: &Actor, id: &str) -> SandboxStatus {
         let state = self.sandboxes.state(id);
-        let (status, info, message) = match state {
+        let (status, cause, info, message) = match state {
             Some(SandboxState::Running(info)) => {
                 let paused = self.sandboxes.is_paused(id);
                 let held_up = match paused {
@@ -250,11 +250,11 @@ impl Broker {
                     }
                 };
                 let notes: Vec<_> = held_up.into_iter().chain(info.notes.iter().cloned()).collect();
-                (if paused { "paused" } else { "running" }, info, notes.join("; "))
+                (if paused { "paused" } else { "running" }, None, info, notes.join("; "))
             }
             Some(SandboxState::Ended(ended)) => {
                 let reason = ended.reason();
-                ("ended", ended.info, reason)
+                ("ended", Some(ended.death), ended.info, reason)
             }
             None => return unknown(id),
         };
@@ -266,6 +266,7 @@ impl Broker {
             known: true,
             running: status != "ended",
             status: status.into(),
+            cause,
             execs: self.sandboxes.execs(id),
             sandbox: Some(info.summary(&actor.caller)),
             message,
@@ -327,6 +328,7 @@ fn unknown(id: &str) -> SandboxStatus {
         known: false,
         running: false,
         status: "unknown".into(),
+        cause: None,
         execs: 0,
         sandbox: None,
         message: no_such(id).message,

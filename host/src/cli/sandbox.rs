@@ -415,7 +415,8 @@ fn list(list: &SandboxList) -> String {
 }
 
 fn status(status: &SandboxStatus) -> String {
-    let mut text = format!("{}  {}, {} commands under way\n", status.container_id, status.status, status.execs);
+    let why = status.cause.map(|cause| format!(" ({})", cause.name())).unwrap_or_default();
+    let mut text = format!("{}  {}{why}, {} commands under way\n", status.container_id, status.status, status.execs);
     if let Some(sandbox) = &status.sandbox {
         text.push_str(&summary(sandbox));
     }

@@ -218,6 +218,8 @@ pub struct SandboxConfig {
     pub exec_timeout_ceiling: Span,
     /// How long a sandbox lives at most (default 1h).
     pub wall_time: Span,
+    /// A sandbox in which nothing runs for so long ends (default 30m; `0s` is never).
+    pub idle_time: Span,
     /// How long a sandbox outlives a host process that has died (default 30s).
     pub lease: Span,
     /// Processes and threads of a sandbox's workload (default 256).
@@ -237,6 +239,7 @@ impl Default for SandboxConfig {
             exec_timeout: seconds(120),
             exec_timeout_ceiling: seconds(600),
             wall_time: seconds(3600),
+            idle_time: seconds(1800),
             lease: seconds(30),
             pids: 256,
             shells: 8,

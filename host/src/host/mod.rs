@@ -139,6 +139,7 @@ impl Host {
                 require_limits: config.local.require_limits,
             },
             lease: config.sandbox.lease.0,
+            idle_time: Some(config.sandbox.idle_time.0).filter(|time| !time.is_zero()),
             pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },
             ..sandbox::SandboxSettings::new(state)?
         })

@@ -2,8 +2,8 @@
 //!
 //! There is no policy here. Grants, quotas and the audit log are the broker's, which is the only caller. What holds here:
 //!
-//! - **A sandbox ends by itself.** Its supervisor holds a lease that this process renews over the link; wall time
-//!   is the supervisor's own timer. A host that is killed leaves nothing that lasts longer than the lease.
+//! - **A sandbox ends by itself.** Its supervisor holds a lease that this process renews over the link; wall time and
+//!   idle time are the supervisor's own timers. A host that is killed leaves nothing that lasts longer than the lease.
 //! - **Nothing is half made.** A launch runs in a task of its own: when its caller leaves, or a step fails, what was
 //!   made is removed. What the launch was given to hold (`held`: a quota's reservation) is dropped when the sandbox is
 //!   gone, on every path, and not before.
@@ -12,6 +12,8 @@
 //! - **Found again.** What is known of a sandbox stands in `sandboxes/<id>/record.json`. A host that starts again
 //!   within the lease listens in the same place, and the supervisor comes back to it; what does not come back is
 //!   removed.
+//! - **Nothing is overlooked.** Where an engine makes the sandboxes, its events and now and then its list are held against
+//!   what is known here: a sandbox that it does not run any more ends here too, and what nobody knows is removed.
 
 pub mod backend;
 pub mod command;
@@ -54,7 +56,7 @@ use link::{
 use pool::PoolConfig;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::BackendChoice;
+use skillhost_api::types::{BackendChoice, DeathCause};
 use skillhost_api::types::{ImageFilter, ImageList, ImageSummary};
 use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
@@ -74,6 +76,8 @@ pub struct SandboxSettings {
     pub local: LocalSettings,
     /// How long a sandbox outlives a host that has gone.
     pub lease: Duration,
+    /// A sandbox in which nothing runs for so long ends; `None` is never.
+    pub idle_time: Option<Duration>,
     /// Those that are made in advance.
     pub pool: PoolConfig,
 }
@@ -88,6 +92,7 @@ impl SandboxSettings {
             engine: EngineConfig::default(),
             local: LocalSettings::default(),
             lease: Duration::from_secs(30),
+            idle_time: None,
             pool: PoolConfig::default(),
         })
     }
@@ -107,8 +112,10 @@ pub enum SandboxState {
 pub struct EndedSandbox {
     /// What it was.
     pub info: SandboxInfo,
-    /// Why it ended.
+    /// The last that was heard of it.
     pub cause: CloseReason,
+    /// Why it ended.
+    pub death: DeathCause,
     /// When, milliseconds since 1970.
     pub at_ms: u64,
 }
@@ -116,12 +123,26 @@ pub struct EndedSandbox {
 impl EndedSandbox {
     /// Why it ended, in words that follow "the sandbox has ended:".
     pub fn reason(&self) -> String {
-        match &self.cause {
-            CloseReason::Bye(ByeReason::WallTime) => {
+        match self.death {
+            DeathCause::WallTime => {
                 let asked = Duration::from_millis(self.info.expires_at_ms.saturating_sub(self.info.launched_at_ms));
                 format!("its wall time of {asked:?} is over; launch another, with a longer one if it needs it")
             }
-            other => other.to_string(),
+            DeathCause::IdleTime => {
+                "nothing ran in it for as long as `[sandbox] idle-time` allows; launch another".into()
+            }
+            DeathCause::OutOfMemory => {
+                let memory = self.info.memory_mib;
+                format!(
+                    "out of memory: the kernel ended it at its {memory} MiB; launch another, with a higher `--memory-mib`"
+                )
+            }
+            DeathCause::Killed => format!("it was killed from outside ({}); launch another", self.cause),
+            DeathCause::EngineGone => {
+                "its engine is gone (stopped, or started again); launch another once it answers: `skillhost doctor`"
+                    .into()
+            }
+            DeathCause::Stopped | DeathCause::HostGone | DeathCause::ProtocolBroken => self.cause.to_string(),
         }
     }
 }

@@ -108,6 +108,11 @@ impl SandboxDirs {
         SandboxDir { dir: self.root.join(&id), id }
     }
 
+    /// Whether there is a sandbox of this id, or is about to be.
+    pub fn has(&self, id: &str) -> bool {
+        is_id(id) && self.root.join(id).exists()
+    }
+
     /// All places, with their records where they can be read.
     pub fn all(&self) -> Result<Vec<(SandboxDir, Result<SandboxInfo>)>> {
         let mut all = Vec::new();

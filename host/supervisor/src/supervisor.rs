@@ -3,7 +3,7 @@
 //! - It takes orders from its host and nobody inside the sandbox: who that is, its [`HostSocket`] knows.
 //! - An exec belongs to the connection that asked for it. When that ends, its execs are ended, and the supervisor waits
 //!   for another until its lease is over; a host that starts again finds its sandbox.
-//! - Lease and wall time are kept here, so a sandbox ends by itself whatever became of its host.
+//! - Lease, wall time and idle time are kept here, so a sandbox ends by itself whatever became of its host.
 //! - PID 1's children are keepers. Whatever else turns up below it (the orphans of a keeper that was killed, of
 //!   a process that the engine put here) is killed.
 
@@ -77,6 +77,8 @@ pub struct Supervisor {
     /// The image's environment and our own defaults.
     env: BTreeMap<String, String>,
     started: Instant,
+    /// When something last ran here.
+    busy_at: Instant,
     lease_until: Instant,
     /// The lease was made longer by [`CATCH_UP`]: once for each renewal.
     caught_up: bool,
@@ -104,6 +106,7 @@ impl Supervisor {
             config: None,
             env: leader::base_env(),
             started: now,
+            busy_at: now,
             lease_until: now + FIRST_LEASE,
             caught_up: false,
             connect_at: now,
@@ -117,6 +120,9 @@ impl Supervisor {
         while !self.is_over() {
             self.on_time();
             let (ready, quiet) = self.wait();
+            if self.is_busy() {
+                self.busy_at = Instant::now();
+            }
             self.turn = self.turn.wrapping_add(1);
             for token in ready {
                 self.on_ready(token);
@@ -134,6 +140,17 @@ impl Supervisor {
     /// find it a busy processor then, and move it.
     fn may_refill(&self) -> bool {
         self.reserve.wants_more() && !self.execs.values().any(SupervisedExec::is_starting)
+    }
+
+    /// Whether something runs, or is frozen and will go on.
+    fn is_busy(&self) -> bool {
+        !self.execs.is_empty() || self.pause.is_some()
+    }
+
+    /// When nothing will have run for as long as may be, if nothing runs now.
+    fn idle_until(&self) -> Option<Instant> {
+        let idle = self.config.as_ref().filter(|_| !self.is_busy()).and_then(|config| span(config.idle_ms));
+        idle.map(|idle| self.busy_at + idle)
     }
 
     fn is_over(&self) -> bool {
@@ -170,7 +187,7 @@ impl Supervisor {
         if let Some((_, until)) = self.ending {
             return until;
         }
-        [wall, connect]
+        [wall, connect, self.idle_until()]
             .into_iter()
             .flatten()
             .chain(self.execs.values().filter(|_| self.pause.is_none()).filter_map(SupervisedExec::deadline))
@@ -195,6 +212,9 @@ impl Supervisor {
         }
         if wall.is_some_and(|time| now >= self.started + time) {
             return self.end(ByeReason::WallTime);
+        }
+        if self.idle_until().is_some_and(|until| now >= until) {
+            return self.end(ByeReason::Idle);
         }
         let grace = self.grace();
         if self.pause.is_none() {
@@ -471,6 +491,7 @@ impl Supervisor {
             }
             (ToSupervisor::Configure(config), _) => {
                 self.started = Instant::now();
+                self.busy_at = self.started;
                 self.configure(config);
             }
             (ToSupervisor::Shutdown, _) => self.end(ByeReason::Shutdown),

@@ -481,12 +481,17 @@ pub fn inspect(id: &str) -> Value {
     all[0].clone()
 }
 
+/// The processes of this machine that see a mount whose line in `mountinfo` holds `mark`.
+pub fn seeing(mark: &str) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let sees = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains(mark));
+    pids.filter(sees).collect()
+}
+
 /// Whether there is a container for a sandbox, or a process that sees a local one's control directory.
 pub fn has_container(id: &str) -> bool {
     if local() {
-        let control = format!("/{id}/control ");
-        let sees = |path: PathBuf| fs::read_to_string(path.join("mountinfo")).is_ok_and(|text| text.contains(&control));
-        return fs::read_dir("/proc").unwrap().any(|entry| sees(entry.unwrap().path()));
+        return !seeing(&format!("/{id}/control ")).is_empty();
     }
     let output = Command::new("docker")
         .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])

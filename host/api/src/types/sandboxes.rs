@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use skillhost_protocol::{ExecSpec, Outcome};
+use strum::IntoStaticStr;
 
 /// The session's sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -353,6 +354,37 @@ pub struct SandboxList {
     pub count: usize,
 }
 
+/// Why a sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum DeathCause {
+    /// Somebody stopped it with skillhost.
+    Stopped,
+    /// Its wall time was over.
+    WallTime,
+    /// Nothing ran in it for its idle time.
+    IdleTime,
+    /// The kernel ended it for memory.
+    OutOfMemory,
+    /// Something outside of it ended it: its engine's user, or the kernel.
+    Killed,
+    /// Its engine stopped, or was started again, or cannot be reached.
+    EngineGone,
+    /// No host renewed its lease.
+    HostGone,
+    /// Its supervisor said what makes no sense, so the host ended it.
+    ProtocolBroken,
+}
+
+impl DeathCause {
+    /// Its name, as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// One sandbox's state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
@@ -365,6 +397,9 @@ pub struct SandboxStatus {
     pub running: bool,
     /// `running`, `paused`, `ended`, or `unknown`.
     pub status: String,
+    /// Why it ended, for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<DeathCause>,
     /// Execs under way in it.
     pub execs: usize,
     /// Its line in the listing, when known.

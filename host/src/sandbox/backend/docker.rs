@@ -10,6 +10,7 @@
 mod body;
 mod bridge;
 pub(super) mod endpoint;
+mod ends;
 mod networks;
 mod route;
 mod skill_volume;
@@ -35,9 +36,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::Network;
+use skillhost_api::types::{DeathCause, Network};
 use tokio::net::UnixStream;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, mpsc};
 
 use super::known_escapes::{Holder, known_escapes};
 use super::{
@@ -263,7 +264,8 @@ impl DockerBackend {
                 let api = client.api.clone();
                 tokio::spawn(async move {
                     if let Ok(Ok(late)) = creating.await {
-                        let _ = api.remove_container(&late.id, Some(force())).await;
+                        let remove = api.remove_container(&late.id, Some(force()));
+                        let _ = tokio::time::timeout(REMOVE, remove).await;
                     }
                 });
                 Err(self.silent(what, format!("no answer within {} s", MAKE.as_secs())))
@@ -531,6 +533,14 @@ impl Backend for DockerBackend {
 
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove(engine_id, grace))
+    }
+
+    fn inquest<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<DeathCause>> {
+        Box::pin(self.inquest(engine_id))
+    }
+
+    fn ends<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Option<mpsc::Receiver<String>>>> {
+        Box::pin(async { self.ends(deployment).await.map(Some) })
     }
 
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {

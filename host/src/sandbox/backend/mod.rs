@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use skillhost_api::error::{Error, Result};
+use skillhost_api::types::DeathCause;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 
 use super::spec::SandboxSpec;
 pub use super::spec::Transport;
@@ -152,6 +154,16 @@ pub trait Backend: Send + Sync {
     /// Ends and removes a sandbox: when this returns, no process of it is left. `grace` is what the supervisor gets to
     /// end by itself first. One that is gone already is fine.
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// Why a sandbox ended that cannot say so itself; `unavailable` when the engine does not answer or has gone meanwhile.
+    fn inquest<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<DeathCause>>;
+
+    /// Tells the engine's id of each sandbox of the deployment that ends from now on, until the engine goes. `None`: those of
+    /// this backend are this process's own, so that no end is missed.
+    fn ends<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Option<mpsc::Receiver<String>>>> {
+        let _ = deployment;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// The sandboxes that bear the deployment's label.
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>>;

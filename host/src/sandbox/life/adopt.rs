@@ -14,6 +14,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 
 use crate::sandbox::backend::{FoundSandbox, Transport};
+use crate::sandbox::life::reap::reap;
 use crate::sandbox::life::{Inner, SandboxBackend, forget};
 use crate::sandbox::link::{Link, SupervisorListener};
 use crate::sandbox::sandbox_dir::SandboxDir;
@@ -53,6 +54,7 @@ impl Inner {
                 .collect();
             join_all(adoptions).await;
             records.values().for_each(|(place, _)| forget(place));
+            self.runtime.spawn(reap(Arc::downgrade(self), engine.backend.name()));
             Ok(())
         };
         engine.found_again.get_or_try_init(find).await.copied()

@@ -356,6 +356,7 @@ impl Inner {
             lease: self.config.lease,
             // Nobody's waits for as long as its host is there.
             wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
+            idle_time: self.config.idle_time.filter(|_| !info.is_nobodys()),
             workspace: info.workspace_inside().into_owned(),
             ..HelloConfig::default()
         }

@@ -4,7 +4,9 @@
 //! for it is let go. So nothing is counted as free that still runs.
 
 mod adopt;
+mod inquest;
 pub(super) mod launch;
+mod reap;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -194,8 +196,7 @@ impl Inner {
             let end = || async {
                 mine.store(true, Ordering::Relaxed);
                 let last_word = live.link.shutdown().await;
-                inner.take_away(&live.info, last_word.as_ref()).await;
-                EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() }
+                inner.conclude(&live, last_word).await
             };
             let ended = live.ended.get_or_init(end).await.clone();
             if !mine.load(Ordering::Relaxed) {
@@ -225,12 +226,18 @@ impl Inner {
     /// supervisor that was told to stop and did not answer.
     async fn finish(&self, live: &Arc<LiveSandbox>, last_word: Option<CloseReason>) -> EndedSandbox {
         let end = || async {
-            self.take_away(&live.info, last_word.as_ref()).await;
-            let ended = EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), at_ms: now_ms() };
+            let ended = self.conclude(live, last_word).await;
             self.bury(live, ended.clone());
             ended
         };
         live.ended.get_or_init(end).await.clone()
+    }
+
+    /// Finds out why it ended, while its engine still knows, and removes its container.
+    async fn conclude(&self, live: &LiveSandbox, last_word: Option<CloseReason>) -> EndedSandbox {
+        let death = self.death(&live.info, last_word.as_ref()).await;
+        self.take_away(&live.info, last_word.as_ref()).await;
+        EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), death, at_ms: now_ms() }
     }
 
     /// Removes the container of a sandbox that has ended.

@@ -108,6 +108,7 @@ pub(super) fn config(hello: HelloConfig) -> SupervisorConfig {
     SupervisorConfig {
         lease_ms: millis(hello.lease.max(LEAST_LEASE)),
         wall_ms: hello.wall_time.map_or(0, |time| millis(time).max(1)),
+        idle_ms: hello.idle_time.map_or(0, |time| millis(time).max(1)),
         grace_ms: u32::try_from(hello.grace.as_millis()).unwrap_or(u32::MAX),
         workspace: hello.workspace,
     }

@@ -60,6 +60,8 @@ pub struct HelloConfig {
     pub lease: Duration,
     /// The sandbox ends this long after it started.
     pub wall_time: Option<Duration>,
+    /// The sandbox ends once nothing has run in it for this long.
+    pub idle_time: Option<Duration>,
     /// Between TERM and KILL.
     pub grace: Duration,
     /// Where relative paths start.
@@ -73,6 +75,7 @@ impl Default for HelloConfig {
             silence: SILENCE,
             lease: Duration::from_secs(60),
             wall_time: Some(Duration::from_secs(3600)),
+            idle_time: None,
             grace: Duration::from_millis(200),
             workspace: "/workspace".into(),
         }
@@ -135,6 +138,7 @@ impl std::fmt::Display for CloseReason {
             Self::Bye(ByeReason::Shutdown) => f.write_str("it was stopped"),
             Self::Bye(ByeReason::Lease) => f.write_str("its lease was not renewed in time"),
             Self::Bye(ByeReason::WallTime) => f.write_str("its wall time is over"),
+            Self::Bye(ByeReason::Idle) => f.write_str("nothing ran in it for its idle time"),
             Self::Bye(ByeReason::Terminated) => f.write_str("the engine stopped it"),
             Self::Disconnected(how) => write!(f, "the connection to its supervisor ended ({how})"),
             Self::Protocol(how) => write!(f, "its supervisor broke the protocol ({how})"),

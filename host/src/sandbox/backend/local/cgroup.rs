@@ -131,6 +131,13 @@ impl Cgroups {
 }
 
 impl Cgroup {
+    /// Whether the kernel has ended a process of it for memory.
+    pub fn ended_something_for_memory(&self) -> bool {
+        let text = self.oom_counter.as_ref().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
+        count.is_some_and(|count| count > 0)
+    }
+
     fn limit(&mut self, limit: Limit, version: Version, group: &Path, spec: &SandboxSpec) -> io::Result<()> {
         let set = |file: &str, value: String| fs::write(group.join(file), value);
         // There is no such file where the kernel does not count swap.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::Network;
+use skillhost_api::types::{DeathCause, Network};
 use skillhost_protocol::local::{HostBind, LocalSpec, MAX_SPEC, SetupStage, Users};
 use skillhost_protocol::record;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -538,6 +538,15 @@ impl Backend for LocalBackend {
 
     fn remove<'a>(&'a self, engine_id: &'a str, grace: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove(engine_id, grace))
+    }
+
+    fn inquest<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<DeathCause>> {
+        Box::pin(async move {
+            let Some(sandbox) = self.sandbox(engine_id) else { return Ok(DeathCause::Killed) };
+            let outer = sandbox.outer.lock().await;
+            let for_memory = outer.cgroup.as_ref().is_some_and(Cgroup::ended_something_for_memory);
+            Ok(if for_memory { DeathCause::OutOfMemory } else { DeathCause::Killed })
+        })
     }
 
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {

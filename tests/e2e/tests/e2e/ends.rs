@@ -1,0 +1,123 @@
+//! Why a sandbox ended is known as a value and in words, and what it held is free again.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skillhost_e2e::{User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing, signal};
+
+/// One sandbox of an agent that may have no second.
+fn one(more: &str) -> (User, String) {
+    let user = User::new(&format!("[quota]\nsandboxes = 1\n{more}"));
+    let id = user.launch([]);
+    (user, id)
+}
+
+/// Waits for the end, and gives its cause and the words about it.
+#[track_caller]
+fn end(user: &User, id: &str) -> (String, String) {
+    let status =
+        eventually("it has ended", || Some(ask(user, &["status", id])).filter(|status| status["running"] == false));
+    assert_eq!((&status["known"], &status["status"]), (&true.into(), &"ended".into()), "{status}");
+    // Who uses it is told the same words.
+    let refused = user.run(["sandbox", "exec", id, "--output", "json", "--", "true"]).code(5).json();
+    let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{status} {refused}")).to_owned();
+    assert_eq!(refused["error"]["kind"], "sandbox-died", "{refused}");
+    let words = text(&status["message"]);
+    assert!(text(&refused["error"]["message"]).contains(&words), "{refused}");
+    assert!(!has_container(id));
+    // The only place is free again.
+    user.launch([]);
+    (text(&status["cause"]), words)
+}
+
+#[test]
+fn one_in_which_nothing_runs_ends_when_its_idle_time_is_over() {
+    needs_engine!();
+    let (user, id) = one("[sandbox]\nidle-time = \"2s\"\n");
+    // Longer than it may be idle, and it is not.
+    let answer = user.shell(&id, "sleep 4; echo done");
+    assert_eq!(answer["stdout"], "done\n", "{answer}");
+    let (cause, words) = end(&user, &id);
+    assert_eq!(cause, "idle-time");
+    assert!(words.contains("`[sandbox] idle-time`"), "{words}");
+}
+
+#[test]
+fn a_wall_time_that_is_over_frees_its_place() {
+    needs_engine!();
+    let user = User::new("[quota]\nsandboxes = 1\n");
+    let id = user.launch(["--wall-time", "2s"]);
+    let (cause, words) = end(&user, &id);
+    assert_eq!(cause, "wall-time");
+    assert!(words.contains("its wall time of 2s is over"), "{words}");
+}
+
+#[test]
+fn one_that_is_stopped_says_so() {
+    needs_engine!();
+    let (user, id) = one("");
+    user.run(["sandbox", "stop", &id]).ok();
+    assert_eq!(end(&user, &id), ("stopped".into(), "it was stopped".into()));
+    let shown = user.run(["sandbox", "status", &id]).ok().text();
+    assert!(shown.contains("ended (stopped)"), "{shown}");
+}
+
+#[test]
+fn one_that_is_killed_from_outside_says_so() {
+    needs_engine!();
+    if !of_this_kernel() {
+        return;
+    }
+    let (user, id) = one("");
+    if local() {
+        seeing(&format!("/{id}/control ")).into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    } else {
+        docker("docker kill", &id);
+    }
+    let (cause, words) = end(&user, &id);
+    assert_eq!(cause, "killed");
+    assert!(words.contains("killed from outside"), "{words}");
+}
+
+/// Has the engine do something to a sandbox's container.
+fn docker(verb: &str, id: &str) {
+    let line = format!("{verb} $(docker ps -q --filter label=skillhost.sandbox={id})");
+    let done = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+}
+
+/// What containers alone can show: local sandboxes are processes of their host's own.
+mod docker {
+    use super::*;
+
+    #[test]
+    fn a_container_of_ours_that_nobody_knows_is_removed_while_the_host_runs() {
+        needs_engine!();
+        let user = User::new("");
+        // The host follows its engine from the first launch on, and looks through its list again half a minute later.
+        user.launch([]);
+        let deployment = std::fs::read_to_string(user.state().join("sandboxes/deployment")).unwrap();
+        let orphan = "sbx_00000000000000000000";
+        let labels = [format!("skillhost.deployment={deployment}"), format!("skillhost.sandbox={orphan}")];
+        let made = Command::new("docker")
+            .args(["create", "--label", &labels[0], "--label", &labels[1], "skillhost/default:1", "true"])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        assert!(has_container(orphan));
+        eventually("it is removed", || (!has_container(orphan)).then_some(()));
+    }
+
+    #[test]
+    fn one_that_ends_while_it_is_frozen_is_found_to_have_ended() {
+        needs_engine!();
+        if !of_this_kernel() {
+            return;
+        }
+        let (user, id) = one("");
+        user.run(["sandbox", "pause", &id]).ok();
+        docker("docker rm -f", &id);
+        assert_eq!(end(&user, &id).0, "killed");
+    }
+}
