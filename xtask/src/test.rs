@@ -85,6 +85,7 @@ const ONCE: [&[&str]; 5] = [
         "call_logs",
         "call_records",
         "calls_see_changes",
+        "command_policy",
         "http_crowd",
         "http_project",
         "http_protocol",
@@ -99,7 +100,7 @@ const ONCE: [&[&str]; 5] = [
     ],
 ];
 /// What of all else might differ in local sandboxes that root makes: an ordinary user's are tested with everything.
-const AS_ROOT: [&str; 23] = [
+const AS_ROOT: [&str; 24] = [
     "adversary",
     "ends",
     "files",

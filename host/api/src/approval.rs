@@ -46,7 +46,11 @@ impl Approval {
         let Self { id: _, kind, agent, session, tenant, skill, effect, what, approved: _ } = self;
         let who =
             [("agent", Some(agent)), ("session", Some(session)), ("tenant", Some(tenant)), ("skill", skill.as_ref())];
-        let lasts = if kind.lasts() { "until it is revoked" } else { "once" };
+        let lasts = match kind {
+            ApprovalKind::Effect => "once",
+            ApprovalKind::Command => "once, or always: this command in this session, until the host process ends",
+            ApprovalKind::FirstUse | ApprovalKind::Changed | ApprovalKind::WiderGrant => "until it is revoked",
+        };
         let mut text = format!("effect: {}\nlets it happen: {lasts}\n", visible::line(effect));
         for (name, value) in who.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             text.push_str(&format!("{name}: {}\n", visible::line(value)));
@@ -65,6 +69,8 @@ impl Approval {
 pub enum ApprovalKind {
     /// One effect, which may then happen once.
     Effect,
+    /// One command that the operator's rules ask about: once, or for as long as the host process is there.
+    Command,
     /// The first use of a skill whose root is not trusted. The answer lasts until its component or `skill.toml` changes.
     FirstUse,
     /// The same, of a skill that has changed since it was approved.
@@ -77,10 +83,5 @@ impl ApprovalKind {
     /// The kebab-case name, as it stands in JSON.
     pub fn name(self) -> &'static str {
         self.into()
-    }
-
-    /// Whether the answer lasts, rather than being used up by the next call.
-    pub fn lasts(self) -> bool {
-        self != Self::Effect
     }
 }

@@ -1,12 +1,15 @@
 //! Asking the machine's owner, and their answer: each is on record.
 
+use serde_json::json;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::{Approval, ApprovalList};
+use skillhost_api::types::{Approval, ApprovalKind, ApprovalList, Command};
 
 use super::audit_detail::text_on_record;
 use crate::broker::{Broker, EffectRecord};
+use crate::config::CommandDecision;
 use crate::policy::Actor;
 use crate::policy::approvals::{FoundApproval, HOW};
+use crate::policy::command;
 use crate::policy::question::ApprovalText;
 use crate::policy::skill_gate::Acceptance;
 use crate::sandbox::spec::SandboxInfo;
@@ -33,6 +36,49 @@ impl Broker {
         Err(Error::unapproved(asked, message))
     }
 
+    /// Holds a command to the operator's rules. Every command comes by here, however it was made. Where there are no rules, it is
+    /// as with any other effect; and a rule lets nothing happen unasked where sandboxes are not isolated.
+    pub(super) fn may_run(
+        &self,
+        actor: &Actor,
+        record: &mut EffectRecord,
+        info: &SandboxInfo,
+        command: &Command,
+        env: impl IntoIterator<Item = String>,
+        what: impl FnOnce() -> Result<ApprovalText>,
+    ) -> Result<()> {
+        let rules = &self.config.policy.commands;
+        if !rules.are_any() {
+            return self.approved(actor, info, record.effect(), what);
+        }
+        let names: Vec<_> = env.into_iter().chain(info.env.keys().cloned()).collect();
+        let verdict = command::decide(rules, command, &names);
+        record.note("policy", json!({"decision": verdict.decision.name(), "because": verdict.because.clone()}));
+        let where_it_stands = "under [policy.commands] in skillhost.toml";
+        match verdict.decision {
+            CommandDecision::Deny => Err(Error::denied(format!(
+                "the operator's rules do not let this command run: {} ({where_it_stands}); do it in another way, or have the \
+                 operator change the rule",
+                verdict.because
+            ))),
+            CommandDecision::Ask if !info.bare => {
+                self.sandboxes.check(&info.id)?;
+                let what = what()?
+                    .text("asked because", verdict.because.clone())
+                    .text("role", &info.role)
+                    .text("network", info.network.name());
+                let Some(asked) = self.approvals.take_command(actor, record.effect(), &what)? else { return Ok(()) };
+                let message = format!(
+                    "the operator's rules have a person asked about this command: {} ({where_it_stands}). {HOW}; then make the \
+                     same call again, which lets it happen once (with `--always`, each time in this session)",
+                    verdict.because
+                );
+                Err(Error::unapproved(asked, message))
+            }
+            CommandDecision::Ask | CommandDecision::Allow => self.approved(actor, info, record.effect(), what),
+        }
+    }
+
     /// Whether a question stands, or an answer that has not been used.
     pub(crate) fn is_asking(&self) -> bool {
         self.approvals.are_any()
@@ -44,13 +90,22 @@ impl Broker {
     }
 
     /// The owner's yes. It is on record before it counts.
-    pub(crate) async fn approve(&self, actor: &Actor, id: &str) -> Result<Approval> {
+    pub(crate) async fn approve(&self, actor: &Actor, id: &str, always: bool) -> Result<Approval> {
         let record = self.begin(actor, "approval.give").await?;
-        let (effect, FoundApproval { approval, keeps, .. }) =
-            record.authorise(|record| self.note_approval(record, id)).await?;
+        let check = |record: &mut EffectRecord| {
+            let found = self.note_approval(record, id, always)?;
+            if always && found.approval.kind != ApprovalKind::Command {
+                return Err(Error::invalid_argument(
+                    "only a command that the operator's rules ask about ([policy.commands]) can be let happen always: approve this \
+                     without `--always`",
+                ));
+            }
+            Ok(found)
+        };
+        let (effect, FoundApproval { approval, keeps, .. }) = record.authorise(check).await?;
         let counts = async {
             match keeps {
-                None => self.approvals.allow(id)?,
+                None => self.approvals.allow(id, always)?,
                 Some(keeps) => {
                     self.skills.keep(*keeps).await?;
                     self.approvals.forget(id);
@@ -67,8 +122,11 @@ impl Broker {
     }
 
     /// Notes which approval is asked for, and finds it; of one that does not wait, the id alone.
-    pub(crate) fn note_approval(&self, record: &mut EffectRecord, id: &str) -> Result<FoundApproval> {
+    pub(crate) fn note_approval(&self, record: &mut EffectRecord, id: &str, always: bool) -> Result<FoundApproval> {
         record.note("approval", id);
+        if always {
+            record.note("always", true);
+        }
         let found = self.approvals.find(id)?;
         record.note("kind", found.approval.kind.name());
         record.note("what", text_on_record(self.config.audit.commands, &found.recorded));

@@ -207,7 +207,8 @@ impl Broker {
             check_spec(&spec)?;
             let cwd = info.working_directory(spec.cwd.as_deref());
             spec.cwd = Some(cwd.clone());
-            self.approved(actor, &info, record.effect(), || {
+            let names = spec.env.keys().cloned();
+            self.may_run(actor, record, &info, &spec.command, names, || {
                 ApprovalText::exec(&spec, &request.delivery, &info, about)
             })?;
             spec.env.extend(secrets);

@@ -152,10 +152,11 @@ impl Broker {
         record.note("shell", name.clone());
         record.note("command", command_on_record(self.config.audit.commands, &Command::Shell(request.line.clone())));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
-        let check = |_: &mut EffectRecord| {
+        let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };
-            self.approved(actor, &info, "sandbox.shell", || Ok(ApprovalText::shell(&request, &name, &info)))?;
+            let command = Command::Shell(request.line.clone());
+            self.may_run(actor, record, &info, &command, [], || Ok(ApprovalText::shell(&request, &name, &info)))?;
             Ok((info, key))
         };
         let (effect, (info, key)) = record.authorise(check).await?;

@@ -16,19 +16,24 @@ use super::print::table;
 /// Lets something happen that waits for your word, or lists what does and what you approved for good
 ///
 /// What waits: the first use of a skill of a project that is not trusted, also after it changed; more for a skill than it ran
-/// with before; and each command where the operator gave up isolation (`[local] isolation = "none"`). For a command the
-/// approval is for one call, for a skill it is kept. A question stands for ten minutes. What it is about is shown in the
+/// with before; commands that the operator's rules ask about (`[policy.commands]`); and each command where the operator gave up
+/// isolation (`[local] isolation = "none"`). For a command the approval is for one call (or with `--always` for each such call in its
+/// session), for a skill it is kept. A question stands for ten minutes. What it is about is shown in the
 /// terminal, and you type `yes` there; without a terminal nothing is approved (docs/configuration.md has the exception).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   skillhost approve
   skillhost approve ap_0123456789ab
+  skillhost approve ap_0123456789ab --always
   skillhost approve --revoke code-stats")]
 pub(super) struct Approve {
     /// What waits; without it, all that do are listed
     #[arg(conflicts_with = "revoke")]
     id: Option<String>,
+    /// Let a command that the operator's rules ask about happen whenever it comes again in its session, until the host process ends
+    #[arg(long, requires = "id")]
+    always: bool,
     /// Forget what a skill was let run with: by its name, or its directory
     #[arg(long, value_name = "SKILL_OR_DIR")]
     revoke: Option<String>,
@@ -73,7 +78,7 @@ impl Approve {
                         "nothing waits for approval under {id:?}: `skillhost approve` lists what does"
                     ))
                 })?;
-                let answer = app.call_confirmed(types::Approve { id }, &question).await?;
+                let answer = app.call_confirmed(types::Approve { id, always: self.always }, &question).await?;
                 app.answer(&answer, |approval| format!("approved:\n{}", indented(approval))).await?;
             }
             None => {

@@ -6,6 +6,7 @@
 mod agents;
 mod audit;
 mod authority;
+mod commands;
 pub(crate) mod http;
 mod http_client;
 mod install;
@@ -35,6 +36,7 @@ use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
+pub use commands::{CommandDecision, CommandRule, CommandRules, RuleWord, WordPattern};
 pub use install::{InstallConfig, InstallRule};
 pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
@@ -297,6 +299,8 @@ pub struct Policy {
     pub skills: BTreeMap<String, SkillPolicy>,
     /// What agents may do themselves.
     pub agents: AgentPolicy,
+    /// Which commands may run in sandboxes, whoever asks.
+    pub commands: CommandRules,
 }
 
 impl Default for Policy {
@@ -310,6 +314,7 @@ impl Default for Policy {
             http_hosts: None,
             skills: BTreeMap::new(),
             agents: AgentPolicy::default(),
+            commands: CommandRules::default(),
         }
     }
 }
@@ -419,6 +424,7 @@ impl Config {
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
+        config.policy.commands.check().map_err(within("[policy.commands]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         config.install.start_at(base);
         config.audit.start_at(base);

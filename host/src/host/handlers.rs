@@ -170,10 +170,10 @@ handlers! {
         host.set_trust(&by.actor, &project, TrustKind::Developed, false).await
     }, refused |broker, record| note_trust(record, project, TrustKind::Developed, false);
     ListApprovals, ListApprovals => Ok(host.broker.list_approvals());
-    Approve, Approve { id } => {
+    Approve, Approve { id, always } => {
         let _changing = host.changing();
-        host.broker.approve(&by.actor, &id).await
-    }, refused |broker, record| drop(broker.note_approval(record, id));
+        host.broker.approve(&by.actor, &id, always).await
+    }, refused |broker, record| drop(broker.note_approval(record, id, *always));
     RevokeApproval, RevokeApproval { skill, directories } => {
         let _changing = host.changing();
         host.broker.revoke_approval(&by.actor, &skill, &directories).await

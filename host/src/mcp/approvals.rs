@@ -10,25 +10,35 @@ use rmcp::model::{
     InputRequests, InputRequiredResult, InputResponses,
 };
 use serde_json::Value;
-use skillhost_api::types::Approval;
+use skillhost_api::types::{Approval, ApprovalKind};
 
 /// The name of the one question.
 const QUESTION: &str = "approval";
 /// The field of its form.
 const FIELD: &str = "approve";
+/// The field for a command that may then happen whenever it comes again.
+const ALWAYS: &str = "always";
 
 /// A person's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UserAnswer {
     Yes,
+    /// Yes, and whenever it comes again in this session.
+    Always,
     No,
 }
 
 /// The question, as a client shows it.
 pub(super) fn question(approval: &Approval) -> ElicitRequestParams {
     let schema = ElicitationSchema::builder()
-        .required_bool_with(FIELD, |field| field.title("Let this happen").with_default(false))
-        .build_unchecked();
+        .required_bool_with(FIELD, |field| field.title("Let this happen").with_default(false));
+    let schema = match approval.kind {
+        ApprovalKind::Command => schema.optional_bool_with(ALWAYS, |field| {
+            field.title("Also whenever this command comes again in this session").with_default(false)
+        }),
+        ApprovalKind::Effect | ApprovalKind::FirstUse | ApprovalKind::Changed | ApprovalKind::WiderGrant => schema,
+    };
+    let schema = schema.build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
         message: format!("This waits for your approval:\n\n{}", approval.question()),
@@ -54,8 +64,9 @@ pub(super) fn answered(id: &str, state: Option<&str>, responses: Option<&InputRe
 
 /// What a person's answer means: yes is said twice, by sending the form and in it.
 pub(super) fn said(answer: &ElicitResult) -> UserAnswer {
-    let approves = answer.content.as_ref().and_then(|content| content.get(FIELD)).and_then(Value::as_bool);
-    match (&answer.action, approves) {
+    let says = |field: &str| answer.content.as_ref().and_then(|content| content.get(field)).and_then(Value::as_bool);
+    match (&answer.action, says(FIELD)) {
+        (ElicitationAction::Accept, Some(true)) if says(ALWAYS) == Some(true) => UserAnswer::Always,
         (ElicitationAction::Accept, Some(true)) => UserAnswer::Yes,
         _ => UserAnswer::No,
     }
@@ -72,6 +83,8 @@ mod tests {
         let responses = |answer: Value| InputResponses::from([(QUESTION.to_owned(), answer)]);
         let yes = responses(json!({"action": "accept", "content": {"approve": true}}));
         assert_eq!(answered("ap_1", Some("ap_1"), Some(&yes)), Some(UserAnswer::Yes));
+        let always = responses(json!({"action": "accept", "content": {"approve": true, "always": true}}));
+        assert_eq!(answered("ap_1", Some("ap_1"), Some(&always)), Some(UserAnswer::Always));
         assert_eq!(answered("ap_1", Some("ap_2"), Some(&yes)), None);
         assert_eq!(answered("ap_1", None, Some(&yes)), None);
         for no in [
@@ -79,6 +92,7 @@ mod tests {
             json!({"action": "accept", "content": {"approve": "true"}}),
             json!({"action": "accept", "content": {"approve": false}}),
             json!({"action": "decline", "content": {"approve": true}}),
+            json!({"action": "accept", "content": {"always": true}}),
             json!({"action": "cancel"}),
         ] {
             assert_eq!(answered("ap_1", Some("ap_1"), Some(&responses(no.clone()))), Some(UserAnswer::No), "{no}");

@@ -221,11 +221,12 @@ impl<S: Service> ServerShared<S> {
 
     /// Passes on what the client's user said; a no comes back as the refusal that it is.
     async fn answer(&self, identity: &ClientIdentity, id: &str, said: UserAnswer) -> Result<()> {
-        let authority = match said {
-            UserAnswer::Yes => Authority::Person,
-            UserAnswer::No => Authority::Declined,
+        let (authority, always) = match said {
+            UserAnswer::Yes => (Authority::Person, false),
+            UserAnswer::Always => (Authority::Person, true),
+            UserAnswer::No => (Authority::Declined, false),
         };
-        let call = Call { authority, ..self.call(identity, Approve { id: id.to_owned() }) };
+        let call = Call { authority, ..self.call(identity, Approve { id: id.to_owned(), always }) };
         let (output, _unread) = mpsc::channel(1);
         self.service.answer(call, CallIo { output, input: None }).await.map(drop)
     }

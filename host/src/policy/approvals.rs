@@ -33,10 +33,15 @@ pub(crate) const HOW: &str = "they see what waits, and approve it, with `skillho
 /// How much of a question the audit log has.
 const MAX_RECORDED: usize = 4096;
 
+/// The most commands that may happen always. Then the oldest is asked about again.
+const MAX_ALWAYS: usize = 1024;
+
 /// The questions that stand.
 #[derive(Debug, Default)]
 pub(crate) struct Approvals {
     asked: Mutex<VecDeque<PendingApproval>>,
+    /// The commands that may happen always, by [`CommandDigests::always`].
+    always: Mutex<VecDeque<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -49,6 +54,8 @@ struct PendingApproval {
     recorded: String,
     /// What is kept when it is approved.
     keeps: Option<Box<PendingAcceptance>>,
+    /// The same command in any sandbox of the session's, where it can be approved for all of these.
+    always: Option<Vec<u8>>,
     at: Instant,
 }
 
@@ -70,25 +77,37 @@ impl Approvals {
 
     /// Uses up the approval of exactly this, or asks for it and gives the question.
     pub(crate) fn take(&self, actor: &Actor, effect: &str, what: &ApprovalText) -> Result<Option<Approval>> {
-        let Caller { tenant, session, agent } = &actor.caller;
-        let mut digest = InjectiveDigest::default();
-        digest.part(b"effect");
-        for part in [tenant, session, agent] {
-            digest.part(part.as_bytes());
+        self.take_or_ask(actor, ApprovalKind::Effect, effect, what, None)
+    }
+
+    /// The same of a command that the operator's rules ask about, which may have been approved for the whole session. It is then
+    /// for the same caller, skill, command, directory and environment, in whichever sandbox of the role and network.
+    pub(crate) fn take_command(&self, actor: &Actor, effect: &str, what: &ApprovalText) -> Result<Option<Approval>> {
+        let always = digest_of(actor, "command", effect, &what.without("sandbox"));
+        if self.always.lock().contains(&always) {
+            return Ok(None);
         }
-        digest.part(&[u8::from(actor.skill.is_some())]);
-        digest.part(actor.skill.as_deref().unwrap_or_default().as_bytes());
-        digest.part(effect.as_bytes());
-        what.add_to(&mut digest);
-        let digest = digest.end();
+        self.take_or_ask(actor, ApprovalKind::Command, effect, what, Some(always))
+    }
+
+    fn take_or_ask(
+        &self,
+        actor: &Actor,
+        kind: ApprovalKind,
+        effect: &str,
+        what: &ApprovalText,
+        always: Option<Vec<u8>>,
+    ) -> Result<Option<Approval>> {
+        let digest = digest_of(actor, "effect", effect, what);
         let mut asked = self.lock();
         if let Some(at) = asked.iter().position(|asked| asked.digest == digest && asked.shown.approved) {
             asked.remove(at);
             return Ok(None);
         }
         let advice = "put what is long into a file of the sandbox and name that, or shorten it";
-        let shown = shown(actor, ApprovalKind::Effect, actor.skill.clone(), effect, what, advice)?;
-        put(&mut asked, &actor.caller, digest, Asking { shown, recorded: recorded(what), keeps: None }).map(Some)
+        let shown = shown(actor, kind, actor.skill.clone(), effect, what, advice)?;
+        let asking = Asking { shown, recorded: recorded(what), keeps: None, always };
+        put(&mut asked, &actor.caller, digest, asking).map(Some)
     }
 
     /// What waits under this id.
@@ -114,10 +133,18 @@ impl Approvals {
         self.lock().retain(|asked| asked.shown.id != id);
     }
 
-    /// Lets the effect happen that was asked about.
-    pub(crate) fn allow(&self, id: &str) -> Result<()> {
+    /// Lets the effect happen that was asked about; a command also whenever it comes again.
+    pub(crate) fn allow(&self, id: &str, always: bool) -> Result<()> {
         let mut asked = self.lock();
-        asked.iter_mut().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?.shown.approved = true;
+        let found = asked.iter_mut().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
+        if always && let Some(digest) = found.always.clone() {
+            let mut kept = self.always.lock();
+            if kept.len() >= MAX_ALWAYS {
+                kept.pop_front();
+            }
+            kept.push_back(digest);
+        }
+        found.shown.approved = true;
         Ok(())
     }
 
@@ -132,7 +159,7 @@ impl Approvals {
         what.add_to(&mut digest);
         let advice = "let the skill ask for less in its skill.toml, or allow less under [policy] in skillhost.toml";
         let shown = shown(actor, kind, Some(keeps.kept.skill.clone()), effect, &what, advice)?;
-        let asking = Asking { shown, recorded: recorded(&what), keeps: Some(Box::new(keeps)) };
+        let asking = Asking { shown, recorded: recorded(&what), keeps: Some(Box::new(keeps)), always: None };
         put(&mut self.lock(), &actor.caller, digest.end(), asking)
     }
 }
@@ -142,6 +169,22 @@ struct Asking {
     shown: Approval,
     recorded: String,
     keeps: Option<Box<PendingAcceptance>>,
+    always: Option<Vec<u8>>,
+}
+
+/// All of what is asked, and who asks.
+fn digest_of(actor: &Actor, scope: &str, effect: &str, what: &ApprovalText) -> Vec<u8> {
+    let Caller { tenant, session, agent } = &actor.caller;
+    let mut digest = InjectiveDigest::default();
+    digest.part(scope.as_bytes());
+    for part in [tenant, session, agent] {
+        digest.part(part.as_bytes());
+    }
+    digest.part(&[u8::from(actor.skill.is_some())]);
+    digest.part(actor.skill.as_deref().unwrap_or_default().as_bytes());
+    digest.part(effect.as_bytes());
+    what.add_to(&mut digest);
+    digest.end()
 }
 
 fn shown(
@@ -167,7 +210,7 @@ fn recorded(what: &ApprovalText) -> String {
 
 /// The question as it stands, or as it does from now on.
 fn put(asked: &mut VecDeque<PendingApproval>, by: &Caller, digest: Vec<u8>, asking: Asking) -> Result<Approval> {
-    let Asking { mut shown, recorded, keeps } = asking;
+    let Asking { mut shown, recorded, keeps, always } = asking;
     if let Some(stands) = asked.iter().find(|stands| stands.digest == digest) {
         // Who asked first may be of another tenant, which is nobody else's business.
         shown.id.clone_from(&stands.shown.id);
@@ -188,6 +231,7 @@ fn put(asked: &mut VecDeque<PendingApproval>, by: &Caller, digest: Vec<u8>, aski
         shown: shown.clone(),
         recorded,
         keeps,
+        always,
         at: Instant::now(),
     });
     Ok(shown)
@@ -229,6 +273,32 @@ mod tests {
         assert!(take("a", "rm y").is_some());
         assert!(take("a", "rm x").is_none());
         assert!(take("a", "rm x").is_some());
+    }
+
+    #[test]
+    fn a_command_that_may_happen_always_is_that_one_for_that_caller_in_any_sandbox() {
+        let approvals = Approvals::default();
+        let in_sandbox = |line: &str, id: &str| text(line).text("sandbox", id);
+        let take = |agent: &str, line: &str, id: &str| {
+            approvals.take_command(&actor(agent), "exec", &in_sandbox(line, id)).unwrap()
+        };
+        let asked = take("a", "rm x", "sbx_1").unwrap();
+        approvals.allow(&asked.id, true).unwrap();
+        for _ in 0..3 {
+            assert!(take("a", "rm x", "sbx_2").is_none());
+        }
+        assert!(take("b", "rm x", "sbx_1").is_some());
+        assert!(take("a", "rm y", "sbx_1").is_some());
+        // Once is once.
+        let once = take("a", "rm z", "sbx_1").unwrap();
+        approvals.allow(&once.id, false).unwrap();
+        assert!(take("a", "rm z", "sbx_1").is_none());
+        assert!(take("a", "rm z", "sbx_1").is_some());
+        // Without isolation nothing happens always.
+        let bare = approvals.take(&actor("a"), "exec", &in_sandbox("rm x", "sbx_3")).unwrap();
+        approvals.allow(&bare.unwrap().id, true).unwrap();
+        assert!(approvals.take(&actor("a"), "exec", &in_sandbox("rm x", "sbx_3")).unwrap().is_none());
+        assert!(approvals.take(&actor("a"), "exec", &in_sandbox("rm x", "sbx_3")).unwrap().is_some());
     }
 
     #[test]

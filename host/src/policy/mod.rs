@@ -6,6 +6,7 @@
 pub(crate) mod actor;
 pub(crate) mod actor_grant;
 pub(crate) mod approvals;
+pub(crate) mod command;
 pub(crate) mod effects;
 pub(crate) mod grant;
 pub(crate) mod granted;

@@ -112,6 +112,12 @@ impl ApprovalText {
         }
     }
 
+    /// The same but for a field.
+    pub(crate) fn without(&self, name: &str) -> Self {
+        let fields = self.fields.iter().filter(|(other, _)| *other != name).cloned().collect();
+        Self { fields, command: self.command.clone() }
+    }
+
     fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(other, _)| *other == name)
     }

@@ -136,7 +136,11 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
     let project = machine.project();
     let recorded = [
         ("trust.set", Request::Trust(Trust { project }), "skillhost trust"),
-        ("approval.give", Request::Approve(Approve { id: "ap_000000000000".into() }), "skillhost approve"),
+        (
+            "approval.give",
+            Request::Approve(Approve { id: "ap_000000000000".into(), always: false }),
+            "skillhost approve",
+        ),
         (
             "approval.revoke",
             Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: Vec::new() }),
@@ -183,12 +187,12 @@ async fn an_agent_is_told_what_its_owner_has_to_approve_and_cannot_approve_it() 
     // A model reads this: it says what the owner does, and nothing that it could run.
     assert!(refused.message.contains("`skillhost approve` in a terminal"), "{}", refused.message);
     assert!(!refused.message.contains(&asked.id), "{}", refused.message);
-    machine.denied(Request::Approve(Approve { id: asked.id.clone() }), &["not for agents"]).await;
+    machine.denied(Request::Approve(Approve { id: asked.id.clone(), always: false }), &["not for agents"]).await;
     assert_eq!(machine.run().await.unwrap_err().approval.unwrap().id, asked.id, "it still waits, as it did");
     let answer = machine.owner(Request::ListApprovals(ListApprovals)).await;
     let list: ApprovalList = serde_json::from_value(answer).unwrap();
     assert_eq!(list.approvals, [*asked.clone()]);
-    machine.person(Request::Approve(Approve { id: asked.id.clone() })).await;
+    machine.person(Request::Approve(Approve { id: asked.id.clone(), always: false })).await;
     machine.run().await.unwrap();
     machine.stop().await;
 }
@@ -205,12 +209,12 @@ async fn what_cannot_be_recorded_does_not_count() {
     .unwrap();
     let asked = machine.run().await.unwrap_err().approval.unwrap();
     let trust = Request::Trust(Trust { project: machine.project() });
-    for request in [Request::Approve(Approve { id: asked.id.clone() }), trust] {
+    for request in [Request::Approve(Approve { id: asked.id.clone(), always: false }), trust] {
         machine.ask(Authority::Person, request).await.unwrap_err();
         machine.run().await.unwrap_err();
     }
     log.execute_batch("DROP TRIGGER refused").unwrap();
-    machine.person(Request::Approve(Approve { id: asked.id })).await;
+    machine.person(Request::Approve(Approve { id: asked.id, always: false })).await;
     machine.run().await.unwrap();
     machine.stop().await;
 }
@@ -222,7 +226,11 @@ async fn a_persons_no_is_on_record() {
     let project = machine.project();
     let revoke = Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: vec!["/calm".into()] });
     for (effect, request, fact) in [
-        ("approval.give", Request::Approve(Approve { id: asked.id.clone() }), ("kind", json!("first-use"))),
+        (
+            "approval.give",
+            Request::Approve(Approve { id: asked.id.clone(), always: false }),
+            ("kind", json!("first-use")),
+        ),
         ("trust.set", Request::Trust(Trust { project: project.clone() }), ("project", json!(project))),
         ("approval.revoke", revoke, ("directories", json!(["/calm"]))),
         ("host.stop", Request::StopHost(StopHost), ("answer", json!("no"))),
@@ -238,7 +246,7 @@ async fn a_persons_no_is_on_record() {
     let given = machine.audit().await.into_iter().find(|record| record.effect == "approval.give").unwrap();
     assert_eq!((&given.detail["approval"], &given.detail["skill"]), (&json!(asked.id), &json!("calm")));
     assert!(given.detail["what"].as_str().unwrap().contains("run this skill"), "{given:?}");
-    machine.person(Request::Approve(Approve { id: asked.id })).await;
+    machine.person(Request::Approve(Approve { id: asked.id, always: false })).await;
     machine.run().await.unwrap();
     machine.stop().await;
 }
@@ -249,7 +257,7 @@ async fn the_owners_program_does_not_say_yes_in_its_owners_place() {
     let asked = machine.run().await.unwrap_err().approval.unwrap();
     let requests = |machine: &Machine| {
         [
-            ("approval.give", Request::Approve(Approve { id: asked.id.clone() })),
+            ("approval.give", Request::Approve(Approve { id: asked.id.clone(), always: false })),
             ("trust.set", Request::Trust(Trust { project: machine.project() })),
             (
                 "approval.revoke",
@@ -273,7 +281,7 @@ async fn the_owners_program_does_not_say_yes_in_its_owners_place() {
     // Where the operator says so, it does.
     let mut machine = Machine::new("[approvals]\nwithout-terminal = true\n").await;
     let asked = machine.run().await.unwrap_err().approval.unwrap();
-    machine.owner(Request::Approve(Approve { id: asked.id })).await;
+    machine.owner(Request::Approve(Approve { id: asked.id, always: false })).await;
     machine.run().await.unwrap();
     let kept = machine.owner(Request::ListApprovals(ListApprovals)).await;
     let directories = vec![kept["kept"][0]["directory"].as_str().unwrap().to_owned()];

@@ -49,7 +49,7 @@ fn refused() -> Vec<Request> {
         Request::BlackboardPublish(PublishRequest { key: long(), tags: vec![long()], ..PublishRequest::default() }),
         Request::BlackboardDelete(DeleteRequest { key: long(), ..DeleteRequest::default() }),
         Request::BlackboardList(ListRequest { pattern: long(), ..ListRequest::default() }),
-        Request::Approve(Approve { id: long() }),
+        Request::Approve(Approve { id: long(), always: false }),
         Request::RevokeApproval(RevokeApproval { skill: long(), directories: Vec::new() }),
     ]
 }

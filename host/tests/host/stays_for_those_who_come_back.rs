@@ -21,7 +21,7 @@ async fn a_question_that_stands_keeps_the_host_until_it_is_answered() {
     assert!(machine.host.busy(), "nobody could answer after it has left");
     let asked: ApprovalList =
         serde_json::from_value(machine.call(Request::ListApprovals(ListApprovals)).await.0.unwrap()).unwrap();
-    machine.call(Request::Approve(Approve { id: asked.approvals[0].id.clone() })).await.0.unwrap();
+    machine.call(Request::Approve(Approve { id: asked.approvals[0].id.clone(), always: false })).await.0.unwrap();
     assert!(!machine.host.busy());
 }
 

@@ -50,6 +50,10 @@ pub struct ListApprovals;
 pub struct Approve {
     /// The id of the approval.
     pub id: String,
+    /// Whether the same command may happen in this session whenever it is asked for, until the host process ends: only for what
+    /// the operator's rules for commands ask about, in a sandbox with isolation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub always: bool,
 }
 
 /// Forget what skills were let run with; `not-found` when nothing was.

@@ -16,6 +16,7 @@ mod call_logs;
 mod call_records;
 mod calls_see_changes;
 mod clients;
+mod command_policy;
 mod concurrent;
 mod concurrent_tests;
 mod config_and_keyvalue;

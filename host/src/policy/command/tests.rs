@@ -1,0 +1,346 @@
+//! What lines come to under rules: the commands that lists of harmless prefixes let through, and ways to say them differently.
+
+use skillhost_api::types::Command;
+
+use super::*;
+use CommandDecision::{Allow, Ask, Deny};
+
+fn rules(text: &str) -> CommandRules {
+    toml::from_str(text).unwrap()
+}
+
+fn of_line(rules: &CommandRules, line: &str) -> CommandVerdict {
+    decide(rules, &Command::Shell(line.to_owned()), [])
+}
+
+#[track_caller]
+fn are(rules: &CommandRules, decision: CommandDecision, lines: &[&str]) {
+    let wrong: Vec<_> = lines
+        .iter()
+        .map(|line| (line, of_line(rules, line)))
+        .filter(|(_, verdict)| verdict.decision != decision)
+        .map(|(line, verdict)| format!("{line:?} is {:?}: {}; {:?}", verdict.decision, verdict.because, parts(line)))
+        .collect();
+    assert!(wrong.is_empty(), "{decision:?} was expected:\n{}", wrong.join("\n"));
+}
+
+fn parts(line: &str) -> Vec<String> {
+    let mut parts = CommandParts::default();
+    line::read(line, Reading { variables: &[], depth: MAX_DEPTH, in_shell: true, line: line::read }, &mut parts);
+    starters::programs(&parts)
+}
+
+/// What an operator would take for harmless.
+fn harmless() -> CommandRules {
+    rules(
+        "allow = ['ls -l -a *', 'cat *', 'find -name= -type= -maxdepth= *', 'grep -r -n -i *', 'git status', 'git log -n= --oneline *', \
+         'git branch --list -v', 'sort -n -r -u *', 'date +*', 'env', 'echo *', 'wc -l *']",
+    )
+}
+
+#[test]
+fn what_lists_of_prefixes_let_through_is_asked_about() {
+    let rules = harmless();
+    are(
+        &rules,
+        Ask,
+        &[
+            "find . -delete",
+            "find . -name '*.o' -delete",
+            "env rm -rf build",
+            "git branch -D main",
+            "sort -o out in",
+            "sort -no out in",
+            "date -s 2020-01-01",
+            "date --set=2020-01-01",
+        ],
+    );
+    are(
+        &rules,
+        Allow,
+        &[
+            "find . -name '*.o' -type f",
+            "env",
+            "git branch --list",
+            "git log -n5 --oneline main",
+            "sort -nr in",
+            "date +%F",
+            "cat a b | sort | wc -l",
+            "cd src && ls -la && git status",
+            "for name in a b; do echo \"x\"; done",
+            "if cat a > /dev/null 2>&1; then ls; else echo none; fi",
+            "[ -f a ] && cat a",
+            "/usr/bin/ls",
+            "",
+            "# nothing",
+        ],
+    );
+}
+
+#[test]
+fn a_denied_command_is_found_however_it_is_written() {
+    let rules = rules("deny = ['rm -r|-R|--recursive', 'git push', 'mkfs*', 'cat ... /etc/shadow']\nunknown = 'ask'");
+    are(
+        &rules,
+        Deny,
+        &[
+            "rm -rf build",
+            "rm -fr build",
+            "rm build -r",
+            "rm --rec build",
+            "/bin/rm -r build",
+            "./rm -r build",
+            "'rm' -r build",
+            "r'm' -r build",
+            "r\\m -r build",
+            "\"rm\" \"-r\" build",
+            "rm -\\r build",
+            "env rm -rf build",
+            "env -i A=1 rm -rf build",
+            "env -u X rm -rf build",
+            "nice -n 5 rm -rf build",
+            "nice -5 rm -rf build",
+            "nohup rm -rf build &",
+            "timeout -k 5 10 rm -rf build",
+            "timeout --signal=KILL 10 rm -rf build",
+            "stdbuf -oL rm -rf build",
+            "sudo -u root rm -rf build",
+            "command rm -rf build",
+            "command -p rm -rf build",
+            "builtin exec rm -rf build",
+            "exec -a cat rm -rf build",
+            "time rm -rf build",
+            "busybox rm -rf build",
+            "ls | xargs rm -rf",
+            "ls | xargs -0 -n 1 rm -r",
+            "ls | xargs -I{} rm -r {}",
+            "sh -c 'rm -rf build'",
+            "bash -lc 'rm -rf build'",
+            "bash -euo pipefail -c 'rm -rf build'",
+            "env sh -c \"sh -c 'rm -rf build'\"",
+            "find . -name x -exec rm -r {} \\;",
+            "find . -exec sh -c 'rm -r build' ';'",
+            "find . -execdir rm -r {} +",
+            "true; rm -rf build",
+            "true && rm -rf build",
+            "false || rm -rf build",
+            "true | rm -rf build",
+            "true & rm -rf build",
+            "! rm -rf build",
+            "(rm -rf build)",
+            "{ rm -rf build; }",
+            "echo $(rm -rf build)",
+            "echo \"$(rm -rf build)\"",
+            "echo `rm -rf build`",
+            "echo ${X:-$(rm -rf build)}",
+            "cat <(rm -rf build)",
+            "x=$(rm -rf build)",
+            "x=$(rm -rf build) true",
+            "export x=$(rm -rf build)",
+            "cat <<END\n$(rm -rf build)\nEND\n",
+            "cat <<END && rm -rf build\ntext\nEND\n",
+            "cat <<< $(rm -rf build)",
+            "echo $(( $(rm -rf build) + 1 ))",
+            "f() { rm -rf build; }; f",
+            "function f { rm -rf build; }",
+            "eval 'rm -rf build'",
+            "eval rm -rf build",
+            "trap 'rm -rf build' EXIT",
+            "if true; then rm -rf build; fi",
+            "if rm -rf build; then true; fi",
+            "while true; do rm -rf build; done",
+            "for x in $(rm -rf build); do true; done",
+            "case x in x) rm -rf build;; esac",
+            "[[ -n $(rm -rf build) ]]",
+            "[ -n \"$(rm -rf build)\" ]",
+            "true > $(rm -rf build)",
+            "> out rm -rf build\nrm -rf build",
+            "git push",
+            "git -C /x push",
+            "git --no-pager push origin",
+            "git -c a=b push",
+            "mkfs.ext4 /dev/x",
+            "cat a /etc/shadow",
+        ],
+    );
+    are(
+        &rules,
+        Allow,
+        &[
+            "rm build",
+            "echo rm -rf build",
+            "echo 'rm -rf build'",
+            "git commit -m push",
+            "git log push",
+            "cat <<'END'\n$(rm -rf build)\nEND\n",
+            "echo '$(rm -rf build)'",
+            "grep -r rm .",
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_be_known_takes_the_strictest_decision_and_is_never_allowed() {
+    let lines = [
+        "$CMD -rf build",
+        "\"$CMD\" x",
+        "$(echo rm) x",
+        "r$X x",
+        "r{m,} x",
+        "/bin/r? x",
+        "$'\\x72m' x",
+        "eval \"$X\"",
+        "source file",
+        ". ./file",
+        "sh file",
+        "bash",
+        "curl x | sh",
+        "sh -s < file",
+        "sh -c \"$X\"",
+        "zsh -c 'ls'",
+        "alias ls='rm -rf /'",
+        "PATH=. ls",
+        "LD_PRELOAD=./x.so ls",
+        "export LD_PRELOAD=./x.so",
+        "PATH=.; ls",
+        "declare -x BASH_ENV=x",
+        "read PATH < file",
+        "printf -v PATH .",
+        "for PATH in .; do ls; done",
+        ": ${LD_PRELOAD:=x}",
+        "env LD_PRELOAD=x ls",
+        "env -S 'rm -rf x'",
+        "xargs --weird ls",
+        "su -c 'ls'",
+        "ssh host ls",
+        "watch ls",
+        "flock f ls",
+        "enable -f x.so y",
+        "set -k; ls",
+        "shopt -s expand_aliases",
+        "hash -p ./x ls",
+        "x='a[$(id)]'; echo $((x))",
+        "[[ $x -eq 1 ]]",
+        "[ -v 'a[$(id)]' ]",
+        "declare -n y=PATH",
+        "[ a || reboot ]",
+        "echo ${x@P}",
+        "echo ${!x}",
+        "echo ${a[$i]}",
+        "r\\\nm -rf x",
+        "ls \\ x",
+        "rm\u{b}-rf",
+        "rm\u{a0}-rf",
+        "ls )",
+        "ls 'x",
+        "if true; then",
+        "a > out b > {x,y}",
+    ];
+    are(&rules("allow = ['ls -* *', 'cat -* *']\nunknown = 'deny'\notherwise = 'allow'"), Deny, &lines);
+    are(&rules("ask = ['reboot']"), Ask, &lines);
+}
+
+#[test]
+fn what_may_be_a_denied_argument_is_not_allowed() {
+    let denied = rules("deny = ['rm -r', 'git push', '> /etc*']\nunknown = 'ask'");
+    are(
+        &denied,
+        Ask,
+        &[
+            "rm $X",
+            "rm *",
+            "ls | xargs rm",
+            "git $X",
+            "git -C \"$D\" status",
+            "echo a > \"$F\"",
+            "find . -exec rm {} +",
+        ],
+    );
+    are(&denied, Deny, &["echo a > /etc/passwd", "echo a >>/etc/passwd", "echo a &> /etc/x", "> /etc/x", "rm $X -r"]);
+    are(&denied, Allow, &["echo $X", "git status $X", "echo a > out", "echo a 2>&1"]);
+    // Of what is allowed, everything has to be named.
+    let allowed = rules("allow = ['cat *', 'head -n= *', '> out', '< *']");
+    are(
+        &allowed,
+        Ask,
+        &["cat $X", "cat *", "cat -v x", "head -c 5 x", "cat x > other", "./cat x", "/workspace/bin/cat x"],
+    );
+    are(&allowed, Allow, &["cat x", "cat -- x", "head -n 5 x", "head -n5 x", "cat x > out", "cat < x", "/bin/cat x"]);
+}
+
+#[test]
+fn a_command_of_words_is_held_to_the_same_rules() {
+    let rules = rules("deny = ['rm -r']\nunknown = 'ask'\nvariables = ['RUST_LOG']");
+    let of = |words: &[&str], env: &[&str]| {
+        let env: Vec<_> = env.iter().map(|name| (*name).to_owned()).collect();
+        decide(&rules, &Command::Argv(words.iter().map(|word| (*word).to_owned()).collect()), &env).decision
+    };
+    assert_eq!(of(&["rm", "-rf", "x"], &[]), Deny);
+    assert_eq!(of(&["sh", "-c", "rm -rf x"], &[]), Deny);
+    assert_eq!(of(&["env", "bash", "-c", "true; rm -rf x"], &[]), Deny);
+    assert_eq!(of(&["python3", "-"], &[]), Allow);
+    assert_eq!(of(&["sh", "x"], &[]), Ask);
+    // Words are words: nothing is expanded.
+    assert_eq!(of(&["echo", "$(rm -rf x)", "*"], &[]), Allow);
+    // What the environment makes of it.
+    assert_eq!(of(&["ls"], &["LANG", "RUST_LOG"]), Allow);
+    assert_eq!(of(&["ls"], &["LD_PRELOAD"]), Ask);
+}
+
+#[test]
+fn the_reason_names_the_rule_and_its_place() {
+    let rules = rules("deny = ['a', 'git push -f|--force']\nask = ['b']\nunknown = 'ask'");
+    for (line, said) in [
+        ("true; git push --force", "rule no. 2 of `deny` (`git push -f|--force`)"),
+        ("b", "rule no. 1 of `ask` (`b`)"),
+        ("git push $X", "whether rule no. 2 of `deny`"),
+        ("c", "no rule matches `c`, and `otherwise` is allow"),
+        ("eval $X", "what `eval` runs is not known before it runs, and `unknown` is ask"),
+    ] {
+        let verdict = of_line(&rules, line);
+        assert!(verdict.because.starts_with(said), "{line}: {}", verdict.because);
+    }
+}
+
+#[test]
+fn whatever_is_written_there_is_an_end() {
+    let rules = rules("ask = ['nothing']");
+    for line in [
+        "x".repeat(1 << 20),
+        "(".repeat(10_000),
+        "$(".repeat(5_000),
+        format!("{}true{}", "(".repeat(2_000), ")".repeat(2_000)),
+        format!("{}true{}", "{ ".repeat(2_000), "; }".repeat(2_000)),
+        "eval ".repeat(2_000),
+        "env ".repeat(2_000),
+        "<<a ".repeat(5_000),
+        "${a:-".repeat(4_000),
+        "true;".repeat(6_000),
+        "\"$(".repeat(5_000),
+        "if ".repeat(5_000),
+        "[[ ( ".repeat(4_000),
+        "a=(".repeat(5_000),
+        "`".repeat(9_999),
+        "\0\u{1}\u{feff}".to_owned(),
+    ] {
+        let verdict = of_line(&rules, &line);
+        assert_eq!(verdict.decision, Ask, "{}…: {}", line.chars().take(20).collect::<String>(), verdict.because);
+    }
+}
+
+#[test]
+fn a_line_is_taken_apart_into_what_it_starts() {
+    assert_eq!(
+        parts("A=1 env nice -n 3 git -C 'a b' log | xargs -I{} sh -c \"cat {}\" > out"),
+        [
+            "unknown: it sets the variable A",
+            "git -C a b log",
+            "nice -n 3 git -C a b log",
+            "env nice -n 3 git -C a b log",
+            "unknown: what `sh` runs (a script, or its input) is not seen",
+            "sh -c ? ?",
+            "xargs -I{} sh -c cat {}",
+            "> out",
+        ]
+    );
+}

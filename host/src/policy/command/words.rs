@@ -1,0 +1,130 @@
+//! A command as far as it is known before it runs.
+
+/// A word of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Just this word.
+    Known(String),
+    /// Any number of whatever words.
+    Unknown,
+}
+
+impl Word {
+    pub(super) fn known(&self) -> Option<&str> {
+        match self {
+            Self::Known(text) => Some(text),
+            Self::Unknown => None,
+        }
+    }
+
+    pub(super) fn is_option(&self) -> bool {
+        self.known().is_some_and(|text| text.len() > 1 && text.starts_with('-'))
+    }
+}
+
+/// A part of a line that has to be decided about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CommandPart {
+    /// A program, a builtin of the shell, or a redirection, with its arguments.
+    Program {
+        words: Vec<Word>,
+        /// Whether it does nothing itself: it only starts what is decided about besides, or is the shell's own.
+        transparent: bool,
+    },
+    /// What cannot be known, in words.
+    Unknown(String),
+}
+
+/// The parts that were found, within a bound.
+#[derive(Debug, Default)]
+pub(super) struct CommandParts {
+    pub(super) found: Vec<CommandPart>,
+    full: bool,
+}
+
+/// More parts than this are nothing that anybody reads.
+const MAX_PARTS: usize = 4096;
+
+impl CommandParts {
+    pub(super) fn program(&mut self, words: Vec<Word>, transparent: bool) {
+        self.add(CommandPart::Program { words, transparent });
+    }
+
+    pub(super) fn unknown(&mut self, why: impl Into<String>) {
+        self.add(CommandPart::Unknown(why.into()));
+    }
+
+    fn add(&mut self, part: CommandPart) {
+        if self.found.len() < MAX_PARTS {
+            self.found.push(part);
+        } else if !self.full {
+            self.full = true;
+            self.found.push(CommandPart::Unknown(format!("it has more than {MAX_PARTS} parts")));
+        }
+    }
+}
+
+/// Variables that steer no program in what it runs.
+const HARMLESS: [&str; 20] = [
+    "CI",
+    "CLICOLOR",
+    "COLUMNS",
+    "DEBIAN_FRONTEND",
+    "DEBUG",
+    "FORCE_COLOR",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_COLLATE",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "LC_NUMERIC",
+    "LINES",
+    "NO_COLOR",
+    "PYTHONSAFEPATH",
+    "PYTHONUNBUFFERED",
+    "TERM",
+    "TZ",
+    "VERBOSE",
+];
+
+/// Whether setting a variable of an environment changes nothing of what a command is.
+pub(super) fn is_harmless(name: &str, allowed: &[String]) -> bool {
+    HARMLESS.contains(&name) || allowed.iter().any(|other| other == name)
+}
+
+/// The same of a variable of the shell: what is written in small letters is in nobody's environment by custom, but for
+/// those of proxies, which change what is reached and not what runs.
+pub(super) fn is_harmless_in_shell(name: &str, allowed: &[String]) -> bool {
+    let own = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    own || is_harmless(name, allowed)
+}
+
+/// Where a command comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    /// Variables that may be set.
+    pub(super) variables: &'a [String],
+    /// How many lines in lines may still come.
+    pub(super) depth: usize,
+    /// Whether a shell runs it, which has builtins.
+    pub(super) in_shell: bool,
+    /// Reads a line for the shell, with the grammar: it takes what this starts, and is taken by what it starts.
+    pub(super) line: fn(&str, Reading<'_>, &mut CommandParts),
+}
+
+impl Reading<'_> {
+    /// What another program starts: no builtin of the shell's.
+    pub(super) fn started(self) -> Self {
+        Self { in_shell: false, depth: self.depth.saturating_sub(1), ..self }
+    }
+}
+
+/// Adds that a variable of the shell is set, where that may change what runs.
+pub(super) fn sets(name: &str, reading: Reading<'_>, parts: &mut CommandParts) {
+    let name = name.split(['[', '=']).next().unwrap_or(name).trim_end_matches('+');
+    if !is_harmless_in_shell(name, reading.variables) {
+        parts.unknown(format!("it sets the variable {name}"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The operator's rules for commands: whoever asks and in whichever way, what a line really runs is held to them.
+
+use serde_json::{Value, json};
+use skillhost_e2e::mcp::{Client, answered, question, text};
+use skillhost_e2e::person::words;
+use skillhost_e2e::{User, needs_engine, refusal};
+
+const RULES: &str = r#"
+[policy.commands]
+allow = ["echo *", "cat *", "python3 *"]
+ask = ["touch"]
+deny = ["rm -r|-R|--recursive", "find -delete", "git push"]
+unknown = "ask"
+otherwise = "allow"
+"#;
+
+/// A verb of `sandbox`, of which the last words may be a command.
+fn in_json(user: &User, verb: &[&str]) -> Value {
+    user.run([&["--output", "json", "sandbox"], verb].concat()).json()
+}
+
+#[test]
+fn what_is_denied_runs_in_no_way() {
+    needs_engine!();
+    let user = User::with_skills(&["probe"]);
+    std::fs::write(user.home().join("skillhost.toml"), RULES).unwrap();
+    user.run(["host", "stop"]).ok();
+    let id = user.launch([]);
+    user.run(["sandbox", "shell", &id, "mkdir -p kept && echo x > kept/file"]).ok();
+    let line = "cd / && env nice find /workspace/kept -delete";
+    for verb in [
+        &["exec", &id, "--shell", line][..],
+        &["exec", &id, "--", "sh", "-c", line],
+        &["exec", &id, "--", "env", "rm", "-fr", "/workspace/kept"],
+        &["shell", &id, line],
+        &["exec", &id, "--detach", "--shell", line],
+        &["exec", &id, "--shell", "echo \"$(r'm' -\\r /workspace/kept)\""],
+    ] {
+        let answer = in_json(&user, verb);
+        let (kind, message) = refusal(&answer);
+        assert_eq!(kind, "denied", "{verb:?}: {answer}");
+        assert!(message.contains("of `deny`") && message.contains("[policy.commands] in skillhost.toml"), "{message}");
+        // Nobody can be asked about it.
+        assert_eq!(answer["error"]["approval"], Value::Null, "{answer}");
+    }
+    // A skill's command is one like others.
+    let failed = user.call("probe.run", &json!({"role": "default", "network": null, "line": line})).json();
+    assert!(failed.to_string().contains("rule no. 2 of `deny` (`find -delete`)"), "{failed}");
+    assert_eq!(user.shell(&id, "cat kept/file")["stdout"], "x\n");
+
+    let audit = user.audit();
+    let effects = ["sandbox.exec", "sandbox.shell", "process.start"];
+    for effect in effects {
+        let record = audit.iter().find(|record| record["effect"] == effect && record["outcome"] == "denied").unwrap();
+        assert_eq!(record["detail"]["policy"]["decision"], "deny", "{record}");
+        assert!(record["detail"]["policy"]["because"].as_str().unwrap().contains("of `deny`"), "{record}");
+    }
+    let ran = audit.iter().rfind(|record| record["effect"] == "sandbox.exec" && record["outcome"] == "ok").unwrap();
+    assert_eq!(ran["detail"]["policy"]["decision"], "allow", "{ran}");
+}
+
+#[test]
+fn what_is_asked_about_runs_once_or_always_as_a_person_says() {
+    needs_engine!();
+    let user = User::new(RULES);
+    let id = user.launch([]);
+    let touch = |id: &str, name: &str| in_json(&user, &["exec", id, "--shell", &format!("touch {name}; echo made")]);
+    let asked = touch(&id, "a");
+    let (kind, message) = refusal(&asked);
+    assert_eq!(kind, "denied");
+    assert!(message.contains("`skillhost approve` in a terminal") && message.contains("--always"), "{message}");
+    let approval = &asked["error"]["approval"];
+    assert_eq!(approval["kind"], "command", "{asked}");
+    let what = words(approval);
+    for said in
+        ["shell line: touch a; echo made\n", "asked because: rule no. 1 of `ask` (`touch`)\n", "role: default\n"]
+    {
+        assert!(what.contains(said), "{what}");
+    }
+    // Once.
+    user.approve(&asked);
+    assert_eq!(touch(&id, "a")["stdout"], "made\n");
+    refusal(&touch(&id, "a"));
+    // What cannot be known is asked about as well.
+    let unknown = in_json(&user, &["exec", &id, "--shell", "$(echo touch) b"]);
+    assert!(words(&unknown["error"]["approval"]).contains("not known before it runs"), "{unknown}");
+
+    // Always: this command, in whichever sandbox of the session, and no other.
+    let again = touch(&id, "a");
+    let approval = again["error"]["approval"]["id"].as_str().unwrap().to_owned();
+    user.confirm(&["approve", &approval, "--always"]);
+    let other = user.launch([]);
+    for sandbox in [&id, &id, &other] {
+        assert_eq!(touch(sandbox, "a")["stdout"], "made\n");
+    }
+    refusal(&touch(&id, "b"));
+    let elsewhere =
+        user.run(["--session", "s2", "sandbox", "launch", "--role", "default", "--output", "json"]).ok().json();
+    let elsewhere = elsewhere["container_id"].as_str().unwrap();
+    let of_session =
+        ["--session", "s2", "sandbox", "exec", elsewhere, "--output", "json", "--shell", "touch a; echo made"];
+    assert_eq!(refusal(&user.run(of_session).json()).0, "denied");
+    let given = user.audit().into_iter().rfind(|record| record["effect"] == "approval.give").unwrap();
+    assert_eq!(given["detail"]["always"], true, "{given}");
+    // It is forgotten with the host process.
+    user.run(["host", "stop"]).ok();
+    let fresh = user.launch([]);
+    assert_eq!(refusal(&touch(&fresh, "a")).0, "denied");
+}
+
+#[test]
+fn a_clients_user_is_asked_and_may_say_always() {
+    needs_engine!();
+    let user = User::new(RULES);
+    let mut client = Client::with_a_person(&user);
+    let id = client.launch(false);
+    let exec = |line: &str| json!({"name": "execute_command", "arguments": {"container_id": id, "command": line}});
+    let denied = client.ask("tools/call", exec("git -C x push"));
+    assert!(text(&denied["result"]).contains("rule no. 3 of `deny` (`git push`)"), "{denied}");
+    let asked = client.ask("tools/call", exec("touch a && echo made"));
+    let schema = &asked["result"]["inputRequests"]["approval"]["params"]["requestedSchema"];
+    assert!(
+        schema["properties"]["always"].is_object() && !schema["required"].to_string().contains("always"),
+        "{asked}"
+    );
+    let (state, shown) = question(&asked);
+    assert!(shown.contains("touch a && echo made") && shown.contains("asked because"), "{shown}");
+    let no = client.ask("tools/call", answered(exec("touch a && echo made"), &state, false));
+    assert_eq!(no["result"]["isError"], true, "{no}");
+    let (state, _) = question(&client.ask("tools/call", exec("touch a && echo made")));
+    let mut yes = answered(exec("touch a && echo made"), &state, true);
+    yes["inputResponses"]["approval"]["content"]["always"] = json!(true);
+    assert_eq!(client.ask("tools/call", yes)["result"]["structuredContent"]["stdout"], "made\n");
+    for _ in 0..2 {
+        let ran = client.ask("tools/call", exec("touch a && echo made"));
+        assert_eq!(ran["result"]["structuredContent"]["stdout"], "made\n", "{ran}");
+    }
+    // A client that shows no forms is refused.
+    let mut mute = Client::start(&user, []);
+    let refused = mute.ask("tools/call", exec("touch b"));
+    assert!(text(&refused["result"]).contains("skillhost approve"), "{refused}");
+}
+
+#[test]
+fn scripts_of_the_operators_and_source_of_callers_are_commands_too() {
+    needs_engine!();
+    let user = User::new("[policy.commands]\ndeny = [\"python3\"]\n");
+    let id = user.launch([]);
+    let refused = user.run_with(["sandbox", "run-script", &id, "--output", "json", "--file", "-"], b"print(1)").json();
+    assert!(refusal(&refused).1.contains("rule no. 1 of `deny` (`python3`)"), "{refused}");
+    // What the environment makes of a command counts.
+    let env = ["exec", &id, "--env", "LD_PRELOAD=./x.so", "--", "true"];
+    assert!(refusal(&in_json(&user, &env)).1.contains("LD_PRELOAD"));
+    assert_eq!(in_json(&user, &["exec", &id, "--env", "LANG=C", "--", "true"])["exit_code"], 0);
+}
