@@ -86,6 +86,7 @@ const ONCE: [&[&str]; 5] = [
         "call_records",
         "calls_see_changes",
         "command_policy",
+        "guardrails",
         "http_crowd",
         "http_project",
         "http_protocol",

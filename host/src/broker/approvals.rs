@@ -1,18 +1,29 @@
 //! Asking the machine's owner, and their answer: each is on record.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Approval, ApprovalKind, ApprovalList, Command};
 
 use super::audit_detail::text_on_record;
 use crate::broker::{Broker, EffectRecord};
-use crate::config::CommandDecision;
-use crate::policy::Actor;
+use crate::config::EffectDecision;
 use crate::policy::approvals::{FoundApproval, HOW};
 use crate::policy::command;
 use crate::policy::question::ApprovalText;
 use crate::policy::skill_gate::Acceptance;
+use crate::policy::{Actor, EffectVerdict};
 use crate::sandbox::spec::SandboxInfo;
+
+/// A command that may run or not.
+pub(super) struct CommandAsked<'a> {
+    pub(super) command: &'a Command,
+    /// The variables that its caller sets for it; none of a shell that is there already.
+    pub(super) env: Option<&'a BTreeMap<String, String>>,
+    /// What guardrails said of it.
+    pub(super) guarded: Option<EffectVerdict>,
+}
 
 impl Broker {
     /// Refuses what would begin in a sandbox that is paused. Otherwise passes at once where sandboxes are isolated; where they are
@@ -36,46 +47,50 @@ impl Broker {
         Err(Error::unapproved(asked, message))
     }
 
-    /// Holds a command to the operator's rules. Every command comes by here, however it was made. Where there are no rules, it is
-    /// as with any other effect; and a rule lets nothing happen unasked where sandboxes are not isolated.
+    /// Holds a command to the operator's rules, and to what guardrails said of it. Every command comes by here, however it was
+    /// made. Where there are neither, it is as with any other effect; and neither lets anything happen unasked where sandboxes are not
+    /// isolated.
     pub(super) fn may_run(
         &self,
         actor: &Actor,
         record: &mut EffectRecord,
         info: &SandboxInfo,
-        command: &Command,
-        env: impl IntoIterator<Item = String>,
+        asked: CommandAsked<'_>,
         what: impl FnOnce() -> Result<ApprovalText>,
     ) -> Result<()> {
+        let CommandAsked { command, env, guarded } = asked;
         let rules = &self.config.policy.commands;
-        if !rules.are_any() {
-            return self.approved(actor, info, record.effect(), what);
-        }
-        let names: Vec<_> = env.into_iter().chain(info.env.keys().cloned()).collect();
-        let verdict = command::decide(rules, command, &names);
-        record.note("policy", json!({"decision": verdict.decision.name(), "because": verdict.because.clone()}));
-        let where_it_stands = "under [policy.commands] in skillhost.toml";
+        let ruled = rules.are_any().then(|| {
+            let names = env.into_iter().flat_map(BTreeMap::keys).chain(info.env.keys());
+            let mut ruled = command::decide(rules, command, names);
+            record.note("policy", json!({"decision": ruled.decision.name(), "because": ruled.because.clone()}));
+            ruled.because += " ([policy.commands] in skillhost.toml)";
+            ruled
+        });
+        let verdict = match (ruled, guarded) {
+            (Some(ruled), Some(guarded)) => ruled.or_stricter(guarded),
+            (Some(verdict), None) | (None, Some(verdict)) => verdict,
+            (None, None) => return self.approved(actor, info, record.effect(), what),
+        };
+        let because = verdict.because;
         match verdict.decision {
-            CommandDecision::Deny => Err(Error::denied(format!(
-                "the operator's rules do not let this command run: {} ({where_it_stands}); do it in another way, or have the \
-                 operator change the rule",
-                verdict.because
+            EffectDecision::Deny => Err(Error::denied(format!(
+                "this command may not run: {because}; do it in another way, or have the operator change that"
             ))),
-            CommandDecision::Ask if !info.bare => {
+            EffectDecision::Ask if !info.bare => {
                 self.sandboxes.check(&info.id)?;
                 let what = what()?
-                    .text("asked because", verdict.because.clone())
+                    .text("asked because", because.clone())
                     .text("role", &info.role)
                     .text("network", info.network.name());
                 let Some(asked) = self.approvals.take_command(actor, record.effect(), &what)? else { return Ok(()) };
                 let message = format!(
-                    "the operator's rules have a person asked about this command: {} ({where_it_stands}). {HOW}; then make the \
-                     same call again, which lets it happen once (with `--always`, each time in this session)",
-                    verdict.because
+                    "a person has to be asked about this command: {because}. {HOW}; then make the same call again, which lets it \
+                     happen once (with `--always`, each time in this session)"
                 );
                 Err(Error::unapproved(asked, message))
             }
-            CommandDecision::Ask | CommandDecision::Allow => self.approved(actor, info, record.effect(), what),
+            EffectDecision::Ask | EffectDecision::Allow => self.approved(actor, info, record.effect(), what),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{
     BlackboardEntry, BlackboardEvent, BlackboardList, DeleteRequest, ListRequest, PublishRequest, WatchRequest, Watched,
@@ -11,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
 use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::policy::Actor;
+use crate::policy::question::ApprovalText;
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;
@@ -20,13 +22,22 @@ impl Broker {
     pub(crate) async fn publish(&self, actor: &Actor, request: PublishRequest) -> Result<BlackboardEntry> {
         let mut record = self.begin(actor, "blackboard.publish").await?;
         record.note("key", request.key.clone());
-        let check = |_: &mut EffectRecord| {
+        let guarded = match self.has_guardrails() && actor.grant.publish(&request.key).is_ok() {
+            true => self.guarded_publish(&mut record, || guarded(&request)).await,
+            false => None,
+        };
+        let check = |record: &mut EffectRecord| {
             check_key(&request.key)?;
             check_metadata(&request.metadata)?;
             if request.ttl_ms == Some(0) {
                 return Err(Error::invalid_argument("a time to live is at least 1 ms; without one a value stays"));
             }
             actor.grant.publish(&request.key)?;
+            self.hold_to(guarded, actor, record.effect(), || {
+                let what = ApprovalText::default().text("key", &request.key).text("value", request.value.to_string());
+                let what = what.text("metadata", crate::json::text(&request.metadata));
+                Ok(request.tags.iter().fold(what, |what, tag| what.text("tag", tag)))
+            })?;
             Ok(WriteRequest {
                 tags: check_tags(request.tags)?,
                 key: request.key,
@@ -97,6 +108,14 @@ impl Broker {
         let (effect, events) = effect.step(watch).await?;
         Ok(BlackboardWatch { events, _permit: permit, effect: Some(effect), seen: Watched::default() })
     }
+}
+
+/// What is to be published, for guardrails.
+fn guarded(request: &PublishRequest) -> Value {
+    json!({
+        "key": request.key, "value": request.value.to_string(), "metadata": crate::json::text(&request.metadata),
+        "tags": request.tags,
+    })
 }
 
 /// A watch under way. It has no end of its own: whoever drops it has seen enough, and the record says how much that was.

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
+use super::approvals::CommandAsked;
 use super::audit_detail::command_on_record;
 use super::chunk::Chunk;
+use super::guardrails::GuardedCommand;
 use super::streams::{Publishing, StreamEnd};
 use super::terminals::TerminalEntry;
 use crate::broker::{AllowedEffect, Broker, EffectRecord};
@@ -165,6 +167,8 @@ pub(super) struct Asked {
     pub(super) secrets: BTreeMap<String, String>,
     /// What the owner is told besides the command, where each one is approved.
     pub(super) about: ApprovalText,
+    /// What it reads as its input, where that is known before: for guardrails.
+    pub(super) input: Option<Bytes>,
 }
 
 impl Broker {
@@ -176,7 +180,7 @@ impl Broker {
 
     /// Starts a command whose record has begun. Every command comes by here, whoever asks and however it was made.
     pub(super) async fn start(&self, actor: &Actor, mut record: EffectRecord, asked: Asked) -> Result<Running> {
-        let Asked { request, lasts, secrets, about } = asked;
+        let Asked { request, lasts, secrets, about, input } = asked;
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
@@ -201,16 +205,24 @@ impl Broker {
             Command::Argv(argv) => argv.clone(),
             Command::Shell(line) => vec![line.clone()],
         };
+        // Of who may not use the sandbox nothing is looked at.
+        let guarded = match self.has_guardrails() && self.usable(actor, &request.container_id).is_ok() {
+            true => {
+                let input = input.as_deref().map(String::from_utf8_lossy);
+                let (directory, input) = (spec.cwd.as_deref(), input.as_deref());
+                let command = GuardedCommand { command: &spec.command, directory, env: &spec.env, input };
+                self.guarded_command(&mut record, command).await
+            }
+            false => None,
+        };
         let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             // Before anybody is asked about it, or told of it on the blackboard.
             check_spec(&spec)?;
             let cwd = info.working_directory(spec.cwd.as_deref());
             spec.cwd = Some(cwd.clone());
-            let names = spec.env.keys().cloned();
-            self.may_run(actor, record, &info, &spec.command, names, || {
-                ApprovalText::exec(&spec, &request.delivery, &info, about)
-            })?;
+            let asked = CommandAsked { command: &spec.command, env: Some(&spec.env), guarded };
+            self.may_run(actor, record, &info, asked, || ApprovalText::exec(&spec, &request.delivery, &info, about))?;
             spec.env.extend(secrets);
             if request.delivery.stream_to_blackboard {
                 self.may_stream(actor, &info.id, &exec_id)?;

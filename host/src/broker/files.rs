@@ -4,13 +4,16 @@ use std::os::fd::AsRawFd as _;
 
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{CopyAnswer, CopyRequest, FileAnswer, FileEntry, FileList, HostPath};
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
+use super::guardrails::MAX_CONTENT;
 use crate::broker::{AllowedEffect, Broker, EffectRecord};
+use crate::config::EffectDecision;
+use crate::digest::sha256;
 use crate::paths;
-use crate::policy::Actor;
 use crate::policy::actor_grant::Direction;
 use crate::policy::question::ApprovalText;
+use crate::policy::{Actor, EffectVerdict};
 use crate::sandbox::link::{ByteRange, FileDone, FileKind, FileRead, FileStat, FileWatch, ListedFile};
 
 /// The most entries of a directory that one listing gives.
@@ -25,6 +28,7 @@ impl Broker {
         id: &str,
         path: &str,
         recursive: Option<bool>,
+        content: Option<&[u8]>,
     ) -> Result<AllowedEffect> {
         let mut record = self.begin(actor, effect).await?;
         record.note("container_id", id);
@@ -32,8 +36,18 @@ impl Broker {
         if let Some(recursive) = recursive {
             record.note("recursive", recursive);
         }
+        let guarded = match content {
+            Some(content) => self.guarded_content(&mut record, path, content).await,
+            None => None,
+        };
         let check = |_: &mut EffectRecord| {
             let info = self.usable(actor, id)?;
+            if !(info.bare && is_asked(guarded.as_ref())) {
+                self.hold_to(guarded, actor, effect, || {
+                    let about = ApprovalText::default().text("content", content.map(sha256).unwrap_or_default());
+                    Ok(ApprovalText::file(path, &info, about))
+                })?;
+            }
             let about = match recursive {
                 Some(true) => ApprovalText::default().text("with all that is in it", "yes"),
                 Some(false) | None => ApprovalText::default(),
@@ -55,7 +69,7 @@ impl Broker {
 
     /// Reads a part of a file, or all of it, as the sandbox's user would.
     pub(crate) async fn read_file(&self, actor: &Actor, id: &str, path: &str, part: ByteRange) -> Result<FileRead> {
-        let effect = self.on_file(actor, "files.read", id, path, None).await?;
+        let effect = self.on_file(actor, "files.read", id, path, None, None).await?;
         effect.act(self.sandboxes.read_file(id, &actor.caller.agent, path, part)).await
     }
 
@@ -67,8 +81,18 @@ impl Broker {
         path: &str,
         content: impl AsyncRead + Unpin + Send,
     ) -> Result<FileAnswer> {
-        let effect = self.on_file(actor, "files.write", id, path, None).await?;
-        let (mut effect, done) = effect.step(self.sandboxes.write_file(id, &actor.caller.agent, path, content)).await?;
+        let done = if self.has_guardrails() && self.usable(actor, id).is_ok() {
+            let content = match whole(content).await {
+                Ok(content) => content,
+                Err(error) => return self.refuse(actor, "files.write", error).await,
+            };
+            let effect = self.on_file(actor, "files.write", id, path, None, Some(&content)).await?;
+            effect.step(self.sandboxes.write_file(id, &actor.caller.agent, path, content.as_slice())).await
+        } else {
+            let effect = self.on_file(actor, "files.write", id, path, None, None).await?;
+            effect.step(self.sandboxes.write_file(id, &actor.caller.agent, path, content)).await
+        };
+        let (mut effect, done) = done?;
         effect.note("bytes", done.bytes);
         let FileDone { path, bytes, .. } = effect.end(Ok(done)).await?;
         Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes, message: String::new() })
@@ -76,7 +100,7 @@ impl Broker {
 
     /// Lists a directory as the agent's user sees it.
     pub(crate) async fn list_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileList> {
-        let effect = self.on_file(actor, "files.list", id, path, None).await?;
+        let effect = self.on_file(actor, "files.list", id, path, None, None).await?;
         let list = self.sandboxes.list_files(id, &actor.caller.agent, path, MAX_LISTED);
         let (mut found, FileDone { path, files: count, .. }) = effect.act(list).await?;
         found.sort_by(|one, other| one.name.cmp(&other.name));
@@ -91,14 +115,14 @@ impl Broker {
 
     /// Removes a file as the agent's user.
     pub(crate) async fn remove_file(&self, actor: &Actor, id: &str, path: &str, recursive: bool) -> Result<FileAnswer> {
-        let effect = self.on_file(actor, "files.remove", id, path, Some(recursive)).await?;
+        let effect = self.on_file(actor, "files.remove", id, path, Some(recursive), None).await?;
         let path = effect.act(self.sandboxes.remove_file(id, &actor.caller.agent, path, recursive)).await?.path;
         Ok(FileAnswer { container_id: id.to_owned(), path, ok: true, bytes: 0, message: String::new() })
     }
 
     /// Watches a path as the agent's user may; the record tells of the watch, not of what changed.
     pub(crate) async fn watch_files(&self, actor: &Actor, id: &str, path: &str) -> Result<FileWatch> {
-        let effect = self.on_file(actor, "files.watch", id, path, None).await?;
+        let effect = self.on_file(actor, "files.watch", id, path, None, None).await?;
         effect.act(self.sandboxes.watch_files(id, &actor.caller.agent, path)).await
     }
 
@@ -169,6 +193,25 @@ impl Broker {
             bytes: copied.bytes,
             message: copied.notes.join("; "),
         })
+    }
+}
+
+/// Whether a guardrail wants a person asked, as whom each effect without isolation waits for anyway.
+fn is_asked(verdict: Option<&EffectVerdict>) -> bool {
+    verdict.is_some_and(|verdict| verdict.decision == EffectDecision::Ask)
+}
+
+/// All of what is to be written, for guardrails to look at.
+async fn whole(content: impl AsyncRead + Unpin + Send) -> Result<Vec<u8>> {
+    let mut all = Vec::new();
+    content.take(MAX_CONTENT + 1).read_to_end(&mut all).await?;
+    match all.len() as u64 > MAX_CONTENT {
+        true => Err(Error::too_large(format!(
+            "the content has more than {} MiB, which guardrails ([guardrails] in skillhost.toml) do not look at: write it in parts, or copy \
+             it in",
+            MAX_CONTENT >> 20
+        ))),
+        false => Ok(all),
     }
 }
 

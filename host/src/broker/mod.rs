@@ -20,6 +20,7 @@ mod command_control;
 mod documents;
 mod exec;
 mod files;
+mod guardrails;
 mod http;
 mod installs;
 mod invocation_log;
@@ -37,7 +38,7 @@ mod streams;
 mod terminals;
 mod utf8_chunker;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use skillhost_api::error::{Error, Result};
 use tokio::runtime::Handle;
@@ -49,6 +50,7 @@ pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use documents::DocumentCommand;
 pub(crate) use exec::{DEFAULT_MAX_OUTPUT, OutputCapture, Running, with_background};
+pub(crate) use guardrails::GuardrailRunner;
 pub(crate) use http::BrokeredBody;
 pub(crate) use installs::{PackageFacts, note_package};
 pub(crate) use invocation_log::{InvocationLogs, KeptLines};
@@ -105,6 +107,7 @@ pub(crate) struct Broker {
     shells: Shells,
     terminals: Terminals,
     http: HttpRequester,
+    guardrails: OnceLock<Arc<dyn GuardrailRunner>>,
     /// The runtime of the host's own work; guests run on another.
     runtime: Handle,
 }
@@ -134,6 +137,7 @@ impl Broker {
             shells: Shells::default(),
             terminals: Terminals::default(),
             http: HttpRequester::new(config.http_client.limits()),
+            guardrails: OnceLock::new(),
             runtime,
             config,
         };

@@ -246,6 +246,7 @@ impl Broker {
         };
         let what = with_secrets(read_as_input(template_name.as_deref(), &source), &secrets);
         let source = Bytes::from(source);
+        let known = Some(source.clone());
         let about = ScriptInfo {
             script_name: None,
             template_name,
@@ -255,7 +256,7 @@ impl Broker {
         let options = within(request.options, timeout);
         let spec = ExecSpec { env, stdin: true, options, ..ExecSpec::argv(scripts::python(&args)) };
         let request = ExecRequest { container_id: request.container_id, spec, delivery: request.delivery };
-        let asked = Asked { request, secrets, about: what, ..Asked::default() };
+        let asked = Asked { request, secrets, about: what, input: known, ..Asked::default() };
         Ok(PreparedRun { asked, source: Some(source), input: Some(input), about })
     }
 

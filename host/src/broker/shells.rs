@@ -8,7 +8,7 @@
 //!
 //! Every line is an effect with a record of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,8 +22,10 @@ use skillhost_api::types::{
 use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::approvals::CommandAsked;
 use super::audit_detail::command_on_record;
 use super::exec::{note_end, outcome_in_words};
+use super::guardrails::GuardedCommand;
 use crate::broker::{Broker, Chunk, EffectRecord, OutputCapture};
 use crate::ids;
 use crate::policy::Actor;
@@ -150,13 +152,21 @@ impl Broker {
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
         record.note("shell", name.clone());
-        record.note("command", command_on_record(self.config.audit.commands, &Command::Shell(request.line.clone())));
+        let command = Command::Shell(request.line.clone());
+        record.note("command", command_on_record(self.config.audit.commands, &command));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
+        let guarded = match self.has_guardrails() && self.usable(actor, &request.container_id).is_ok() {
+            true => {
+                let asked = GuardedCommand { command: &command, directory: None, env: &BTreeMap::new(), input: None };
+                self.guarded_command(&mut record, asked).await
+            }
+            false => None,
+        };
         let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };
-            let command = Command::Shell(request.line.clone());
-            self.may_run(actor, record, &info, &command, [], || Ok(ApprovalText::shell(&request, &name, &info)))?;
+            let asked = CommandAsked { command: &command, env: None, guarded };
+            self.may_run(actor, record, &info, asked, || Ok(ApprovalText::shell(&request, &name, &info)))?;
             Ok((info, key))
         };
         let (effect, (info, key)) = record.authorise(check).await?;

@@ -6,10 +6,10 @@
 use serde::Deserialize;
 use skillhost_api::error::{Error, Result};
 
-/// What becomes of a command; the strictest is the greatest.
+/// What becomes of an effect; the strictest is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum CommandDecision {
+pub enum EffectDecision {
     /// It runs, where sandboxes are isolated.
     Allow,
     /// A person is asked.
@@ -18,7 +18,7 @@ pub enum CommandDecision {
     Deny,
 }
 
-impl CommandDecision {
+impl EffectDecision {
     /// As it is written in the configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,9 +40,9 @@ pub struct CommandRules {
     /// What never runs; a rule names what the command must have.
     pub deny: Vec<CommandRule>,
     /// What becomes of a program that no rule matches (default: `ask` where something is allowed, else `allow`).
-    pub otherwise: Option<CommandDecision>,
+    pub otherwise: Option<EffectDecision>,
     /// What becomes of what cannot be known before it runs: `ask` or `deny` (default: `deny` where something is denied, else `ask`).
-    pub unknown: Option<CommandDecision>,
+    pub unknown: Option<EffectDecision>,
     /// Environment variables that commands may set without counting as unknown, besides a few that steer no program.
     pub variables: Vec<String>,
 }
@@ -56,20 +56,20 @@ impl CommandRules {
     }
 
     /// What becomes of a program that no rule matches.
-    pub fn otherwise(&self) -> CommandDecision {
-        let usual = if self.allow.is_empty() { CommandDecision::Allow } else { CommandDecision::Ask };
+    pub fn otherwise(&self) -> EffectDecision {
+        let usual = if self.allow.is_empty() { EffectDecision::Allow } else { EffectDecision::Ask };
         self.otherwise.unwrap_or(usual)
     }
 
     /// What becomes of what cannot be known.
-    pub fn unknown(&self) -> CommandDecision {
-        let denies = !self.deny.is_empty() || self.otherwise() == CommandDecision::Deny;
-        self.unknown.unwrap_or(if denies { CommandDecision::Deny } else { CommandDecision::Ask })
+    pub fn unknown(&self) -> EffectDecision {
+        let denies = !self.deny.is_empty() || self.otherwise() == EffectDecision::Deny;
+        self.unknown.unwrap_or(if denies { EffectDecision::Deny } else { EffectDecision::Ask })
     }
 
     /// Refuses what cannot be meant.
     pub(super) fn check(&self) -> Result<()> {
-        if self.unknown == Some(CommandDecision::Allow) {
+        if self.unknown == Some(EffectDecision::Allow) {
             return Err(Error::invalid_argument(
                 "unknown = \"allow\" would let everything pass that is written so that nobody can read it: write \"ask\" or \"deny\"",
             ));
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_the_stricter_where_that_is_meant() {
-        use CommandDecision::{Allow, Ask, Deny};
+        use EffectDecision::{Allow, Ask, Deny};
         for (text, any, otherwise, unknown) in [
             ("", false, Allow, Ask),
             ("ask = [\"git push\"]", true, Allow, Ask),

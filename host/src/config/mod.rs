@@ -7,6 +7,7 @@ mod agents;
 mod audit;
 mod authority;
 mod commands;
+mod guardrails;
 pub(crate) mod http;
 mod http_client;
 mod install;
@@ -36,7 +37,8 @@ use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
-pub use commands::{CommandDecision, CommandRule, CommandRules, RuleWord, WordPattern};
+pub use commands::{CommandRule, CommandRules, EffectDecision, RuleWord, WordPattern};
+pub use guardrails::GuardrailsConfig;
 pub use install::{InstallConfig, InstallRule};
 pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
@@ -83,6 +85,8 @@ pub struct Config {
     pub mcp: McpConfig,
     /// How the owner says yes.
     pub approvals: ApprovalsConfig,
+    /// `[guardrails]`: skills that are asked before effects.
+    pub guardrails: GuardrailsConfig,
     /// `[install]`: what is believed of skills and plugins that others publish.
     pub install: InstallConfig,
     /// `[limits]`: the most that any call of a skill may use, whatever the skill asks for.
@@ -417,6 +421,7 @@ impl Config {
             ("http", config.http.out_of_range()),
             ("http-client", config.http_client.out_of_range()),
             ("install", config.install.out_of_range()),
+            ("guardrails", config.guardrails.out_of_range()),
         ];
         if let Some((table, range)) = out_of_range.iter().find_map(|(table, range)| Some((table, range.as_ref()?))) {
             return Err(Error::invalid_argument(format!("{}: [{table}] {range}", path.display())));
@@ -506,6 +511,14 @@ mod tests {
         }
         assert!(load("[audit]\nmax-bytes = \"1MiB\"\n").unwrap_err().message.contains("max-bytes: 2MiB"));
         assert!(load("[logs]\nmax-bytes = \"1KiB\"\n").unwrap_err().message.contains("[logs] max-bytes: 1MiB"));
+        for (line, said) in [
+            ("use = [\"a b\"]", "[guardrails] use: names"),
+            ("deadline = \"1ms\"", "[guardrails] deadline: 10ms"),
+            ("uses = []", "uses"),
+        ] {
+            let error = load(&format!("[guardrails]\n{line}\n")).unwrap_err();
+            assert!(error.message.contains(said), "{line}: {error}");
+        }
         let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
         assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
     }

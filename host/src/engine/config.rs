@@ -7,8 +7,11 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllo
 
 use crate::skills::{Concurrency, Limits};
 
-/// Calls that run at once.
-const PLACES: u32 = MAX_LIVE + RESERVED;
+/// Guardrails that can be asked at once. These have places of their own: invocations that wait for them hold all others.
+pub(crate) const MAX_GUARDS: u32 = 16;
+
+/// All that can be live at once.
+const PLACES: u32 = MAX_LIVE + RESERVED + MAX_GUARDS;
 
 /// How many functions of a guest's stack are looked at when it traps: the author's own may lie beneath some twenty of a panic's, and a
 /// recursion shows in what repeats.

@@ -161,6 +161,14 @@ pub struct Invocation<C: 'static = Context> {
     pub context: C,
     /// Reads the component's bytes, for where in its source it trapped.
     pub component: ComponentReader,
+    /// Whether it is a guardrail that is asked, which has a place of those that are kept for them.
+    pub guards: bool,
+}
+
+/// The place that a call runs in.
+enum CallPlace<'a> {
+    Call(#[expect(dead_code, reason = "held until the call is over")] SlotGuard),
+    Guard(#[expect(dead_code, reason = "held until it has answered")] Result<SemaphorePermit<'a>, AcquireError>),
 }
 
 /// Reads a component's bytes again; blocks.
@@ -222,11 +230,18 @@ impl Engine {
             workspace,
             context,
             component,
+            guards,
         } = invocation;
         let program = program.map(|start| (start, ProgramOutput::default()));
         let (deadline, log, over) = (context.deadline(), context.log().clone(), context.over());
         let overrun = || failure::deadline(&limits);
-        let slot = tokio::time::timeout_at(deadline.into(), self.live.acquire(context.tenant()))
+        let place = async {
+            match guards {
+                true => CallPlace::Guard(self.guards.acquire().await),
+                false => CallPlace::Call(self.live.acquire(context.tenant()).await),
+            }
+        };
+        let slot = tokio::time::timeout_at(deadline.into(), place)
             .await
             .map_err(|_| failure::no_place(&limits))?;
         let runtime = self.runtime(prepared.kind)?;

@@ -58,6 +58,8 @@ pub struct Engine {
     cache: Arc<Cache>,
     ready: Mutex<LruCache<String, Arc<ComponentSlot>>>,
     live: FairSlots,
+    /// The places for guardrails.
+    guards: Semaphore,
     /// One compile at a time: each uses every core.
     compiling: Semaphore,
     /// The program that finds where in its source a component trapped.
@@ -124,6 +126,7 @@ impl Engine {
             cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
             live: FairSlots::default(),
+            guards: Semaphore::new(usize::try_from(config::MAX_GUARDS)?),
             compiling: Semaphore::new(1),
             program,
             locating: Semaphore::new(1),

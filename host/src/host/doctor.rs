@@ -41,6 +41,7 @@ impl Host {
             Ok(names::missing(&config, &roles, &catalog))
         });
         checks.extend(looking.await.unwrap_or_default());
+        checks.extend(self.check_guardrails().await);
         let mut can_sandbox = false;
         let mut working = Vec::new();
         for (backend, probed) in sandboxes.probe().await {

@@ -8,6 +8,7 @@ mod catalog_cache;
 mod commands_user;
 mod doctor;
 mod documents;
+mod guardrails;
 mod handlers;
 mod installs;
 mod listing_budget;
@@ -51,6 +52,7 @@ use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
+use guardrails::HostGuardrails;
 pub use handlers::{Handler, OperationContext};
 pub use resource_counts::ResourceCounts;
 pub(crate) use streamed_result::StreamedResult;
@@ -158,7 +160,7 @@ impl Host {
             // The next host process tries again. What is full must not keep this one from saying so.
             tracing::error!("streams of an earlier host process have no end yet: {error}");
         }
-        Ok(Arc::new(Self {
+        let host = Arc::new(Self {
             options,
             config,
             broker,
@@ -173,7 +175,9 @@ impl Host {
             texts: Texts::default(),
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
-        }))
+        });
+        host.broker.run_guardrails_with(Arc::new(HostGuardrails(Arc::downgrade(&host))));
+        Ok(host)
     }
 
     /// One call. Events and output go to `io`, input comes from it. Dropping the future cancels everything that the call started.

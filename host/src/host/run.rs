@@ -165,6 +165,7 @@ impl Host {
                 workspace,
                 context,
                 component,
+                guards: false,
             };
             let forward = async {
                 while let Some(event) = queue.recv().await {
@@ -294,7 +295,7 @@ fn check_front_matter(files: &SkillSnapshot, loaded: &Loaded) -> Result<()> {
 }
 
 /// Reads the component that was described: what runs must be that.
-fn reader(dir: PathBuf, loaded: Arc<Loaded>, descriptor: Arc<Descriptor>) -> ComponentReader {
+pub(super) fn reader(dir: PathBuf, loaded: Arc<Loaded>, descriptor: Arc<Descriptor>) -> ComponentReader {
     Arc::new(move || {
         let component = Component::read(&dir, &loaded.manifest)?;
         match component.digest == descriptor.digest {

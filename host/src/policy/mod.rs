@@ -16,9 +16,11 @@ pub(crate) mod skill_gate;
 mod stopping;
 pub(crate) mod switched_off;
 pub(crate) mod trust;
+mod verdict;
 
 pub(crate) use actor::{Actor, too_many_containers};
 pub(crate) use actor_grant::ActorGrant;
 pub(crate) use effects::Effects;
 pub(crate) use grant::PROJECT_ROOT;
 pub(crate) use skill_gate::{Candidate, Skills};
+pub(crate) use verdict::EffectVerdict;

@@ -359,6 +359,7 @@ impl TestRunner {
             workspace,
             context: TestContext { fakes, log, deadline, asked: Arc::default(), world },
             component,
+            guards: false,
         };
         let calling = self.engine.call(invocation);
         let Some((mut reader, mut streamed)) = streamed else { return action.lift(&calling.await?.results) };

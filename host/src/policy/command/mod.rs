@@ -16,28 +16,21 @@ use skillhost_api::visible;
 
 use self::matching::RuleMatch;
 use self::words::{CommandPart, CommandParts, Reading, Word};
+use super::EffectVerdict;
 use super::question::shortened;
-use crate::config::{CommandDecision, CommandRule, CommandRules};
+use crate::config::{CommandRule, CommandRules, EffectDecision};
 
 /// How often a command may start another one, or a line hold another line.
 const MAX_DEPTH: usize = 12;
 /// How much of a rule or a program is told.
 const MAX_TOLD: usize = 120;
 
-/// What becomes of a command, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CommandVerdict {
-    pub(crate) decision: CommandDecision,
-    /// The rule, or what is not known, in words.
-    pub(crate) because: String,
-}
-
 /// Decides about a command in an environment, of which those variables count that a caller has set.
 pub(crate) fn decide<'a>(
     rules: &CommandRules,
     command: &Command,
     env: impl IntoIterator<Item = &'a String>,
-) -> CommandVerdict {
+) -> EffectVerdict {
     let mut parts = CommandParts::default();
     let reading = Reading { variables: &rules.variables, depth: MAX_DEPTH, in_shell: false, line: line::read };
     for name in env {
@@ -45,20 +38,40 @@ pub(crate) fn decide<'a>(
             parts.unknown(format!("the variable {} is set for it", shortened(&visible::line(name), MAX_TOLD)));
         }
     }
-    match command {
-        Command::Argv(argv) => starters::command(argv.iter().cloned().map(Word::Known).collect(), reading, &mut parts),
-        Command::Shell(text) => line::read(text, Reading { in_shell: true, ..reading }, &mut parts),
-    }
-    let nothing = CommandVerdict { decision: CommandDecision::Allow, because: "it starts nothing".to_owned() };
+    add(command, reading, &mut parts);
+    let nothing = EffectVerdict { decision: EffectDecision::Allow, because: "it starts nothing".to_owned() };
     let verdicts = parts.found.iter().map(|part| of_part(rules, part));
     verdicts.fold(nothing, |all, one| {
-        let is_first = all.decision == CommandDecision::Allow;
+        let is_first = all.decision == EffectDecision::Allow;
         if one.decision > all.decision || (is_first && one.decision == all.decision) { one } else { all }
     })
 }
 
-fn of_part(rules: &CommandRules, part: &CommandPart) -> CommandVerdict {
-    let unknown = |why: &str| CommandVerdict {
+fn add(command: &Command, reading: Reading<'_>, parts: &mut CommandParts) {
+    match command {
+        Command::Argv(argv) => starters::command(argv.iter().cloned().map(Word::Known).collect(), reading, parts),
+        Command::Shell(text) => line::read(text, Reading { in_shell: true, ..reading }, parts),
+    }
+}
+
+/// What a command starts: the words of each program, of which those that are not known are none; and what of it cannot be known.
+pub(crate) fn taken_apart(command: &Command) -> (Vec<Vec<Option<String>>>, Vec<String>) {
+    let mut parts = CommandParts::default();
+    add(command, Reading { variables: &[], depth: MAX_DEPTH, in_shell: false, line: line::read }, &mut parts);
+    let (mut starts, mut unknown) = (Vec::new(), Vec::new());
+    for part in parts.found {
+        match part {
+            CommandPart::Program { words, .. } => {
+                starts.push(words.into_iter().map(|word| word.known().map(str::to_owned)).collect());
+            }
+            CommandPart::Unknown(why) => unknown.push(why),
+        }
+    }
+    (starts, unknown)
+}
+
+fn of_part(rules: &CommandRules, part: &CommandPart) -> EffectVerdict {
+    let unknown = |why: &str| EffectVerdict {
         decision: rules.unknown(),
         because: format!("{why}, and `unknown` is {}", rules.unknown().name()),
     };
@@ -71,13 +84,13 @@ fn of_part(rules: &CommandRules, part: &CommandPart) -> CommandVerdict {
     }
 }
 
-fn of_program(rules: &CommandRules, program: &str, args: &[Word], transparent: bool) -> CommandVerdict {
+fn of_program(rules: &CommandRules, program: &str, args: &[Word], transparent: bool) -> EffectVerdict {
     let mut maybe = None;
-    for (decision, list) in [(CommandDecision::Deny, &rules.deny), (CommandDecision::Ask, &rules.ask)] {
+    for (decision, list) in [(EffectDecision::Deny, &rules.deny), (EffectDecision::Ask, &rules.ask)] {
         for (rule, number) in list.iter().zip(1..) {
             match matching::has_all(rule, program, args) {
-                RuleMatch::Yes if maybe.is_none() || decision == CommandDecision::Deny => {
-                    return CommandVerdict { decision, because: named(decision, number, rule) };
+                RuleMatch::Yes if maybe.is_none() || decision == EffectDecision::Deny => {
+                    return EffectVerdict { decision, because: named(decision, number, rule) };
                 }
                 RuleMatch::Yes | RuleMatch::Maybe => maybe = maybe.or(Some((decision, number, rule))),
                 RuleMatch::No => {}
@@ -91,23 +104,23 @@ fn of_program(rules: &CommandRules, program: &str, args: &[Word], transparent: b
             named(list, number, rule),
             decision.name()
         );
-        return CommandVerdict { decision, because };
+        return EffectVerdict { decision, because };
     }
     let allowed = rules.allow.iter().zip(1..).find(|(rule, _)| matching::names_all(rule, program, args));
     if let Some((rule, number)) = allowed {
-        let decision = CommandDecision::Allow;
-        return CommandVerdict { decision, because: named(decision, number, rule) };
+        let decision = EffectDecision::Allow;
+        return EffectVerdict { decision, because: named(decision, number, rule) };
     }
     if transparent {
         let because = "it starts nothing but what is decided about besides".to_owned();
-        return CommandVerdict { decision: CommandDecision::Allow, because };
+        return EffectVerdict { decision: EffectDecision::Allow, because };
     }
     let decision = rules.otherwise();
     let program = shortened(&visible::line(program), MAX_TOLD);
-    CommandVerdict { decision, because: format!("no rule matches `{program}`, and `otherwise` is {}", decision.name()) }
+    EffectVerdict { decision, because: format!("no rule matches `{program}`, and `otherwise` is {}", decision.name()) }
 }
 
 /// Which rule it is, and where it stands.
-fn named(list: CommandDecision, number: usize, rule: &CommandRule) -> String {
+fn named(list: EffectDecision, number: usize, rule: &CommandRule) -> String {
     format!("rule no. {number} of `{}` (`{}`)", list.name(), shortened(&visible::line(&rule.text), MAX_TOLD))
 }

@@ -3,18 +3,18 @@
 use skillhost_api::types::Command;
 
 use super::*;
-use CommandDecision::{Allow, Ask, Deny};
+use EffectDecision::{Allow, Ask, Deny};
 
 fn rules(text: &str) -> CommandRules {
     toml::from_str(text).unwrap()
 }
 
-fn of_line(rules: &CommandRules, line: &str) -> CommandVerdict {
+fn of_line(rules: &CommandRules, line: &str) -> EffectVerdict {
     decide(rules, &Command::Shell(line.to_owned()), [])
 }
 
 #[track_caller]
-fn are(rules: &CommandRules, decision: CommandDecision, lines: &[&str]) {
+fn are(rules: &CommandRules, decision: EffectDecision, lines: &[&str]) {
     let wrong: Vec<_> = lines
         .iter()
         .map(|line| (line, of_line(rules, line)))

@@ -72,9 +72,11 @@ fn what_is_asked_about_runs_once_or_always_as_a_person_says() {
     let approval = &asked["error"]["approval"];
     assert_eq!(approval["kind"], "command", "{asked}");
     let what = words(approval);
-    for said in
-        ["shell line: touch a; echo made\n", "asked because: rule no. 1 of `ask` (`touch`)\n", "role: default\n"]
-    {
+    for said in [
+        "shell line: touch a; echo made\n",
+        "asked because: rule no. 1 of `ask` (`touch`) ([policy.commands] in skillhost.toml)\n",
+        "role: default\n",
+    ] {
         assert!(what.contains(said), "{what}");
     }
     // Once.

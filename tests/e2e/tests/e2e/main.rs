@@ -34,6 +34,7 @@ mod frozen_guests;
 mod full_disk;
 mod git_digest;
 mod grants;
+mod guardrails;
 mod hardening;
 mod hostile_registries;
 mod http;

@@ -8,7 +8,8 @@ use serde_json::Value;
 use skillhost_e2e::User;
 use skillhost_test_support::{GUEST_TARGET, run, workspace};
 
-const SKILLS: [&str; 5] = ["code-stats", "git-digest", "hello", "run-tests", "table-query"];
+const SKILLS: [&str; 7] =
+    ["code-stats", "git-digest", "hello", "no-destruction", "no-secrets", "run-tests", "table-query"];
 
 /// A skill with one line of its source changed for the worse: the file, what stands there, and what instead.
 const MUTANTS: [(&str, &str, &str, &str); 17] = [

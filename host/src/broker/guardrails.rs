@@ -1,0 +1,171 @@
+//! Guardrails, asked before an effect.
+//!
+//! They are components, and what runs components is above the broker; so the host gives it a [`GuardrailRunner`]. Where the
+//! operator names none, nothing is asked, prepared or waited for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use skillhost_api::error::{Error, Result};
+use skillhost_api::types::Command;
+use skillhost_api::visible;
+
+use crate::broker::{Broker, EffectRecord};
+use crate::config::EffectDecision;
+use crate::policy::approvals::HOW;
+use crate::policy::command;
+use crate::policy::question::{ApprovalText, shortened};
+use crate::policy::{Actor, EffectVerdict};
+
+/// How much of a guardrail's reason is told, in characters.
+const MAX_REASON: usize = 300;
+/// The most content of a file that is looked at, in bytes; what is longer is not written.
+pub(super) const MAX_CONTENT: u64 = 16 << 20;
+/// How much of it is looked at in one question, and how much of that again in the next, in bytes.
+const PIECE: usize = 512 << 10;
+const OVERLAP: usize = 4 << 10;
+
+/// Asks one guardrail.
+pub(crate) trait GuardrailRunner: Send + Sync {
+    /// What the guardrail of this name says of an effect: the arguments of `check` in `wit/guardrail`, as JSON.
+    fn check<'a>(&'a self, name: &'a str, effect: &'a Value) -> BoxFuture<'a, Result<EffectVerdict>>;
+}
+
+/// What a command is, for guardrails.
+pub(super) struct GuardedCommand<'a> {
+    pub(super) command: &'a Command,
+    pub(super) directory: Option<&'a str>,
+    pub(super) env: &'a BTreeMap<String, String>,
+    /// What it reads, where that is known.
+    pub(super) input: Option<&'a str>,
+}
+
+impl GuardedCommand<'_> {
+    fn effect(&self) -> Value {
+        let (starts, unknown) = command::taken_apart(self.command);
+        let text = match self.command {
+            Command::Argv(argv) => json!({"tag": "argv", "val": argv}),
+            Command::Shell(line) => json!({"tag": "line", "val": line}),
+        };
+        let environment: Vec<_> = self.env.iter().collect();
+        json!({"effect": {"tag": "command", "val": {
+            "text": text, "starts": starts, "unknown": unknown, "directory": self.directory, "environment": environment,
+            "input": self.input,
+        }}})
+    }
+}
+
+impl Broker {
+    /// Gives it what runs guardrails. Until then each that is named denies.
+    pub(crate) fn run_guardrails_with(&self, runner: Arc<dyn GuardrailRunner>) {
+        // There is one host, which does this once.
+        let _ = self.guardrails.set(runner);
+    }
+
+    /// Whether any is to be asked.
+    pub(super) fn has_guardrails(&self) -> bool {
+        !self.config.guardrails.names.is_empty()
+    }
+
+    /// The strictest of what guardrails say of an effect; none where there are none.
+    async fn guarded(&self, record: &mut EffectRecord, effect: impl FnOnce() -> Value) -> Option<EffectVerdict> {
+        if !self.has_guardrails() {
+            return None;
+        }
+        let effect = effect();
+        let mut strictest = EffectVerdict { decision: EffectDecision::Allow, because: String::new() };
+        for name in &self.config.guardrails.names {
+            let said = match self.guardrails.get() {
+                Some(runner) => runner.check(name, &effect).await,
+                None => Err(Error::unavailable("the host is still being opened")),
+            };
+            let EffectVerdict { decision, because } = said.unwrap_or_else(|error| EffectVerdict {
+                decision: EffectDecision::Deny,
+                because: format!("it could not be asked, and then it denies: {}", error.message),
+            });
+            let because = shortened(&visible::line(&because), MAX_REASON);
+            let because = format!("the guardrail {name} ([guardrails] in skillhost.toml) says: {because}");
+            strictest = strictest.or_stricter(EffectVerdict { decision, because });
+            if decision == EffectDecision::Deny {
+                break;
+            }
+        }
+        match strictest.decision {
+            EffectDecision::Allow => record.note("guardrails", json!({"decision": EffectDecision::Allow.name()})),
+            decision => {
+                record.note("guardrails", json!({"decision": decision.name(), "because": strictest.because.clone()}))
+            }
+        }
+        Some(strictest)
+    }
+
+    /// The same of a command.
+    pub(super) async fn guarded_command(
+        &self,
+        record: &mut EffectRecord,
+        command: GuardedCommand<'_>,
+    ) -> Option<EffectVerdict> {
+        self.guarded(record, || command.effect()).await
+    }
+
+    /// The same of what is to be published.
+    pub(super) async fn guarded_publish(
+        &self,
+        record: &mut EffectRecord,
+        value: impl FnOnce() -> Value,
+    ) -> Option<EffectVerdict> {
+        self.guarded(record, || json!({"effect": {"tag": "publish", "val": value()}})).await
+    }
+
+    /// The same of what is to be written to a file: a question for each piece of it.
+    pub(super) async fn guarded_content(
+        &self,
+        record: &mut EffectRecord,
+        path: &str,
+        content: &[u8],
+    ) -> Option<EffectVerdict> {
+        let mut strictest: Option<EffectVerdict> = None;
+        let mut offset = 0;
+        loop {
+            let end = content.len().min(offset + PIECE);
+            let piece = String::from_utf8_lossy(content.get(offset..end).unwrap_or_default());
+            let effect =
+                || json!({"effect": {"tag": "file-write", "val": {"path": path, "offset": offset, "content": piece}}});
+            let verdict = self.guarded(record, effect).await?;
+            let strict = match strictest {
+                Some(before) => before.or_stricter(verdict),
+                None => verdict,
+            };
+            if strict.decision == EffectDecision::Deny || end == content.len() {
+                return Some(strict);
+            }
+            strictest = Some(strict);
+            offset = end.saturating_sub(OVERLAP);
+        }
+    }
+
+    /// Holds an effect other than a command to what guardrails said of it.
+    pub(super) fn hold_to(
+        &self,
+        verdict: Option<EffectVerdict>,
+        actor: &Actor,
+        effect: &str,
+        what: impl FnOnce() -> Result<ApprovalText>,
+    ) -> Result<()> {
+        let Some(EffectVerdict { decision, because }) = verdict else { return Ok(()) };
+        match decision {
+            EffectDecision::Allow => Ok(()),
+            EffectDecision::Deny => Err(Error::denied(format!("this may not happen: {because}"))),
+            EffectDecision::Ask => {
+                let what = what()?.text("asked because", because.clone());
+                let Some(asked) = self.approvals.take(actor, effect, &what)? else { return Ok(()) };
+                let message = format!(
+                    "a person has to be asked about this: {because}. {HOW}; then make the same call again, which lets it happen once"
+                );
+                Err(Error::unapproved(asked, message))
+            }
+        }
+    }
+}

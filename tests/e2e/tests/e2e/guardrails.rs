@@ -1,0 +1,175 @@
+//! Guardrails: components that are asked before effects, and without whose word nothing happens.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use skillhost_e2e::mcp::{Client, text};
+use skillhost_e2e::person::words;
+use skillhost_e2e::{User, needs_engine, refusal};
+
+/// In a form that its issuer gives no token.
+const TOKEN: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
+
+/// A user who has these guardrails of their own.
+fn user(guardrails: &[&str]) -> User {
+    let user = User::new(&format!("[guardrails]\nuse = {guardrails:?}\n"));
+    for name in guardrails {
+        user.add_skill_to(&users_own(&user), name);
+    }
+    user
+}
+
+/// The directory that holds the user's own `skills`.
+fn users_own(user: &User) -> PathBuf {
+    user.env()["HOME"].join(".local/share/skillhost")
+}
+
+/// A verb of which the last words may be a command.
+fn in_json(user: &User, verb: &[&str]) -> Value {
+    user.run([&["--output", "json"], verb].concat()).json()
+}
+
+#[track_caller]
+fn denied(answer: &Value, said: &[&str]) {
+    let (kind, message) = refusal(answer);
+    assert_eq!(kind, "denied", "{answer}");
+    for said in said {
+        assert!(message.contains(said), "{said}: {message}");
+    }
+}
+
+#[test]
+fn secrets_come_into_no_command_file_or_value() {
+    needs_engine!();
+    let user = user(&["no-secrets"]);
+    let id = user.launch([]);
+    let says = ["the guardrail no-secrets", "looks like a GitHub token"];
+    let header = format!("curl -H 'Authorization: Bearer {TOKEN}' x");
+    let variable = format!("GH={TOKEN}");
+    let split = format!("echo ghp_''{}", TOKEN.strip_prefix("ghp_").unwrap());
+    for verb in [
+        &["sandbox", "exec", &id, "--shell", &header][..],
+        &["sandbox", "exec", &id, "--", "echo", TOKEN],
+        &["sandbox", "exec", &id, "--env", &variable, "--", "true"],
+        &["sandbox", "exec", &id, "--shell", &split],
+        &["sandbox", "shell", &id, &header],
+        &["sandbox", "exec", &id, "--detach", "--shell", &header],
+    ] {
+        let answer = in_json(&user, verb);
+        denied(&answer, &says);
+        assert!(!refusal(&answer).1.contains(TOKEN), "the reason repeats it: {answer}");
+    }
+    let source = format!("print('{TOKEN}')");
+    let script = ["--output", "json", "sandbox", "run-script", &id, "--file", "-"];
+    denied(&user.run_with(script, source.as_bytes()).json(), &says);
+    // A file: also where the secret lies across two pieces of a long one.
+    let write = ["--output", "json", "sandbox", "write", &id, "config"];
+    for content in
+        [format!("a = 1\ntoken {TOKEN}\n"), format!("{} {TOKEN} {}", "x".repeat((512 << 10) - 20), "y".repeat(9000))]
+    {
+        denied(&user.run_with(write, content.as_bytes()).json(), &says);
+    }
+    let publish = |value: &str| in_json(&user, &["blackboard", "publish", "notes:a", value]);
+    denied(&publish(&json!({"deep": ["in", TOKEN]}).to_string()), &says);
+
+    // What holds none happens.
+    assert_eq!(in_json(&user, &["sandbox", "exec", &id, "--shell", "ls -A; echo done"])["stdout"], "done\n");
+    assert_eq!(user.run_with(write, b"a = 1\n").ok().json()["ok"], true);
+    assert_eq!(publish("{\"a\": 1}")["key"], "notes:a");
+    assert_eq!(in_json(&user, &["blackboard", "get", "notes:a"])["value"], json!({"a": 1}));
+    let audit = user.audit();
+    for effect in
+        ["sandbox.exec", "sandbox.shell", "process.start", "sandbox.run-script", "files.write", "blackboard.publish"]
+    {
+        let of = |outcome: &str| {
+            audit.iter().find(|record| record["effect"] == effect && record["outcome"] == outcome).cloned()
+        };
+        let refused = of("denied").unwrap_or_else(|| panic!("no record of {effect}"));
+        assert_eq!(refused["detail"]["guardrails"]["decision"], "deny", "{refused}");
+        if let Some(allowed) = of("ok") {
+            assert_eq!(allowed["detail"]["guardrails"], json!({"decision": "allow"}), "{allowed}");
+        }
+    }
+    // A person decides about what only looks random.
+    let random = "echo aZ3kQ9vB7nM2xC5tR8yW1pL6sD4fG0hJuIoE";
+    let asked = in_json(&user, &["sandbox", "exec", &id, "--shell", random]);
+    assert!(words(&asked["error"]["approval"]).contains("asked because: the guardrail no-secrets"), "{asked}");
+    user.approve(&asked);
+    assert_eq!(in_json(&user, &["sandbox", "exec", &id, "--shell", random])["exit_code"], 0);
+}
+
+#[test]
+fn what_destroys_is_denied_or_asked_about() {
+    needs_engine!();
+    let user = user(&["no-destruction"]);
+    let id = user.launch([]);
+    let exec = |line: &str| in_json(&user, &["sandbox", "exec", &id, "--shell", line]);
+    exec("mkdir -p build && echo x > build/file");
+    for line in [
+        "rm -rf /",
+        "sh -c 'cd /; r\"m\" -fr ~'",
+        "echo / | xargs env chmod -R 777 /",
+        "cat x > /dev/sda",
+        "mkfs.ext4 /dev/sda",
+    ] {
+        denied(&exec(line), &["the guardrail no-destruction"]);
+    }
+    let asked = exec("true && rm -r build");
+    denied(&asked, &["removes directories", "skillhost approve"]);
+    assert_eq!(exec("cat build/file")["stdout"], "x\n");
+    user.approve(&asked);
+    assert_eq!(exec("true && rm -r build")["exit_code"], 0);
+    assert_ne!(exec("cat build/file")["exit_code"], 0);
+    denied(&exec("$(echo rm) -r x"), &["cannot be known"]);
+    // An agent's commands are asked about in the same way.
+    let mut client = Client::start(&user, []);
+    let sandbox = client.launch(false);
+    let call = json!({"name": "execute_command", "arguments": {"container_id": sandbox, "command": "rm -rf /"}});
+    assert!(text(&client.ask("tools/call", call)["result"]).contains("the guardrail no-destruction"));
+}
+
+#[test]
+fn a_guardrail_that_fails_or_is_late_denies() {
+    needs_engine!();
+    let user = user(&["guardrail"]);
+    let id = user.launch([]);
+    let exec = |word: &str| in_json(&user, &["sandbox", "exec", &id, "--", "echo", word]);
+    assert_eq!(exec("fine")["stdout"], "fine\n");
+    for word in ["trap", "spin", "fill"] {
+        denied(&exec(word), &["the guardrail guardrail", "it could not be asked, and then it denies"]);
+    }
+    // It has nothing of the machine, and its words are cut.
+    denied(&exec("read"), &["nothing is there"]);
+    assert!(refusal(&exec("long")).1.len() < 1000);
+    // It is told what a line starts.
+    let parts = in_json(&user, &["sandbox", "exec", &id, "--shell", "env LANG=C rm $X; sh -c 'ls -l'; echo parts"]);
+    denied(&parts, &["[Some(\"rm\"), None]", "[Some(\"ls\"), Some(\"-l\")]"]);
+    // The next question has a fresh instance.
+    assert_eq!(exec("fine")["stdout"], "fine\n");
+    assert!(words(&exec("ask")["error"]["approval"]).contains("it wants a person"));
+}
+
+#[test]
+fn what_is_no_guardrail_of_the_operators_denies_everything() {
+    needs_engine!();
+    for (name, said) in [("hello", "it is no guardrail"), ("probe", "[capabilities]"), ("nowhere", "nowhere")] {
+        let user = User::new(&format!("[guardrails]\nuse = [\"{name}\"]\n"));
+        if name != "nowhere" {
+            user.add_skill_to(&users_own(&user), name);
+        }
+        let id = user.launch([]);
+        denied(&in_json(&user, &["sandbox", "exec", &id, "--", "true"]), &[said]);
+        let doctor = user.run(["doctor", "--output", "json"]).json();
+        assert!(doctor.to_string().contains(&format!("the guardrail {name} cannot be asked")), "{doctor}");
+    }
+    // A project's skill has no say, whatever it is called.
+    let user = User::new("[guardrails]\nuse = [\"no-destruction\"]\n");
+    user.add_skill("no-destruction");
+    user.trust();
+    let id = user.launch([]);
+    denied(&in_json(&user, &["sandbox", "exec", &id, "--", "true"]), &["no-destruction"]);
+    fs::create_dir_all(users_own(&user).join("skills")).unwrap();
+    user.add_skill_to(&users_own(&user), "no-destruction");
+    assert_eq!(in_json(&user, &["sandbox", "exec", &id, "--", "true"])["exit_code"], 0);
+}
