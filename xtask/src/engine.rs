@@ -25,6 +25,25 @@ const END: Duration = Duration::from_secs(30);
 /// Between looks; nothing tells.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Runs the program that its arguments are, again whenever it is killed, until it is told to end: tests kill an engine to see it
+/// come back.
+const KEPT_UP: &str = r#"
+    # What it had started is gone with it, and must not be waited for.
+    left=$1; shift
+    trap 'told=1; kill -TERM "$child" 2>/dev/null' TERM
+    while :; do
+        "$@" & child=$!
+        wait "$child"; status=$?
+        while [ -n "$told" ] && kill -0 "$child" 2>/dev/null; do wait "$child"; done
+        [ -z "$told" ] && [ "$status" = 137 ] || exit "$status"
+        rm -f "$left"
+    done
+"#;
+/// Where an engine says its process id, beneath its directory.
+const PID: &str = "pid";
+/// Names the file with the process id of an engine that is kept up.
+const PID_FILE: &str = "SKILLHOST_TEST_ENGINE_PID_FILE";
+
 /// Which engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -139,6 +158,9 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
     }
     engine.wait().with_context(|| format!("the engine of our own ({})", kind.name()))?;
     engine.load(images)?;
+    if kind != Kind::Podman {
+        engine.env.push((PID_FILE.to_owned(), path.join(PID).display().to_string()));
+    }
     Ok(engine)
 }
 
@@ -159,7 +181,11 @@ impl Engine {
         quietly(program("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
         self.bridge = Some(bridge.clone());
         quietly(program("ip").args(["addr", "add", &format!("10.213.{}.1/24", 213 + number), "dev", &bridge]))?;
-        let mut command = program(which("dockerd").context("dockerd")?);
+        let mut command = program("sh");
+        command
+            .args(["-c", KEPT_UP, "engine"])
+            .arg(dir.join("exec/containerd/containerd.pid"))
+            .arg(which("dockerd").context("dockerd")?);
         command.arg("--data-root").arg(kept).arg("--exec-root").arg(dir.join("exec"));
         // The machine's own configuration is another engine's.
         let config = dir.join("daemon.json");
@@ -170,7 +196,7 @@ impl Engine {
             .arg("--config-file")
             .arg(config)
             .arg("--pidfile")
-            .arg(dir.join("pid"))
+            .arg(dir.join(PID))
             .args(["-H", local, "--bridge", &bridge]);
         command.args(["--iptables=false", "--ip-forward=false", "--ip-masq=false"]).args(more);
         self.spawn(&mut command, dir)?;

@@ -40,7 +40,9 @@ const END_TO_END: Program = Program { name: "e2e", path: "tests/e2e/tests/e2e" }
 
 /// What is run on each of them: what a transport or an engine could change, and little where each call is slow. Skills,
 /// policy and the command line are the same everywhere.
-const ON_ENGINES: [(Kind, &[&str]); 4] = [
+const ON_ENGINES: [(Kind, &[&str]); 5] = [
+    // Alone, for it kills the engine.
+    (Kind::Tls, &["engine_restart"]),
     (
         Kind::Tls,
         &[

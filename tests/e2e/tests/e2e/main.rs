@@ -26,6 +26,7 @@ mod distribution;
 mod document_runs;
 mod documents;
 mod ends;
+mod engine_restart;
 mod engines;
 mod file_actions;
 mod files;
