@@ -75,6 +75,7 @@ mod db;
 mod digest;
 mod distribution;
 pub mod engine;
+mod failpoint;
 pub mod host;
 mod http_client;
 mod ids;

@@ -4,6 +4,7 @@
 //! remembered in an order. What is going on stands on stderr; a failure says what to do about it.
 
 mod bench;
+mod chaos;
 mod clients;
 mod demo;
 mod engine;
@@ -58,6 +59,21 @@ enum Verb {
     ///
     /// `cargo xtask test` runs four thousand.
     Soak,
+    /// Kill hosts and sandboxes, fill the disk and use up memory at moments that seeds choose, and see that nothing is left or lost.
+    ///
+    /// `cargo xtask test` runs four seeds on each backend. Each seed is printed with what it chose: `cargo xtask chaos --seeds 1
+    /// --seed S` does it again.
+    Chaos {
+        /// How many seeds.
+        #[arg(long, default_value_t = 200)]
+        seeds: u64,
+        /// The first of them; by default the clock gives it.
+        #[arg(long)]
+        seed: Option<u64>,
+        /// The backend, `docker` or `local`.
+        #[arg(long, default_value = "local")]
+        backend: String,
+    },
     /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
     ///
     /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind.
@@ -111,6 +127,7 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
         Verb::Soak => test::soak(),
+        Verb::Chaos { seeds, seed, backend } => chaos::chaos(seeds, seed, &backend),
         Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Clients { names } => clients::clients(&names),

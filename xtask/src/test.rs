@@ -103,8 +103,9 @@ const ONCE: [&[&str]; 5] = [
     ],
 ];
 /// What of all else might differ in local sandboxes that root makes: an ordinary user's are tested with everything.
-const AS_ROOT: [&str; 24] = [
+const AS_ROOT: [&str; 25] = [
     "adversary",
+    "chaos",
     "ends",
     "files",
     "frozen",

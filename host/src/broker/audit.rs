@@ -23,6 +23,7 @@ use super::audit_chain::{self, ChainCheck, ChainLink};
 use super::audit_pages;
 use super::audit_under_way as begun;
 use crate::db::{Db, atomically};
+use crate::failpoint::reach;
 use crate::policy::Actor;
 
 /// How many records a follower may lag behind before it misses some.
@@ -367,6 +368,7 @@ impl LogSize {
             through = Some(last);
         }
         if let Some(through) = through {
+            reach("audit.dropped");
             audit_chain::drop_through(transaction, &through)?;
             let untold = self.untold.load(Ordering::Relaxed) + by.untold;
             if untold >= DROPS_TOLD {
@@ -374,7 +376,9 @@ impl LogSize {
                 by.bytes += tell_dropped(transaction, &through, self.max)?;
             }
         }
-        Ok((insert(transaction, row, &detail)?, by))
+        let seq = insert(transaction, row, &detail)?;
+        reach("audit.inserted");
+        Ok((seq, by))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metadata, check_pattern, check_tags};
 use crate::broker::{AllowedEffect, Broker, EffectRecord};
+use crate::failpoint::reach;
 use crate::policy::Actor;
 use crate::policy::question::ApprovalText;
 
@@ -48,7 +49,9 @@ impl Broker {
             })
         };
         let (effect, write) = record.authorise(check).await?;
+        reach("publish.allowed");
         let (mut effect, entry) = effect.step(self.blackboard.publish(&actor.caller, write)).await?;
+        reach("publish.written");
         effect.note("version", entry.version);
         effect.end(Ok(entry)).await
     }

@@ -13,6 +13,7 @@ use skillhost_api::units::quoted;
 
 use crate::broker::{Broker, EffectRecord};
 use crate::catalog::SkillSnapshot;
+use crate::failpoint::reach;
 use crate::policy::quota::Amounts;
 use crate::policy::{Actor, too_many_containers};
 use crate::sandbox::SandboxState;
@@ -88,6 +89,7 @@ impl Broker {
         };
         let (effect, share) = effect.step(reserve).await?;
         let (mut effect, info) = effect.step(self.sandboxes.launch(spec, Box::new(share))).await?;
+        reach("launch.kept");
         effect.note("container_id", info.id.clone());
         effect.note("image", info.image.clone());
         effect.note("backend", info.backend.clone());

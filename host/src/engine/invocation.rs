@@ -17,6 +17,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpVi
 
 use super::limiter::{LimitHit, Limiter, size};
 use super::result_stream::{self, ItemSink};
+use super::slots::SlotGuard;
 use super::trace::Trace;
 use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{

@@ -40,6 +40,7 @@ use cap_std::fs::Dir;
 use futures_util::future::join_all;
 use tokio::io::AsyncRead;
 
+use crate::failpoint::reach;
 use crate::roles::{Registry, Role, Roles};
 use backend::docker::{DockerBackend, EngineConfig};
 use backend::local::{LocalBackend, LocalSettings};
@@ -364,6 +365,7 @@ impl Sandboxes {
         let Account { user, home, env: _ } = account;
         let spec = ExecSpec { cwd, env, ..spec };
         let exec = live.link.exec(ExecStart { home, ..spec.by(user) })?;
+        reach("exec.asked");
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.agent_view(id, agent)?;
@@ -402,7 +404,10 @@ impl Sandboxes {
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await
+        reach("copy.begins");
+        let copied = files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await;
+        reach("copy.done");
+        copied
     }
 
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].

@@ -16,8 +16,8 @@ use crate::run::root;
 
 /// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
-    // How values are shortened; how descriptors are waited for.
-    &["json", "async_fd", "digest"],
+    // How values are shortened; how descriptors are waited for; where tests end the process.
+    &["json", "async_fd", "digest", "failpoint"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db"],

@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use crate::async_fd::watched;
+use crate::failpoint::reach;
 use crate::roles::Role;
 use crate::sandbox::ReservationGuard;
 use crate::sandbox::backend::{
@@ -105,6 +106,7 @@ impl Inner {
             None => {}
         }
         let place = self.places.create()?;
+        reach("launch.placed");
         let made = async {
             if let Some(skill) = &spec.skill {
                 place.put_skill(skill)?;
@@ -264,6 +266,7 @@ impl Inner {
         still_wanted(caller)?;
         let RunningSandbox { engine_id, init_pid, own_kernel, isolation, bare, home, notes } =
             backend.launch(built).await?;
+        reach("launch.made");
         let news = notes.into_iter().filter(|note| !info.notes.contains(note)).collect::<Vec<_>>();
         info.notes.extend(news);
         info = SandboxInfo { engine_id, isolation, bare, home, ..info };
@@ -272,6 +275,7 @@ impl Inner {
             if !info.is_nobodys() {
                 place.write(&info)?;
             }
+            reach("launch.recorded");
             still_wanted(caller)?;
             match (listener, init_pid) {
                 (Some(listener), Some(init_pid)) => {

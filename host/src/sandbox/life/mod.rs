@@ -30,6 +30,7 @@ use super::sandbox_dir::{SandboxDir, SandboxDirs};
 use super::spec::SandboxInfo;
 use super::workspace::Workspaces;
 use super::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState};
+use crate::failpoint::reach;
 
 /// For a container to go by itself once its supervisor has said goodbye.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -181,6 +182,7 @@ impl Inner {
             // It may have been started again while this waited.
             let live = inner.live(&asked.info.id).unwrap_or(asked);
             let last_word = live.link.shutdown().await;
+            reach("stop.asked");
             inner.finish(&live, last_word).await
         })
     }
@@ -237,6 +239,7 @@ impl Inner {
     async fn conclude(&self, live: &LiveSandbox, last_word: Option<CloseReason>) -> EndedSandbox {
         let death = self.death(&live.info, last_word.as_ref()).await;
         self.take_away(&live.info, last_word.as_ref()).await;
+        reach("stop.removed");
         EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), death, at_ms: now_ms() }
     }
 

@@ -15,6 +15,7 @@ mod by_path;
 mod call_logs;
 mod call_records;
 mod calls_see_changes;
+mod chaos;
 mod clients;
 mod command_policy;
 mod concurrent;

@@ -1,0 +1,305 @@
+//! Whatever is killed or filled up at whatever moment: nothing is left, nothing that was acknowledged is lost, and others never
+//! notice.
+//!
+//! A seed chooses what happens and when. `SKILLHOST_CHAOS_SEED` is the first and `SKILLHOST_CHAOS_SEEDS` the number of them; each is
+//! printed with what it chose, and chooses the same again: `cargo xtask chaos --seed S`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use skillhost_api::types::GetRequest;
+use skillhost_api::types::Request::BlackboardGet;
+use skillhost_e2e::{
+    User, ask, eventually, hostile, local, mark, needs_engine, of_this_kernel, processes, runs_as, seeing, signal,
+    write,
+};
+
+/// The places where the host ends itself (`host/src/failpoint.rs`), and how often each is passed in a storm at most.
+const PLACES: [(&str, u64); 13] = [
+    ("launch.placed", 3),
+    ("launch.made", 3),
+    ("launch.recorded", 3),
+    ("launch.kept", 3),
+    ("exec.asked", 3),
+    ("copy.begins", 3),
+    ("copy.done", 3),
+    ("publish.allowed", 12),
+    ("publish.written", 12),
+    ("stop.asked", 3),
+    ("stop.removed", 3),
+    ("audit.inserted", 20),
+    ("audit.dropped", 3),
+];
+/// What one agent may have, which is free again afterwards.
+const SANDBOXES: usize = 3;
+const MEMORY: [&str; 2] = ["--memory-mib", "64"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blow {
+    /// The host is killed where it gets to this place for the so manieth time.
+    HostAt(&'static str, u64),
+    /// The host is killed after so many publications.
+    Host(u64),
+    /// All processes of one sandbox are killed.
+    Sandbox,
+    ForkBomb,
+    OutOfMemory,
+    /// The workspaces' and the state's disk is full for a while.
+    FullDisk,
+}
+
+/// Numbers that are the same for a seed, wherever (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+impl Blow {
+    fn of(dice: &mut Dice) -> Self {
+        match dice.below(20) {
+            0 | 1 => Self::Host(dice.below(8)),
+            2 => Self::Sandbox,
+            3 => Self::ForkBomb,
+            4 => Self::OutOfMemory,
+            5 => Self::FullDisk,
+            _ => {
+                let (place, most) = PLACES[usize::try_from(dice.below(PLACES.len() as u64)).unwrap()];
+                Self::HostAt(place, 1 + dice.below(most))
+            }
+        }
+    }
+
+    /// Whether it leaves the host and so every other sandbox alone.
+    fn spares_others(self) -> bool {
+        matches!(self, Self::Sandbox | Self::ForkBomb | Self::OutOfMemory)
+    }
+}
+
+/// A small file system as the state directory; it goes with this value.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn mount(path: &'a Path) -> Self {
+        fs::create_dir_all(path).unwrap();
+        let options = format!("size=64m,mode=700,uid={0},gid={0}", runs_as());
+        let mut mount = Command::new("mount");
+        assert!(mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(path).status().unwrap().success());
+        Self(path)
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        // Lazily: a host that a failed test leaves behind may still have it open.
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().expect(name));
+    let clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() * 1000;
+    let first = std::env::var("SKILLHOST_CHAOS_SEED").map_or_else(|_| clock(), |text| text.parse().expect("a number"));
+    first..first + number("SKILLHOST_CHAOS_SEEDS", 4)
+}
+
+#[test]
+fn nothing_is_left_and_nothing_acknowledged_is_lost() {
+    needs_engine!();
+    if !of_this_kernel() {
+        return;
+    }
+    let (mut failed, mut hosts, mut all) = (Vec::new(), 0, 0);
+    for seed in seeds() {
+        let blow = Blow::of(&mut Dice(seed));
+        println!("chaos: seed {seed}: {blow:?}");
+        match std::panic::catch_unwind(|| storm(seed, blow)) {
+            Ok(fell) => hosts += u32::from(fell),
+            Err(_) => failed.push((seed, blow)),
+        }
+        all += 1;
+    }
+    println!("chaos: {all} seeds, in {hosts} of them a host was killed, {} failed", failed.len());
+    assert!(failed.is_empty(), "`cargo xtask chaos --seed SEED` does it again: {failed:?}");
+}
+
+/// Whether a host was killed in it.
+fn storm(seed: u64, blow: Blow) -> bool {
+    // The disk takes root, and its file system nothing but containers of this machine.
+    let full = blow == Blow::FullDisk && rustix::process::geteuid().is_root() && local();
+    let audit = if matches!(blow, Blow::HostAt("audit.dropped", _)) { "[audit]\nmax-bytes = \"2MiB\"\n" } else { "" };
+    let user = User::new(&format!("[sandbox]\nlease = \"2s\"\n[quota]\nsandboxes = {SANDBOXES}\n{audit}"));
+    let state = user.state();
+    let disk = full.then(|| SmallDisk::mount(&state));
+    write(&user.elsewhere().join("tree/file"), vec![7; 300_000]);
+    write(&user.elsewhere().join("tree/deep/other"), "other");
+
+    let mut first = user.command(["sandbox", "list"]);
+    if let Blow::HostAt(place, count) = blow {
+        first.env("SKILLHOST_FAILPOINT", format!("{place}:{count}"));
+    }
+    assert!(first.output().unwrap().status.success());
+    let host = user.host_pid();
+    let mark = mark();
+    let acknowledged = play(&user, seed, blow, host, full, &mark);
+    let fell = !alive(host);
+    assert!(!fell || !blow.spares_others(), "the host went down");
+    if matches!(blow, Blow::HostAt(..)) && !fell {
+        // What it waited for is not to come while this looks at what is left.
+        user.run(["host", "stop"]).ok();
+    }
+    check(&user, &acknowledged);
+    eventually("no process of a sandbox is left", || processes(&mark).is_empty().then_some(()));
+    drop(disk);
+    fell
+}
+
+/// Several clients at once while it happens; the answer is what was acknowledged.
+fn play(user: &User, seed: u64, blow: Blow, host: i32, full: bool, mark: &str) -> Vec<u64> {
+    let mut dice = Dice(!seed);
+    let bystander = blow.spares_others().then(|| user.launch(MEMORY));
+    let at = dice.below(8);
+    thread::scope(|scope| {
+        let publisher = scope.spawn(move || {
+            let mut acknowledged = Vec::new();
+            for number in 0..12 {
+                if number == at && full {
+                    fill(user);
+                }
+                let (key, value) = (format!("key{number}"), format!("\"{number}\""));
+                if user.run(["blackboard", "publish", &key, &value]).code == 0 {
+                    acknowledged.push(number);
+                }
+                if blow == Blow::Host(number) {
+                    signal(host, Signal::KILL);
+                }
+            }
+            if full {
+                fs::remove_file(user.state().join("filler")).unwrap();
+            }
+            acknowledged
+        });
+        scope.spawn(|| (0..3).for_each(|_| use_one(user, blow, mark)));
+        if let Some(id) = bystander {
+            scope.spawn(move || {
+                for number in 0..10 {
+                    let said = user.shell(&id, &format!("echo {number}"));
+                    assert_eq!(said["stdout"], format!("{number}\n"), "another sandbox noticed: {said}");
+                }
+            });
+        }
+        if matches!(blow, Blow::HostAt("audit.dropped", _)) {
+            // Refused, and recorded with what was asked for.
+            let long = BlackboardGet(GetRequest { key: "x".repeat(100_000) });
+            scope.spawn(move || {
+                let api = user.api();
+                let flood = || (0..1000).take_while(|_| alive(host)).for_each(|_| drop(api.begin(long.clone()).end()));
+                // Its connection breaks off with the host.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(flood));
+            });
+        }
+        publisher.join().unwrap()
+    })
+}
+
+/// Whether a process runs. One that nobody has waited for yet does not.
+fn alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn fill(user: &User) {
+    // As far as it goes.
+    let _ = fs::write(user.state().join("filler"), vec![0; 64 << 20]);
+}
+
+/// The life of a sandbox, which may fail at any point.
+fn use_one(user: &User, blow: Blow, mark: &str) {
+    let launched =
+        user.run([["sandbox", "launch", "--role", "default", "--output", "json"].as_slice(), &MEMORY].concat());
+    if launched.code != 0 {
+        return;
+    }
+    let id = launched.json()["container_id"].as_str().unwrap().to_owned();
+    let run = |line: &str| user.run(["sandbox", "exec", &id, "--timeout", "5s", "--shell", line]);
+    run(&format!("{} sleep 0.1", hostile(mark)));
+    match blow {
+        Blow::Sandbox => kill_all(&id),
+        Blow::ForkBomb => drop(run("bomb() { bomb | bomb & }; bomb; sleep 2")),
+        Blow::OutOfMemory => drop(run("head -c 2G /dev/zero | tail")),
+        _ => {}
+    }
+    let tree = user.elsewhere().join("tree");
+    user.run(["sandbox", "copy-in", &id, tree.to_str().unwrap(), "tree"]);
+    user.run(["sandbox", "stop", &id]);
+}
+
+fn kill_all(id: &str) {
+    if local() {
+        for pid in seeing(&format!("/{id}/control ")) {
+            // It may have gone with another of them.
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+    } else {
+        let filter = format!("label=skillhost.sandbox={id}");
+        let _ = Command::new("sh").args(["-c", "docker kill $(docker ps -q --filter \"$0\")", &filter]).output();
+    }
+}
+
+/// What holds after every storm, whoever was killed in it.
+fn check(user: &User, acknowledged: &[u64]) {
+    let verified = user.run(["audit", "verify"]);
+    assert_eq!(verified.code, 0, "the chain is broken: {verified:?}");
+    for number in acknowledged {
+        let got = user.run(["blackboard", "get", &format!("key{number}"), "--output", "json"]);
+        assert!(got.code == 0 && got.json()["value"] == *number.to_string(), "key{number} is lost: {got:?}");
+    }
+    // What outlived a host is found again; with it all is free.
+    let listed = ask(user, &["list"]);
+    for sandbox in listed["containers"].as_array().unwrap_or_else(|| panic!("{listed}")) {
+        user.run(["sandbox", "stop", sandbox["container_id"].as_str().unwrap()]).ok();
+    }
+    let ids: Vec<String> = (0..SANDBOXES).map(|_| user.launch(MEMORY)).collect();
+    let refused: Value = user.run(["sandbox", "launch", "--output", "json"]).code(4).json();
+    assert_eq!(refused["error"]["kind"], "quota-exceeded", "{refused}");
+    for id in ids {
+        assert_eq!(user.shell(&id, "ls -A /tmp")["stdout"], "");
+        user.run(["sandbox", "stop", &id]).ok();
+    }
+    user.run(["audit", "verify"]).ok();
+    let deployment = fs::read_to_string(user.state().join("sandboxes/deployment")).unwrap();
+    user.run(["host", "stop"]).ok();
+
+    let name = user.home().file_name().unwrap().to_string_lossy().into_owned();
+    eventually("no process sees a sandbox's place", || {
+        let seen = seeing("/sbx_").into_iter().filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|text| text.contains(&format!("/{name}/")))
+        });
+        (seen.count() == 0).then_some(())
+    });
+    let sandboxes = user.state().join("sandboxes");
+    let left: Vec<_> = fs::read_dir(sandboxes).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("sbx_")), "left: {left:?}");
+    if local() {
+        // As much of it as their names have.
+        let groups = format!("skillhost-{}*", &deployment[..12]);
+        let groups = Command::new("find").args(["/sys/fs/cgroup", "-name", &groups]).output().unwrap();
+        assert!(groups.stdout.is_empty(), "control groups are left: {}", String::from_utf8_lossy(&groups.stdout));
+    } else {
+        let filter = format!("label=skillhost.deployment={deployment}");
+        eventually("no container is left", || {
+            let listed = Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output().unwrap();
+            listed.stdout.is_empty().then_some(())
+        });
+    }
+}

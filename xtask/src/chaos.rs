@@ -1,0 +1,21 @@
+//! The long run of `tests/e2e/tests/e2e/chaos.rs`: as many seeds as are asked for.
+
+use anyhow::Result;
+
+use crate::host::Profile;
+use crate::lane::BACKEND;
+use crate::run::{cargo, run};
+use crate::{host, setup};
+
+/// Runs this many seeds from `seed` on, or from one that the clock gives.
+pub(crate) fn chaos(seeds: u64, seed: Option<u64>, backend: &str) -> Result<()> {
+    setup::wasm_target()?;
+    host::build(Profile::Debug)?;
+    let mut test = cargo();
+    test.args(["test", "--workspace", "--test", "e2e", "--", "chaos::", "--nocapture"]);
+    test.env(BACKEND, backend).env("SKILLHOST_CHAOS_SEEDS", seeds.to_string());
+    if let Some(seed) = seed {
+        test.env("SKILLHOST_CHAOS_SEED", seed.to_string());
+    }
+    run(&mut test)
+}
