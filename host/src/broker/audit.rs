@@ -4,90 +4,26 @@
 //! happened is in the log, and so is what was never answered. What a host died in the middle of has its end, `interrupted`, from the
 //! next one. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included;
 //! of contents they hold sizes and digests. While records cannot be written, no effect begins.
-//!
-//! The log is bounded: where a record has no room, the oldest go, and a record of the host's own says how many went. Counted
-//! are the bytes of each record's texts and [`OVERHEAD`]; the database's file has up to a page more for each large one. What is left
-//! is still a chain ([`super::audit_chain`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rusqlite::{Transaction, params};
+use rusqlite::Transaction;
 use serde_json::{Value, json};
 use skillhost_api::error::{ErrorKind, Result};
-use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification, BEGUN};
-use skillhost_api::units::now_ms;
+use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification};
 use tokio::sync::broadcast;
 
-use super::audit_chain::{self, ChainCheck, ChainLink};
+use super::audit_chain::{self, ChainCheck};
 use super::audit_pages;
+use super::audit_record::{RecordStep, of_host, record_of};
+use super::audit_size::{self, LogSize, SizeChange};
 use super::audit_under_way as begun;
 use crate::db::{Db, atomically};
-use crate::failpoint::reach;
 use crate::policy::Actor;
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;
-/// What a record takes up besides its texts, about.
-pub(super) const OVERHEAD: u64 = 128;
-/// The bytes of a record's texts, as the database counts them.
-macro_rules! texts {
-    () => {
-        "octet_length(tenant) + octet_length(session) + octet_length(agent) + coalesce(octet_length(skill), 0)
-         + coalesce(octet_length(invocation_id), 0) + octet_length(effect) + octet_length(outcome) + octet_length(detail)"
-    };
-}
-/// The most that a record which tells of drops counts.
-const MAX_TOLD: u64 = 320;
-/// The fewest free pages of the database that one record is sure to fit into.
-const PAGES: u64 = 32;
-/// How many of the oldest records go at once.
-const DROPPED_AT_ONCE: u64 = 64;
-/// Who makes the records of the log itself.
-const HOST: &str = "host";
-/// Of how many records that went one record tells.
-const DROPS_TOLD: i64 = 10_000;
-
-/// What a record says of its effect: where in it, and how it went.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum RecordStep {
-    /// It is allowed and about to be done.
-    Begins,
-    /// It was begun well, by the record of this number if there is one, and goes on.
-    GoesOn { begun: Option<u64> },
-    /// It is over, as the record of this number has begun it if there is one.
-    Ends { begun: Option<u64>, outcome: std::result::Result<(), ErrorKind> },
-}
-
-impl RecordStep {
-    /// What stands in its record.
-    fn outcome(self) -> &'static str {
-        match self {
-            Self::Begins => BEGUN,
-            Self::GoesOn { .. } | Self::Ends { outcome: Ok(()), .. } => "ok",
-            Self::Ends { outcome: Err(kind), .. } => kind.name(),
-        }
-    }
-
-    /// The number of the record that it ends.
-    fn ended(self) -> Option<u64> {
-        match self {
-            Self::Begins => None,
-            Self::GoesOn { begun } | Self::Ends { begun, .. } => begun,
-        }
-    }
-
-    fn is_under_way(self) -> bool {
-        matches!(self, Self::Begins | Self::GoesOn { .. })
-    }
-}
-
-impl From<std::result::Result<(), ErrorKind>> for RecordStep {
-    fn from(outcome: std::result::Result<(), ErrorKind>) -> Self {
-        Self::Ends { begun: None, outcome }
-    }
-}
-
 /// A record to be written, and what else it means.
 #[derive(Debug, Clone)]
 struct NewRecord {
@@ -108,45 +44,6 @@ pub(crate) struct Audit {
     lost: AtomicU64,
 }
 
-/// The size of the log. It is counted on the database's thread alone.
-#[derive(Debug)]
-struct LogSize {
-    max: u64,
-    /// What is committed, and what the transaction under way has changed of it.
-    bytes: AtomicI64,
-    /// Records that went since a record told of it.
-    untold: AtomicI64,
-}
-
-/// A change of the size, which is taken back unless it is committed.
-struct SizeChange {
-    size: Arc<LogSize>,
-    by: Delta,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Delta {
-    bytes: i64,
-    untold: i64,
-}
-
-impl SizeChange {
-    fn of(size: Arc<LogSize>, by: Delta) -> Self {
-        size.shift(by);
-        Self { size, by }
-    }
-
-    fn committed(mut self) {
-        self.by = Delta::default();
-    }
-}
-
-impl Drop for SizeChange {
-    fn drop(&mut self) {
-        self.size.shift(Delta { bytes: -self.by.bytes, untold: -self.by.untold });
-    }
-}
-
 /// An effect that has no record yet.
 pub(super) struct UnrecordedEffect(Arc<AtomicUsize>);
 
@@ -159,26 +56,19 @@ impl Drop for UnrecordedEffect {
 impl Audit {
     /// The log, of at most `max` bytes.
     pub(crate) async fn open(db: Db, max: u64) -> Result<Self> {
-        let bytes = db
-            .run(|transaction| {
-                let count = concat!("SELECT coalesce(sum(", texts!(), " + ?1), 0) FROM audit");
-                transaction.query_row(count, [OVERHEAD], |row| row.get(0))
-            })
-            .await?;
+        let bytes = db.run(audit_size::bytes).await?;
         let mut adopted = None;
         while let Some(last) = db.run(move |transaction| audit_chain::adopt(transaction, adopted)).await? {
             adopted = Some(last);
         }
-        // The first that goes is told at once.
-        let size = LogSize { max, bytes: AtomicI64::new(bytes), untold: AtomicI64::new(DROPS_TOLD) };
-        let (live, size) = (broadcast::channel(FOLLOW_BUFFER).0, Arc::new(size));
+        let (live, size) = (broadcast::channel(FOLLOW_BUFFER).0, Arc::new(LogSize::new(max, bytes)));
         Ok(Self { db, live, under_way: Arc::default(), size, lost: AtomicU64::new(0) })
     }
 
     /// Ends what an earlier host process died in the middle of.
     pub(crate) async fn end_interrupted(&self) -> Result<()> {
         loop {
-            let left = self.db.run(|transaction| begun::interrupted(transaction)).await?;
+            let left = self.db.run(begun::interrupted).await?;
             let Some((last, _)) = left.last() else { return Ok(()) };
             let (last, mut records) = (*last, Vec::with_capacity(left.len()));
             for (number, record) in left {
@@ -344,147 +234,11 @@ impl Audit {
     }
 }
 
-impl LogSize {
-    fn shift(&self, by: Delta) {
-        self.bytes.fetch_add(by.bytes, Ordering::Relaxed);
-        self.untold.fetch_add(by.untold, Ordering::Relaxed);
-    }
-
-    /// Writes a record, and drops the oldest where there is no room for it: within the log's bound, or, on a disk that is
-    /// full, within the database.
-    fn put(&self, transaction: &Transaction<'_>, row: &AuditRecord, is_full: bool) -> rusqlite::Result<(u64, Delta)> {
-        let detail = row.detail.to_string();
-        let mut by = Delta { bytes: length(row, &detail), untold: 0 };
-        let most = i64::try_from(self.max.saturating_sub(MAX_TOLD)).unwrap_or(i64::MAX);
-        let has_pages = || {
-            let free = "PRAGMA freelist_count";
-            transaction.prepare_cached(free)?.query_row([], |row| row.get::<_, u64>(0)).map(|free| free >= PAGES)
-        };
-        let mut through = None;
-        while self.bytes.load(Ordering::Relaxed) + by.bytes > most || is_full && !has_pages()? {
-            let (records, bytes, last) = drop_oldest(transaction)?;
-            let Some(last) = last else { break };
-            by = Delta { bytes: by.bytes - bytes, untold: by.untold + records };
-            through = Some(last);
-        }
-        if let Some(through) = through {
-            reach("audit.dropped");
-            audit_chain::drop_through(transaction, &through)?;
-            let untold = self.untold.load(Ordering::Relaxed) + by.untold;
-            if untold >= DROPS_TOLD {
-                by.untold -= untold;
-                by.bytes += tell_dropped(transaction, &through, self.max)?;
-            }
-        }
-        let seq = insert(transaction, row, &detail)?;
-        reach("audit.inserted");
-        Ok((seq, by))
-    }
-}
-
-/// Drops some of the oldest: how many, their bytes, and the last one's place in the chain.
-fn drop_oldest(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, i64, Option<ChainLink>)> {
-    let mut statement = transaction.prepare_cached(concat!(
-        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit ORDER BY seq LIMIT ?1) RETURNING seq, hash, ",
-        texts!(),
-        " + ?2"
-    ))?;
-    let mut rows = statement.query([DROPPED_AT_ONCE, OVERHEAD])?;
-    let (mut records, mut bytes, mut last) = (0, 0, None::<ChainLink>);
-    while let Some(row) = rows.next()? {
-        records += 1;
-        bytes += row.get::<_, i64>(2)?;
-        let link = ChainLink::of(row)?;
-        // In whatever order they come.
-        last = last.filter(|last| last.seq > link.seq).or(Some(link));
-    }
-    Ok((records, bytes, last))
-}
-
-/// Writes the record that tells of drops; the answer is what it counts.
-fn tell_dropped(transaction: &Transaction<'_>, through: &ChainLink, max: u64) -> rusqlite::Result<i64> {
-    let detail = json!({ "through": through.seq, "hash": through.head().hash, "max_bytes": max });
-    let told = AuditRecord { effect: "audit.drop".into(), ..of_host(detail) };
-    let detail = told.detail.to_string();
-    insert(transaction, &told, &detail)?;
-    Ok(length(&told, &detail))
-}
-
-/// A record of the log's own, which has no number yet.
-fn of_host(detail: Value) -> AuditRecord {
-    AuditRecord {
-        seq: 0,
-        at_ms: now_ms(),
-        tenant: HOST.into(),
-        session: HOST.into(),
-        agent: HOST.into(),
-        skill: None,
-        invocation_id: None,
-        effect: String::new(),
-        outcome: "ok".into(),
-        detail,
-    }
-}
-
-/// A record that has no number yet.
-pub(super) fn record_of(
-    actor: &Actor,
-    effect: &'static str,
-    outcome: std::result::Result<(), ErrorKind>,
-    detail: Value,
-) -> AuditRecord {
-    AuditRecord {
-        seq: 0,
-        at_ms: now_ms(),
-        tenant: actor.caller.tenant.clone(),
-        session: actor.caller.session.clone(),
-        agent: actor.caller.agent.clone(),
-        skill: actor.skill.clone(),
-        invocation_id: actor.invocation_id.clone(),
-        effect: effect.into(),
-        outcome: outcome.map_or_else(ErrorKind::name, |()| "ok").into(),
-        detail,
-    }
-}
-
-/// What a record counts.
-fn length(record: &AuditRecord, detail: &str) -> i64 {
-    let AuditRecord { seq: _, at_ms: _, tenant, session, agent, skill, invocation_id, effect, outcome, detail: _ } =
-        record;
-    let texts =
-        [Some(tenant), Some(session), Some(agent), skill.as_ref(), invocation_id.as_ref(), Some(effect), Some(outcome)];
-    let length = texts.into_iter().flatten().map(String::len).sum::<usize>() + detail.len();
-    i64::try_from(length as u64 + OVERHEAD).unwrap_or(i64::MAX)
-}
-
-/// Writes a record. The answer is its number.
-fn insert(transaction: &Transaction<'_>, record: &AuditRecord, detail: &str) -> rusqlite::Result<u64> {
-    let link = audit_chain::last(transaction)?.next(record, detail);
-    transaction
-        .prepare_cached(
-            "INSERT INTO audit (seq, at_ms, tenant, session, agent, skill, invocation_id, effect, outcome, detail, hash)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        )?
-        .execute(params![
-            link.seq,
-            record.at_ms,
-            record.tenant,
-            record.session,
-            record.agent,
-            record.skill,
-            record.invocation_id,
-            record.effect,
-            record.outcome,
-            detail,
-            link.hash(),
-        ])?;
-    Ok(link.seq)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::broker::audit_pages::PAGE;
+    use crate::broker::audit_size::{MAX_TOLD, tell_dropped};
     use crate::db::Durability;
     use skillhost_api::caller::Caller;
 

@@ -4,8 +4,8 @@ use rusqlite::{Row, ToSql, Transaction};
 use serde_json::Value;
 use skillhost_api::types::{AuditList, AuditRecord, BEGUN};
 
-use super::audit::OVERHEAD;
 use super::audit_chain::{FIELDS, read_record};
+use super::audit_size::OVERHEAD;
 
 /// The most bytes of records that one page has.
 pub(super) const PAGE: u64 = 8 << 20;

@@ -12,8 +12,9 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Command;
 use skillhost_api::visible;
 
+use super::audit_detail::command_on_record;
 use crate::broker::{Broker, EffectRecord};
-use crate::config::EffectDecision;
+use crate::config::{CommandVisibility, EffectDecision};
 use crate::policy::approvals::HOW;
 use crate::policy::command;
 use crate::policy::question::{ApprovalText, shortened};
@@ -107,7 +108,12 @@ impl Broker {
         record: &mut EffectRecord,
         command: GuardedCommand<'_>,
     ) -> Option<EffectVerdict> {
-        self.guarded(record, || command.effect()).await
+        let verdict = self.guarded(record, || command.effect()).await;
+        if verdict.as_ref().is_some_and(|verdict| verdict.decision == EffectDecision::Deny) {
+            // It may be denied for what stands in it.
+            record.note("command", command_on_record(CommandVisibility::Digest, command.command));
+        }
+        verdict
     }
 
     /// The same of what is to be published.

@@ -16,8 +16,9 @@ use skillhost_api::types::{AuditRecord, InvocationSummary};
 use skillhost_api::units::now_ms;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::audit::{Audit, record_of};
+use super::audit::Audit;
 use super::audit_detail::Facts;
+use super::audit_record::record_of;
 use super::invocation_log::{InvocationLogs, KeptInvocation, KeptLines};
 use super::skill_runs::SKILL_RUN;
 use crate::policy::Actor;

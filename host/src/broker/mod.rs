@@ -13,6 +13,8 @@ mod audit_chain;
 mod audit_detail;
 mod audit_head;
 mod audit_pages;
+mod audit_record;
+mod audit_size;
 mod audit_under_way;
 mod board;
 mod chunk;

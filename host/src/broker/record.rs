@@ -12,8 +12,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use skillhost_api::error::{Error, ErrorKind, Result};
 
-use super::audit::{Audit, RecordStep, UnrecordedEffect};
+use super::audit::{Audit, UnrecordedEffect};
 use super::audit_detail::Facts;
+use super::audit_record::RecordStep;
 use crate::policy::Actor;
 
 /// Effects with one record, at their end: what only reads, and what is done where the log is, in the same database.

@@ -270,6 +270,7 @@ impl Broker {
             status: status.into(),
             cause,
             execs: self.sandboxes.execs(id),
+            limits: if status == "ended" { Vec::new() } else { self.sandboxes.limits(&info) },
             sandbox: Some(info.summary(&actor.caller)),
             message,
         }
@@ -333,6 +334,7 @@ fn unknown(id: &str) -> SandboxStatus {
         cause: None,
         execs: 0,
         sandbox: None,
+        limits: Vec::new(),
         message: no_such(id).message,
     }
 }

@@ -10,7 +10,7 @@ use skillhost_api::io::CallOutput;
 use skillhost_api::types::{
     AttachSandbox, CopyAnswer, CopyIn, CopyOut, CopyRequest, DetachSandbox, FileContent, GetSandbox, HostPath,
     LaunchRequest, ListFiles, ListSandboxes, Network, Operation, PauseSandbox, ReadFile, RemoveFile, RestartSandbox,
-    ResumeSandbox, SandboxList, SandboxStatus, SandboxSummary, Scope, StopSandbox, WriteFile,
+    ResumeSandbox, SandboxLimit, SandboxList, SandboxStatus, SandboxSummary, Scope, StopSandbox, WriteFile,
 };
 use skillhost_api::units::{parse_duration, show_time};
 use skillhost_api::wire::MAX_JSON;
@@ -419,6 +419,10 @@ fn status(status: &SandboxStatus) -> String {
     let mut text = format!("{}  {}{why}, {} commands under way\n", status.container_id, status.status, status.execs);
     if let Some(sandbox) = &status.sandbox {
         text.push_str(&summary(sandbox));
+    }
+    for SandboxLimit { name, state, detail } in &status.limits {
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        text.push_str(&format!("limit      {name} {}{detail}\n", state.name()));
     }
     if !status.message.is_empty() {
         text.push_str(&status.message);

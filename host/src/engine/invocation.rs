@@ -9,6 +9,7 @@ use std::task::{self, Poll};
 use std::time::Instant;
 
 use skillhost_api::error::{Error, Result};
+use tokio::sync::{AcquireError, SemaphorePermit};
 use wasmtime::UpdateDeadline;
 use wasmtime::component::{ResourceTable, Val};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
@@ -236,15 +237,14 @@ impl Engine {
         let program = program.map(|start| (start, ProgramOutput::default()));
         let (deadline, log, over) = (context.deadline(), context.log().clone(), context.over());
         let overrun = || failure::deadline(&limits);
+        let tenant = context.tenant().to_owned();
         let place = async {
             match guards {
                 true => CallPlace::Guard(self.guards.acquire().await),
-                false => CallPlace::Call(self.live.acquire(context.tenant()).await),
+                false => CallPlace::Call(self.live.acquire(&tenant).await),
             }
         };
-        let slot = tokio::time::timeout_at(deadline.into(), place)
-            .await
-            .map_err(|_| failure::no_place(&limits))?;
+        let slot = tokio::time::timeout_at(deadline.into(), place).await.map_err(|_| failure::no_place(&limits))?;
         let runtime = self.runtime(prepared.kind)?;
         let mut store = store(&runtime.engine, &limits, workspace, program.as_ref(), context)?;
         // Before anything of it is dropped.

@@ -49,7 +49,7 @@ impl Host {
             match probed {
                 Ok(probe) => {
                     working.push(backend);
-                    let mut detail = format!("{}; isolation: {}", probe.engine, probe.isolation);
+                    let mut detail = format!("{}; isolation: {}; {}", probe.engine, probe.isolation, probe.limits);
                     for note in probe.notes {
                         detail.push_str("; ");
                         detail.push_str(&note);

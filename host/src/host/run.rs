@@ -22,7 +22,7 @@ use crate::host::Host;
 use crate::host::trust::is_owners;
 use crate::ids;
 use crate::policy::quota::Amounts;
-use crate::policy::{Actor, ActorGrant, Candidate, Effects};
+use crate::policy::{Actor, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
 use crate::skills::{CallTarget, Component, Descriptor, DocumentScripts, Frontmatter, Manifest, frontmatter};
@@ -237,7 +237,7 @@ impl Host {
         let requests = self.config.http_client.concurrent;
         let actor = Actor {
             requests: (!granted.http.is_empty()).then(|| Arc::new(Semaphore::new(requests))),
-            grant: Arc::new(ActorGrant::Skill(Box::new(granted))),
+            grant: Arc::new(granted::of_skill(granted, asks)),
             effects: Some(Arc::new(Effects::new(manifest.limits.within(&self.config.limits).effects))),
             watches: Some(Arc::new(Semaphore::new(SKILL_WATCHES))),
             containers: Some(Arc::new(Semaphore::new(containers))),

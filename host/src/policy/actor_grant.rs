@@ -20,6 +20,8 @@ pub(crate) enum ActorGrant {
     Owner,
     /// A skill: what its manifest asks for and the operator's policy allows.
     Skill(Box<Grant>),
+    /// A skill that an agent called: the same, as far as the agent has it too.
+    SkillOfAgent(Box<Grant>),
     /// An agent that acts itself: what the operator's `[policy.agents]` allows.
     Agent(Box<Grant>),
 }
@@ -28,13 +30,14 @@ pub(crate) enum ActorGrant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SubjectKind {
     Skill,
+    SkillOfAgent,
     Agent,
 }
 
 impl SubjectKind {
     fn name(self) -> &'static str {
         match self {
-            Self::Skill => "this skill",
+            Self::Skill | Self::SkillOfAgent => "this skill",
             Self::Agent => "agents",
         }
     }
@@ -44,6 +47,11 @@ impl SubjectKind {
         let name = self.name();
         Error::denied(match self {
             Self::Skill => format!("{what} is not granted to {name}: {asked}"),
+            Self::SkillOfAgent => format!(
+                "{what} is not granted to {name}, which an agent called: {asked}. It has no more than the agent either: the operator can \
+                 allow that with {allowed} under [policy.agents] in skillhost.toml, or let this skill have its own grant with \
+                 `acts-for-itself = true` under [policy.skills]"
+            ),
             Self::Agent => format!(
                 "{what} is not granted to {name}: the operator can allow it with {allowed} under [policy.agents] in skillhost.toml"
             ),
@@ -84,6 +92,7 @@ impl ActorGrant {
         match self {
             Self::Owner => None,
             Self::Skill(limited) => Some((SubjectKind::Skill, limited)),
+            Self::SkillOfAgent(limited) => Some((SubjectKind::SkillOfAgent, limited)),
             Self::Agent(limited) => Some((SubjectKind::Agent, limited)),
         }
     }
@@ -117,7 +126,7 @@ impl ActorGrant {
             Some((whom, grant)) => {
                 use_sandbox(whom, grant, &request.role, network)?;
                 let (cpus, memory_mib) = match whom {
-                    SubjectKind::Skill => (grant.cpus, grant.memory_mib),
+                    SubjectKind::Skill | SubjectKind::SkillOfAgent => (grant.cpus, grant.memory_mib),
                     SubjectKind::Agent => (grant.cpus.min(USUAL_CPUS), grant.memory_mib.min(USUAL_MEMORY_MIB)),
                 };
                 let cpus = *request.cpus.get_or_insert(cpus);
@@ -236,7 +245,7 @@ impl ActorGrant {
     pub(crate) fn delete(&self, key: &str) -> Result<()> {
         match self {
             Self::Owner => Ok(()),
-            Self::Skill(_) | Self::Agent(_) => self.publish(key),
+            Self::Skill(_) | Self::SkillOfAgent(_) | Self::Agent(_) => self.publish(key),
         }
     }
 

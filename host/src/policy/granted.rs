@@ -7,6 +7,7 @@ use skillhost_api::error::Error;
 use skillhost_api::types::{Authority, Network};
 
 use crate::config::{AgentBlackboard, Config, SkillPolicy};
+use crate::policy::actor_grant::ActorGrant;
 use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
 use crate::roles::Roles;
 use crate::skills::did_you_mean;
@@ -37,6 +38,14 @@ pub(crate) fn to_skill_called(config: &Config, name: &str, asked: &Capabilities,
         ..to_agents(config)
     };
     grant.intersection(caller)
+}
+
+/// The grant of an actor that is a skill, called by who asks.
+pub(crate) fn of_skill(grant: Grant, asks: Authority) -> ActorGrant {
+    match asks {
+        Authority::Agent => ActorGrant::SkillOfAgent(Box::new(grant)),
+        Authority::Person | Authority::Owner | Authority::Declined => ActorGrant::Skill(Box::new(grant)),
+    }
 }
 
 /// What an agent may do itself.

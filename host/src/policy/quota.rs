@@ -123,27 +123,28 @@ impl Holding {
         }
     }
 
-    fn holder(self, caller: &Caller) -> Holder {
+    fn holder(self, caller: &Caller) -> ShareHolder {
         let name = |name: &String| Some(name.clone());
         let (session, agent) = match self {
             Self::Agent => (name(&caller.session), name(&caller.agent)),
             Self::Session => (name(&caller.session), None),
             Self::Tenant => (None, None),
         };
-        Holder { tenant: caller.tenant.clone(), session, agent }
+        ShareHolder { tenant: caller.tenant.clone(), session, agent }
     }
 }
 
 /// One agent, all agents of a session, or all of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Holder {
+struct ShareHolder {
     tenant: String,
     session: Option<String>,
     agent: Option<String>,
 }
 
-type Holders = Arc<Mutex<HashMap<Holder, Amounts>>>;
-type CommandRate<C> = RateLimiter<Holder, DefaultKeyedStateStore<Holder>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+type Holders = Arc<Mutex<HashMap<ShareHolder, Amounts>>>;
+type CommandRate<C> =
+    RateLimiter<ShareHolder, DefaultKeyedStateStore<ShareHolder>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
 /// The counts of every holder.
 pub(crate) struct Quota<C: Clock = DefaultClock> {
@@ -159,7 +160,7 @@ pub(crate) struct Quota<C: Clock = DefaultClock> {
 #[derive(Debug)]
 pub(crate) struct Reservation {
     holders: Holders,
-    taken: Vec<(Holder, Amounts)>,
+    taken: Vec<(ShareHolder, Amounts)>,
 }
 
 impl Quota {
@@ -256,7 +257,7 @@ impl<C: Clock + Clone> Quota<C> {
         usize::try_from(sandboxes).unwrap_or(usize::MAX)
     }
 
-    fn take(&self, all: &mut HashMap<Holder, Amounts>, caller: &Caller, amounts: Amounts) -> Reservation {
+    fn take(&self, all: &mut HashMap<ShareHolder, Amounts>, caller: &Caller, amounts: Amounts) -> Reservation {
         let take = |(whose, _): &(Holding, Amounts)| {
             let holder = whose.holder(caller);
             let held = all.entry(holder.clone()).or_default();

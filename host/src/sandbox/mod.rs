@@ -58,7 +58,7 @@ use pool::PoolConfig;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::{BackendChoice, DeathCause};
-use skillhost_api::types::{ImageFilter, ImageList, ImageSummary};
+use skillhost_api::types::{ImageFilter, ImageList, ImageSummary, SandboxLimit};
 use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
 
@@ -286,6 +286,11 @@ impl Sandboxes {
         let ask =
             self.inner.engines.iter().map(|engine| async { (engine.backend.name(), engine.backend.probe().await) });
         join_all(ask).await
+    }
+
+    /// Which limits it is really held to.
+    pub fn limits(&self, info: &SandboxInfo) -> Vec<SandboxLimit> {
+        self.inner.maker(info).map(|backend| backend.limits()).unwrap_or_default()
     }
 
     /// Launches one. `held` is kept until it is gone, and dropped at once when the launch fails. Dropping this future

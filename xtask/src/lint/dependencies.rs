@@ -13,7 +13,7 @@ const WITHOUT: &[(&str, &[&str], &[&str])] = &[
         &["bollard", "clap", "hyper", "rmcp", "rusqlite", "schemars", "skillhost", "wasmtime"],
     ),
     // The engine's client is there, and what makes the requests of skills: hyper and TLS.
-    ("skillhost", &["--no-default-features"], &["clap", "governor", "openssh", "rmcp", "schemars"]),
+    ("skillhost", &["--no-default-features"], &["clap", "openssh", "rmcp", "schemars"]),
 ];
 
 pub(super) fn check() -> Result<()> {

@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["json", "async_fd", "digest", "failpoint"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
-    &["db"],
+    &["db", "signing"],
     // What a skill is; what an operator writes down; what agents share.
     &["skills", "scripts", "blackboard"],
     // Which skills there are, and which roles.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use skillhost_protocol::{ExecSpec, Outcome};
 use strum::IntoStaticStr;
 
+use super::sandbox_limits::SandboxLimit;
+
 /// The session's sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -405,6 +407,10 @@ pub struct SandboxStatus {
     /// Its line in the listing, when known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxSummary>,
+    /// Which limits it is really held to, when it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub limits: Vec<SandboxLimit>,
     /// Why it ended, for one; what a person should know of one that runs.
     pub message: String,
 }

@@ -12,6 +12,7 @@ mod bridge;
 pub(super) mod endpoint;
 mod ends;
 mod networks;
+mod probe;
 mod route;
 mod skill_volume;
 mod volumes;
@@ -36,11 +37,11 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::{DeathCause, Network};
+use skillhost_api::types::{DeathCause, Network, SandboxLimit};
 use tokio::net::UnixStream;
 use tokio::sync::{OnceCell, mpsc};
 
-use super::known_escapes::{Holder, known_escapes};
+use super::limits::limits;
 use super::{
     Backend, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport,
     confined, mounts,
@@ -410,56 +411,15 @@ impl EngineClient {
     fn new(api: Api, info: SystemInfo) -> Self {
         Self { api, info, sight: OnceCell::new(), supervisor: OnceCell::new() }
     }
-
-    fn has_security_option(&self, name: &str) -> bool {
-        self.info.security_options.iter().flatten().any(|option| option.split(',').any(|part| part == name))
-    }
-
-    /// The runtime of a role that asks for this one.
-    fn runtime<'a>(&'a self, asked: Option<&'a str>) -> Option<&'a str> {
-        asked.or(self.info.default_runtime.as_deref())
-    }
-
-    fn isolation(&self, runtime: Option<&str>) -> String {
-        let name = runtime.unwrap_or("default runtime");
-        if route::has_own_kernel(runtime) {
-            return format!("docker ({name}, its own kernel)");
-        }
-        let seccomp = if self.has_security_option("name=seccomp") { "seccomp" } else { "no seccomp" };
-        format!("docker ({name}, {seccomp})")
-    }
-
-    fn probe(&self, endpoint: &EngineEndpoint, route: &Route, runc: Option<String>) -> Probe {
-        const UNKNOWN: &str = "of unknown version";
-        let version = self.info.server_version.as_deref().unwrap_or(UNKNOWN);
-        let kernel = self.info.kernel_version.as_deref().unwrap_or(UNKNOWN);
-        let runc_version = runc.as_deref().unwrap_or(UNKNOWN);
-        let isolation = self.isolation(self.runtime(None));
-        let mut notes = vec![format!("transport: {} ({})", route.transport, route.why)];
-        for (missing, what) in [
-            (self.info.memory_limit == Some(false), "memory"),
-            (self.info.swap_limit == Some(false), "swap"),
-            (self.info.pids_limit == Some(false), "number of processes"),
-            (self.info.cpu_cfs_quota == Some(false), "processor time"),
-        ] {
-            if missing {
-                notes.push(format!("the engine cannot limit a container's {what}: the kernel's cgroups lack it"));
-            }
-        }
-        let holders = [(Holder::Docker, version), (Holder::Runc, runc_version), (Holder::Kernel, kernel)];
-        notes.extend(holders.into_iter().filter_map(|(holder, version)| known_escapes(holder, version)));
-        notes.push(networks::EXPOSED.to_owned());
-        if endpoint.socket().is_none() {
-            notes.push(networks::EXPOSED_ELSEWHERE.to_owned());
-        }
-        let parts = runc.map_or_else(String::new, |runc| format!(", runc {runc}"));
-        Probe { engine: format!("engine {version} at {endpoint}{parts}, kernel {kernel}"), isolation, notes }
-    }
 }
 
 impl Backend for DockerBackend {
     fn name(&self) -> &'static str {
         "docker"
+    }
+
+    fn limits(&self) -> Vec<SandboxLimit> {
+        limits(|held| self.client.get().and_then(|client| client.lacks(held)), false)
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<Probe>> {

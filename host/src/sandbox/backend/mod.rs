@@ -6,6 +6,7 @@
 
 pub mod docker;
 mod known_escapes;
+mod limits;
 pub mod local;
 mod mounts;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::DeathCause;
+use skillhost_api::types::{DeathCause, SandboxLimit};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
@@ -49,6 +50,8 @@ pub struct Probe {
     pub engine: String,
     /// What isolates its sandboxes, in a word or two.
     pub isolation: String,
+    /// Which limits it holds sandboxes to, in words.
+    pub limits: String,
     /// What a person should know; empty when all is well.
     pub notes: Vec<String>,
 }
@@ -108,6 +111,9 @@ pub trait Freezer: Send + Sync {
 pub trait Backend: Send + Sync {
     /// Its name, `docker`.
     fn name(&self) -> &'static str;
+
+    /// Which limits it holds a sandbox to, as far as it has been asked.
+    fn limits(&self) -> Vec<SandboxLimit>;
 
     /// Asks the engine whether it can make sandboxes here.
     fn probe(&self) -> BoxFuture<'_, Result<Probe>>;

@@ -40,6 +40,29 @@ fn a_key_outside_the_grant() {
 }
 
 #[test]
+fn what_an_agent_calls_has_no_more_than_the_agent() {
+    let policy = "[policy.agents]\nblackboard = { publish = [\"mine:*\"] }\n";
+    let call = |config: &str| {
+        let user = User::new(config);
+        user.add_skill("probe");
+        user.trust();
+        let args = json!({"key": "probe:a", "value": "1"});
+        // The owner's own call has what the skill was granted.
+        user.call("probe.publish", &args).ok();
+        let arguments = json!({"skill": "probe.publish", "arguments": args});
+        let answer = Client::start(&user, []).call("run_skill", arguments);
+        let inspected = user.run(["inspect", "probe"]).ok().text();
+        (text(&answer), inspected)
+    };
+    let (answer, inspected) = call(policy);
+    assert!(answer.contains("denied") && answer.contains("acts-for-itself"), "{answer}");
+    assert!(inspected.contains("to an agent that calls it ([policy.agents])  publish none"), "{inspected}");
+    let (answer, inspected) = call(&format!("{policy}[policy.skills.probe]\nacts-for-itself = true\n"));
+    assert!(!answer.contains("denied"), "{answer}");
+    assert!(!inspected.contains("to an agent that calls it"), "{inspected}");
+}
+
+#[test]
 fn a_role_a_network_and_a_host_root_outside_the_grant() {
     needs_engine!();
     let user = User::with_skills(&["probe"]);

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::super::limits::GroupLimit;
 use super::super::{LABEL_DEPLOYMENT, SUPERVISOR_PIDS};
 use crate::sandbox::spec::SandboxSpec;
 
@@ -18,24 +19,14 @@ const PREFIX: &str = "skillhost-";
 const PERIOD_US: u64 = 100_000;
 const MIB: u64 = 1024 * 1024;
 
-/// What a sandbox can be held to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limit {
-    Memory,
-    Processes,
-    Processors,
-}
+const LIMITS: [GroupLimit; 3] = [GroupLimit::Memory, GroupLimit::Processes, GroupLimit::Processors];
 
-const LIMITS: [Limit; 3] = [Limit::Memory, Limit::Processes, Limit::Processors];
-
-impl Limit {
-    /// The controller's name, the same in both versions.
-    fn controller(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Processes => "pids",
-            Self::Processors => "cpu",
-        }
+/// The controller's name, the same in both versions.
+fn controller(held: GroupLimit) -> &'static str {
+    match held {
+        GroupLimit::Memory => "memory",
+        GroupLimit::Processes => "pids",
+        GroupLimit::Processors => "cpu",
     }
 }
 
@@ -43,7 +34,7 @@ impl Limit {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroups {
     /// For each limit the directory to make a group in, and the version of its tree.
-    parents: Vec<(Limit, PathBuf, Version)>,
+    parents: Vec<(GroupLimit, PathBuf, Version)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +49,7 @@ pub struct Cgroup {
     groups: Vec<PathBuf>,
     /// Where the kernel counts the processes that it ended for memory.
     pub oom_counter: Option<PathBuf>,
-    limits: Vec<Limit>,
+    limits: Vec<GroupLimit>,
     /// Those that share out processor time.
     quotas: Vec<(PathBuf, Version)>,
 }
@@ -93,21 +84,23 @@ impl Cgroups {
 
     /// What of a sandbox is not limited here, in words.
     pub fn lacking(&self) -> Vec<String> {
-        let says = |limit| match limit {
-            Limit::Memory => {
+        LIMITS.into_iter().filter_map(|limit| self.lacks(limit)).collect()
+    }
+
+    /// Why a sandbox is not held to this here.
+    pub fn lacks(&self, limit: GroupLimit) -> Option<String> {
+        if self.parents.iter().any(|(had, ..)| *had == limit) {
+            return None;
+        }
+        let says = match limit {
+            GroupLimit::Memory => {
                 "memory is not limited: a process can have no more of its own than the sandbox was given, but any number of \
                  processes can, and what processes share is not counted"
             }
-            Limit::Processes => "processes are not counted for the sandbox as a whole",
-            Limit::Processors => "processor time is not limited",
+            GroupLimit::Processes => "processes are not counted for the sandbox as a whole",
+            GroupLimit::Processors => "processor time is not limited",
         };
-        let lacks = LIMITS.into_iter().filter(|limit| !self.parents.iter().any(|(had, ..)| had == limit));
-        lacks
-            .map(|limit| {
-                let controller = limit.controller();
-                format!("{} (this user may make no control group with the {controller} controller)", says(limit))
-            })
-            .collect()
+        Some(format!("{says} (this user may make no control group with the {} controller)", controller(limit)))
     }
 
     /// Makes a sandbox's groups with its limits.
@@ -122,7 +115,7 @@ impl Cgroups {
             }
             made.limit(*limit, *version, &group, spec)?;
             made.limits.push(*limit);
-            if *limit == Limit::Processors {
+            if *limit == GroupLimit::Processors {
                 made.quotas.push((group, *version));
             }
         }
@@ -138,7 +131,7 @@ impl Cgroup {
         count.is_some_and(|count| count > 0)
     }
 
-    fn limit(&mut self, limit: Limit, version: Version, group: &Path, spec: &SandboxSpec) -> io::Result<()> {
+    fn limit(&mut self, limit: GroupLimit, version: Version, group: &Path, spec: &SandboxSpec) -> io::Result<()> {
         let set = |file: &str, value: String| fs::write(group.join(file), value);
         // There is no such file where the kernel does not count swap.
         let set_swap = |file: &str, value: String| match set(file, value) {
@@ -149,23 +142,23 @@ impl Cgroup {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the spec bounds cpus to 1024")]
         let quota = ((spec.cpus * PERIOD_US as f64) as u64).max(1000);
         match (limit, version) {
-            (Limit::Memory, Version::One) => {
+            (GroupLimit::Memory, Version::One) => {
                 set("memory.limit_in_bytes", memory.to_string())?;
                 // Memory and swap together.
                 set_swap("memory.memsw.limit_in_bytes", memory.to_string())?;
                 self.oom_counter = Some(group.join("memory.oom_control"));
             }
-            (Limit::Memory, Version::Two) => {
+            (GroupLimit::Memory, Version::Two) => {
                 set("memory.max", memory.to_string())?;
                 set_swap("memory.swap.max", "0".into())?;
                 self.oom_counter = Some(group.join("memory.events"));
             }
-            (Limit::Processes, _) => set("pids.max", (u64::from(spec.pids) + SUPERVISOR_PIDS).to_string())?,
-            (Limit::Processors, Version::One) => {
+            (GroupLimit::Processes, _) => set("pids.max", (u64::from(spec.pids) + SUPERVISOR_PIDS).to_string())?,
+            (GroupLimit::Processors, Version::One) => {
                 set("cpu.cfs_period_us", PERIOD_US.to_string())?;
                 set("cpu.cfs_quota_us", quota.to_string())?;
             }
-            (Limit::Processors, Version::Two) => set("cpu.max", format!("{quota} {PERIOD_US}"))?,
+            (GroupLimit::Processors, Version::Two) => set("cpu.max", format!("{quota} {PERIOD_US}"))?,
         }
         Ok(())
     }
@@ -189,12 +182,12 @@ impl Cgroup {
 
     /// Whether memory is limited as a whole.
     pub fn limits_memory(&self) -> bool {
-        self.limits.contains(&Limit::Memory)
+        self.limits.contains(&GroupLimit::Memory)
     }
 
     /// Whether processes are counted.
     pub fn limits_processes(&self) -> bool {
-        self.limits.contains(&Limit::Processes)
+        self.limits.contains(&GroupLimit::Processes)
     }
 }
 
@@ -214,7 +207,7 @@ fn prefix(deployment: &str) -> String {
 }
 
 /// Where a group with this limit's controller may be made, best first.
-fn candidates(limit: Limit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
+fn candidates(limit: GroupLimit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     let ours = |wanted: &dyn Fn(&str, &str) -> bool| {
         own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -222,8 +215,8 @@ fn candidates(limit: Limit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> 
             wanted(number, controllers).then(|| path.to_owned())
         })
     };
-    let one = ours(&|_, controllers| controllers.split(',').any(|one| one == limit.controller()));
-    if let (Some(path), Some(top)) = (one, mounted(mounts, "cgroup", Some(limit.controller()))) {
+    let one = ours(&|_, controllers| controllers.split(',').any(|one| one == controller(limit)));
+    if let (Some(path), Some(top)) = (one, mounted(mounts, "cgroup", Some(controller(limit)))) {
         return vec![(join_relative(&top, &path), Version::One)];
     }
     let two = ours(&|number, controllers| number == "0" && controllers.is_empty());
@@ -238,9 +231,9 @@ fn candidates(limit: Limit, own: &str, mounts: &str) -> Vec<(PathBuf, Version)> 
         .collect()
 }
 
-fn passes_on(dir: &Path, limit: Limit) -> bool {
+fn passes_on(dir: &Path, limit: GroupLimit) -> bool {
     fs::read_to_string(dir.join("cgroup.subtree_control"))
-        .is_ok_and(|text| text.split_whitespace().any(|one| one == limit.controller()))
+        .is_ok_and(|text| text.split_whitespace().any(|one| one == controller(limit)))
 }
 
 fn join_relative(top: &Path, path: &str) -> PathBuf {
@@ -274,11 +267,11 @@ mod tests {
         let mounts = "30 25 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
                       31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
                       32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let memory = candidates(Limit::Memory, own, mounts);
+        let memory = candidates(GroupLimit::Memory, own, mounts);
         assert_eq!(memory, [(PathBuf::from("/sys/fs/cgroup/memory/a/b"), Version::One)]);
-        let cpu = candidates(Limit::Processors, own, mounts);
+        let cpu = candidates(GroupLimit::Processors, own, mounts);
         assert_eq!(cpu, [(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct"), Version::One)]);
-        assert_eq!(candidates(Limit::Processes, own, mounts), []);
+        assert_eq!(candidates(GroupLimit::Processes, own, mounts), []);
     }
 
     #[test]
@@ -295,8 +288,8 @@ mod tests {
         let found = |limit| candidates(limit, "0::/user/app/ours\n", &mounts).into_iter().map(|(dir, _)| dir);
         // Not in our own group, which holds processes.
         let user = top.path().join("user");
-        assert_eq!(found(Limit::Memory).collect::<Vec<_>>(), [user.clone(), top.path().to_owned()]);
-        assert_eq!(found(Limit::Processors).collect::<Vec<_>>(), [top.path().to_owned()]);
-        assert_eq!(candidates(Limit::Memory, "0::/\n", &mounts).len(), 1);
+        assert_eq!(found(GroupLimit::Memory).collect::<Vec<_>>(), [user.clone(), top.path().to_owned()]);
+        assert_eq!(found(GroupLimit::Processors).collect::<Vec<_>>(), [top.path().to_owned()]);
+        assert_eq!(candidates(GroupLimit::Memory, "0::/\n", &mounts).len(), 1);
     }
 }

@@ -10,6 +10,7 @@
 mod cgroup;
 mod remedy;
 mod system;
+mod user_map;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -22,13 +23,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::{DeathCause, Network};
+use skillhost_api::types::{DeathCause, Network, SandboxLimit};
 use skillhost_protocol::local::{HostBind, LocalSpec, MAX_SPEC, SetupStage, Users};
 use skillhost_protocol::record;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use super::known_escapes::{Holder, known_escapes};
+use super::limits::{in_words, limits};
 use super::{
     Backend, CONTROL, FoundSandbox, ImageId, Probe, RunningSandbox, SOCKET_FILE, SUPERVISOR_FILE, SUPERVISOR_PIDS,
     confined, mounts,
@@ -39,6 +41,7 @@ use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
 use remedy::remedy;
+use user_map::nobody_is_root;
 
 /// For a sandbox to be made on a machine under load; it takes some milliseconds.
 const MAKE: Duration = Duration::from_secs(15);
@@ -449,22 +452,6 @@ fn understand(line: &str) -> Result<i32> {
     Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
 }
 
-/// Checks that no user of the sandbox is root of this machine: the kernel's table has lines of a uid inside, a uid
-/// outside and a count.
-fn nobody_is_root(uid_map: &str) -> Result<()> {
-    let numbers = |line: &str| line.split_whitespace().map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
-    let maps = uid_map.lines().map(|line| numbers(line).filter(|line| line.len() == 3)).collect::<Option<Vec<_>>>();
-    match maps {
-        Some(maps) if !maps.is_empty() && maps.iter().all(|line| line.get(1).is_some_and(|outside| *outside > 0)) => {
-            Ok(())
-        }
-        _ => Err(Error::unavailable(format!(
-            "the sandbox's users are not what they were to be ({}), so it was refused: please report it",
-            uid_map.trim()
-        ))),
-    }
-}
-
 /// Whether this machine's own programs can stand in for the role's image. Never for one that asks for more isolation than
 /// this backend gives.
 fn offered(role: &Role) -> bool {
@@ -474,6 +461,10 @@ fn offered(role: &Role) -> bool {
 impl Backend for LocalBackend {
     fn name(&self) -> &'static str {
         "local"
+    }
+
+    fn limits(&self) -> Vec<SandboxLimit> {
+        limits(|held| self.cgroups.lacks(held), self.config.bare)
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<Probe>> {
@@ -490,7 +481,12 @@ impl Backend for LocalBackend {
             }
             let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
             notes.extend(known_escapes(Holder::Kernel, &kernel));
-            Ok(Probe { engine: format!("this machine's kernel {kernel}"), isolation: self.isolation(), notes })
+            Ok(Probe {
+                engine: format!("this machine's kernel {kernel}"),
+                isolation: self.isolation(),
+                limits: in_words(&self.limits()),
+                notes,
+            })
         })
     }
 

@@ -1,0 +1,88 @@
+//! What an audit record is made of.
+
+use serde_json::Value;
+use skillhost_api::error::ErrorKind;
+use skillhost_api::types::{AuditRecord, BEGUN};
+use skillhost_api::units::now_ms;
+
+use crate::policy::Actor;
+
+/// Who makes the records of the log itself.
+const HOST: &str = "host";
+
+/// What a record says of its effect: where in it, and how it went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RecordStep {
+    /// It is allowed and about to be done.
+    Begins,
+    /// It was begun well, by the record of this number if there is one, and goes on.
+    GoesOn { begun: Option<u64> },
+    /// It is over, as the record of this number has begun it if there is one.
+    Ends { begun: Option<u64>, outcome: std::result::Result<(), ErrorKind> },
+}
+
+impl RecordStep {
+    /// What stands in its record.
+    pub(super) fn outcome(self) -> &'static str {
+        match self {
+            Self::Begins => BEGUN,
+            Self::GoesOn { .. } | Self::Ends { outcome: Ok(()), .. } => "ok",
+            Self::Ends { outcome: Err(kind), .. } => kind.name(),
+        }
+    }
+
+    /// The number of the record that it ends.
+    pub(super) fn ended(self) -> Option<u64> {
+        match self {
+            Self::Begins => None,
+            Self::GoesOn { begun } | Self::Ends { begun, .. } => begun,
+        }
+    }
+
+    pub(super) fn is_under_way(self) -> bool {
+        matches!(self, Self::Begins | Self::GoesOn { .. })
+    }
+}
+
+impl From<std::result::Result<(), ErrorKind>> for RecordStep {
+    fn from(outcome: std::result::Result<(), ErrorKind>) -> Self {
+        Self::Ends { begun: None, outcome }
+    }
+}
+
+/// A record of the log's own, which has no number yet.
+pub(super) fn of_host(detail: Value) -> AuditRecord {
+    AuditRecord {
+        seq: 0,
+        at_ms: now_ms(),
+        tenant: HOST.into(),
+        session: HOST.into(),
+        agent: HOST.into(),
+        skill: None,
+        invocation_id: None,
+        effect: String::new(),
+        outcome: "ok".into(),
+        detail,
+    }
+}
+
+/// A record that has no number yet.
+pub(super) fn record_of(
+    actor: &Actor,
+    effect: &'static str,
+    outcome: std::result::Result<(), ErrorKind>,
+    detail: Value,
+) -> AuditRecord {
+    AuditRecord {
+        seq: 0,
+        at_ms: now_ms(),
+        tenant: actor.caller.tenant.clone(),
+        session: actor.caller.session.clone(),
+        agent: actor.caller.agent.clone(),
+        skill: actor.skill.clone(),
+        invocation_id: actor.invocation_id.clone(),
+        effect: effect.into(),
+        outcome: outcome.map_or_else(ErrorKind::name, |()| "ok").into(),
+        detail,
+    }
+}

@@ -1,0 +1,70 @@
+//! What an engine says of itself: what it can hold sandboxes to, and what is known of its version.
+
+use super::endpoint::EngineEndpoint;
+use super::{EngineClient, networks, route};
+use crate::sandbox::backend::known_escapes::{Holder, known_escapes};
+use crate::sandbox::backend::limits::{GroupLimit, in_words, limits};
+use crate::sandbox::backend::{Probe, Route};
+
+fn lacking(what: &str) -> String {
+    format!("the engine cannot limit a container's {what}: the kernel's cgroups lack it")
+}
+
+impl EngineClient {
+    /// Why it cannot hold a container to this.
+    pub(super) fn lacks(&self, held: GroupLimit) -> Option<String> {
+        let (has, what) = match held {
+            GroupLimit::Memory => (self.info.memory_limit, "memory"),
+            GroupLimit::Processes => (self.info.pids_limit, "number of processes"),
+            GroupLimit::Processors => (self.info.cpu_cfs_quota, "processor time"),
+        };
+        (has == Some(false)).then(|| lacking(what))
+    }
+
+    pub(super) fn has_security_option(&self, name: &str) -> bool {
+        self.info.security_options.iter().flatten().any(|option| option.split(',').any(|part| part == name))
+    }
+
+    /// The runtime of a role that asks for this one.
+    pub(super) fn runtime<'a>(&'a self, asked: Option<&'a str>) -> Option<&'a str> {
+        asked.or(self.info.default_runtime.as_deref())
+    }
+
+    pub(super) fn isolation(&self, runtime: Option<&str>) -> String {
+        let name = runtime.unwrap_or("default runtime");
+        if route::has_own_kernel(runtime) {
+            return format!("docker ({name}, its own kernel)");
+        }
+        let seccomp = if self.has_security_option("name=seccomp") { "seccomp" } else { "no seccomp" };
+        format!("docker ({name}, {seccomp})")
+    }
+
+    pub(super) fn probe(&self, endpoint: &EngineEndpoint, route: &Route, runc: Option<String>) -> Probe {
+        const UNKNOWN: &str = "of unknown version";
+        let version = self.info.server_version.as_deref().unwrap_or(UNKNOWN);
+        let kernel = self.info.kernel_version.as_deref().unwrap_or(UNKNOWN);
+        let runc_version = runc.as_deref().unwrap_or(UNKNOWN);
+        let isolation = self.isolation(self.runtime(None));
+        let mut notes = vec![format!("transport: {} ({})", route.transport, route.why)];
+        let missing = [GroupLimit::Memory, GroupLimit::Processes, GroupLimit::Processors]
+            .into_iter()
+            .filter_map(|held| self.lacks(held));
+        notes.extend(missing);
+        if self.info.swap_limit == Some(false) {
+            notes.push(lacking("swap"));
+        }
+        let holders = [(Holder::Docker, version), (Holder::Runc, runc_version), (Holder::Kernel, kernel)];
+        notes.extend(holders.into_iter().filter_map(|(holder, version)| known_escapes(holder, version)));
+        notes.push(networks::EXPOSED.to_owned());
+        if endpoint.socket().is_none() {
+            notes.push(networks::EXPOSED_ELSEWHERE.to_owned());
+        }
+        let parts = runc.map_or_else(String::new, |runc| format!(", runc {runc}"));
+        Probe {
+            engine: format!("engine {version} at {endpoint}{parts}, kernel {kernel}"),
+            isolation,
+            limits: in_words(&limits(|held| self.lacks(held), false)),
+            notes,
+        }
+    }
+}
