@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use super::utf8_chunker::{OutputStream, Utf8Chunker};
 use crate::blackboard::{BlackboardStore, PublishedExec, Totals, chunk_key, complete_key, stream_key};
-use crate::broker::{Broker, Chunk, EffectRecord};
+use crate::broker::{Broker, Chunk};
 use crate::policy::Actor;
 
 /// Pieces of output that wait for the batch before them.
@@ -147,19 +147,11 @@ impl Broker {
         Ok(publishing)
     }
 
-    /// Publishes the ends of the streams that an earlier host process left without one, and records their commands.
+    /// Publishes the ends of the streams that an earlier host process left without one. That their commands were interrupted is on
+    /// record by then.
     pub(crate) async fn end_streams_of_the_dead(&self) -> Result<()> {
         for (stream, totals) in self.blackboard.unended().await? {
-            let end = StreamEnd::host_died();
-            let mut record = EffectRecord::begin(&self.audit, &Actor::owner(stream.by.clone()), "sandbox.exec");
-            record.note("container_id", stream.container_id.clone());
-            record.note("exec_id", stream.exec_id.clone());
-            record.note("stdout_bytes", totals.stdout_bytes);
-            record.note("stderr_bytes", totals.stderr_bytes);
-            let error = Error::unavailable(end.message.clone());
-            self.blackboard.end_stream(&stream, end.value(totals)).await?;
-            // That it is recorded is all there is to it; its caller went with the host.
-            let _ = record.fail::<()>(error).await;
+            self.blackboard.end_stream(&stream, StreamEnd::host_died().value(totals)).await?;
         }
         Ok(())
     }

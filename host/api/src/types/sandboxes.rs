@@ -401,6 +401,7 @@ pub struct SandboxStatus {
     pub status: String,
     /// Why it ended, for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub cause: Option<DeathCause>,
     /// Execs under way in it.
     pub execs: usize,

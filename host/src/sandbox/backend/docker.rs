@@ -375,23 +375,32 @@ impl DockerBackend {
         Ok(images.into_iter().next().map(|image| ImageId(image.id)))
     }
 
-    async fn list(&self, deployment: &str) -> Result<Vec<FoundSandbox>> {
-        let client = self.client().await?;
-        let api = &client.api;
+    async fn of_deployment(&self, deployment: &str) -> Result<(Vec<ContainerSummary>, Vec<ContainerSummary>)> {
+        let api = &self.client().await?.api;
         let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_DEPLOYMENT}={deployment}")])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
         let containers = self.call("listing sandboxes", ASK, api.list_containers(Some(options))).await?;
         let is_sandbox = |container: &ContainerSummary| {
             container.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_SANDBOX))
         };
-        let (sandboxes, helpers): (Vec<_>, Vec<_>) = containers.into_iter().partition(is_sandbox);
+        Ok(containers.into_iter().partition(is_sandbox))
+    }
+
+    async fn sweep(&self, deployment: &str) -> Result<()> {
+        let client = self.client().await?;
+        let (_, helpers) = self.of_deployment(deployment).await?;
         for left in helpers.into_iter().filter_map(|container| container.id) {
-            let remove = api.remove_container(&left, Some(force()));
+            let remove = client.api.remove_container(&left, Some(force()));
             self.call("removing what an earlier host left", REMOVE, remove).await?;
         }
         if let Err(error) = self.find_networks(client, deployment).await {
             tracing::warn!("networks of an earlier host may be left: {error}");
         }
+        Ok(())
+    }
+
+    async fn list(&self, deployment: &str) -> Result<Vec<FoundSandbox>> {
+        let (sandboxes, _) = self.of_deployment(deployment).await?;
         let found = sandboxes.into_iter().filter_map(|container| {
             let id = container.labels?.get(LABEL_SANDBOX)?.clone();
             let running = [ContainerSummaryStateEnum::RUNNING, ContainerSummaryStateEnum::PAUSED];
@@ -501,6 +510,10 @@ impl Backend for DockerBackend {
 
     fn ends<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Option<mpsc::Receiver<String>>>> {
         Box::pin(async { self.ends(deployment).await.map(Some) })
+    }
+
+    fn sweep<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.sweep(deployment))
     }
 
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {

@@ -171,6 +171,10 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Removes what an earlier host of the deployment left beside its sandboxes. Only before this one makes any: its own is not told
+    /// from that.
+    fn sweep<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<()>>;
+
     /// The sandboxes that bear the deployment's label.
     fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>>;
 }

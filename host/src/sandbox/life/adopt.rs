@@ -42,6 +42,7 @@ impl Inner {
     /// next time.
     pub async fn find_again(self: &Arc<Self>, engine: &SandboxBackend) -> Result<()> {
         let find = || async {
+            engine.backend.sweep(&self.deployment).await?;
             let found = engine.backend.list(&self.deployment).await?;
             let places = self.records(engine)?.into_iter();
             let mut records: HashMap<_, _> = places.map(|(place, info)| (place.id.clone(), (place, info))).collect();

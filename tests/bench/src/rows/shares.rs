@@ -35,7 +35,7 @@ pub(super) const FLOODED: Row = Row {
 };
 
 pub(super) const BROKERED: Row = Row {
-    name: "exec/brokered",
+    name: "share/exec-brokered",
     what: "exec of `true` in a local sandbox through `Host`: its request, its check, its share of the quota, two records, its answer",
     unit: Unit::Time,
     goal: None,

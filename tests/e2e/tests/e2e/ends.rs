@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use skillhost_e2e::{User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing, signal};
+use skillhost_e2e::{User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing};
 
 /// One sandbox of an agent that may have no second.
 fn one(more: &str) -> (User, String) {
@@ -71,7 +71,10 @@ fn one_that_is_killed_from_outside_says_so() {
     }
     let (user, id) = one("");
     if local() {
-        seeing(&format!("/{id}/control ")).into_iter().for_each(|pid| signal(pid, Signal::KILL));
+        for pid in seeing(&format!("/{id}/control ")) {
+            // With one of them the others may be gone already.
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
     } else {
         docker("docker kill", &id);
     }
@@ -98,7 +101,8 @@ mod docker {
         // The host follows its engine from the first launch on, and looks through its list again half a minute later.
         user.launch([]);
         let deployment = std::fs::read_to_string(user.state().join("sandboxes/deployment")).unwrap();
-        let orphan = "sbx_00000000000000000000";
+        // A name of its own, since one that another run has left is not this host's to remove.
+        let orphan = &format!("sbx_{:020}", std::process::id());
         let labels = [format!("skillhost.deployment={deployment}"), format!("skillhost.sandbox={orphan}")];
         let made = Command::new("docker")
             .args(["create", "--label", &labels[0], "--label", &labels[1], "skillhost/default:1", "true"])

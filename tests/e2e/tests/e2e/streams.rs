@@ -274,7 +274,7 @@ fn a_host_that_is_killed_has_its_streams_ended_by_the_next() {
     assert_eq!((&end["outcome"], &end["exit_code"]), (&json!("host-died"), &Value::Null), "{end}");
     assert_eq!((&end["chunks"], &end["stdout_bytes"]), (&json!(1), &json!(11)), "{end}");
     let recorded = user.audit().into_iter().find(|record| record["detail"]["exec_id"] == exec_id(&first).as_str());
-    assert_eq!(recorded.unwrap()["outcome"], "unavailable");
+    assert_eq!(recorded.unwrap()["outcome"], "interrupted");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{DeathCause, Network, SandboxLimit};
-use skillhost_protocol::local::{HostBind, LocalSpec, MAX_SPEC, SetupStage, Users};
+use skillhost_protocol::local::{HostBind, LocalSpec, MAX_SPEC, Users};
 use skillhost_protocol::record;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -40,7 +40,7 @@ use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;
 use cgroup::{Cgroup, Cgroups};
-use remedy::remedy;
+use remedy::understand;
 use user_map::nobody_is_root;
 
 /// For a sandbox to be made on a machine under load; it takes some milliseconds.
@@ -440,18 +440,6 @@ fn stranger(uid_map: &str, taken: u32) -> Option<u32> {
     (there(taken) && free != taken && free != 0).then_some(free)
 }
 
-/// Reads the one line that a supervisor says: the process id of the sandbox's PID 1, or why there is none.
-fn understand(line: &str) -> Result<i32> {
-    if let Some(pid) = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 1) {
-        return Ok(pid);
-    }
-    let failed = line.strip_prefix("failed ").and_then(|rest| rest.split_once(' '));
-    let Some((stage, why)) = failed.and_then(|(word, why)| Some((SetupStage::from_word(word)?, why))) else {
-        return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
-    };
-    Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
-}
-
 /// Whether this machine's own programs can stand in for the role's image. Never for one that asks for more isolation than
 /// this backend gives.
 fn offered(role: &Role) -> bool {
@@ -545,8 +533,12 @@ impl Backend for LocalBackend {
         })
     }
 
-    fn list<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
+    fn sweep<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<()>> {
         self.cgroups.sweep(deployment);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
         let found = |(engine_id, sandbox): (&String, &Arc<LocalSandbox>)| FoundSandbox {
             id: sandbox.id.clone(),
             engine_id: engine_id.clone(),

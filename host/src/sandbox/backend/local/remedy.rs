@@ -1,11 +1,12 @@
-//! What to do where this machine gives no local sandbox.
+//! What a supervisor says of the sandbox that it was to make, and what to do where this machine gives none.
 
 use std::fs;
 
+use skillhost_api::error::{Error, Result};
 use skillhost_protocol::local::SetupStage;
 
 /// What helps, as far as the place of the failure tells.
-pub(super) fn remedy(stage: SetupStage) -> String {
+fn remedy(stage: SetupStage) -> String {
     let setting = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
     match stage {
         SetupStage::User if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") => {
@@ -36,4 +37,16 @@ pub(super) fn remedy(stage: SetupStage) -> String {
         SetupStage::Filter => "this kernel has no seccomp filters, and without them there is no sandbox".into(),
         SetupStage::Spec | SetupStage::Privileges => "which is not expected; please report it".into(),
     }
+}
+
+/// Reads the one line that a supervisor says: the process id of the sandbox's PID 1, or why there is none.
+pub(super) fn understand(line: &str) -> Result<i32> {
+    if let Some(pid) = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok()).filter(|pid| *pid > 1) {
+        return Ok(pid);
+    }
+    let failed = line.strip_prefix("failed ").and_then(|rest| rest.split_once(' '));
+    let Some((stage, why)) = failed.and_then(|(word, why)| Some((SetupStage::from_word(word)?, why))) else {
+        return Err(Error::sandbox_died("the supervisor ended before its sandbox was made, with no word"));
+    };
+    Err(Error::unavailable(format!("a local sandbox cannot be made here ({why}): {}", remedy(stage))))
 }
