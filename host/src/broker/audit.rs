@@ -24,6 +24,7 @@ use crate::policy::Actor;
 
 /// How many records a follower may lag behind before it misses some.
 const FOLLOW_BUFFER: usize = 1_024;
+
 /// A record to be written, and what else it means.
 #[derive(Debug, Clone)]
 struct NewRecord {
@@ -42,6 +43,8 @@ pub(crate) struct Audit {
     size: Arc<LogSize>,
     /// Records that could not be written, and of which none tells yet.
     lost: AtomicU64,
+    /// Held by who tells of them.
+    telling: tokio::sync::Mutex<()>,
 }
 
 /// An effect that has no record yet.
@@ -62,7 +65,14 @@ impl Audit {
             adopted = Some(last);
         }
         let (live, size) = (broadcast::channel(FOLLOW_BUFFER).0, Arc::new(LogSize::new(max, bytes)));
-        Ok(Self { db, live, under_way: Arc::default(), size, lost: AtomicU64::new(0) })
+        Ok(Self {
+            db,
+            live,
+            under_way: Arc::default(),
+            size,
+            lost: AtomicU64::new(0),
+            telling: tokio::sync::Mutex::default(),
+        })
     }
 
     /// Ends what an earlier host process died in the middle of.
@@ -83,8 +93,13 @@ impl Audit {
 
     /// Refuses an effect while records that were lost are not told of: it writes that first.
     pub(super) async fn check_sink(&self) -> Result<()> {
-        let lost = self.lost.load(Ordering::Relaxed);
+        if self.lost() == 0 {
+            return Ok(());
+        }
+        let _telling = self.telling.lock().await;
+        let lost = self.lost();
         if lost == 0 {
+            // Somebody else has told of them meanwhile.
             return Ok(());
         }
         let told = AuditRecord { effect: "audit.lost".into(), ..of_host(json!({ "records": lost })) };
@@ -122,8 +137,7 @@ impl Audit {
         detail: Value,
     ) -> Result<u64> {
         let step = step.into();
-        let mut record = record_of(actor, effect, Ok(()), detail);
-        record.outcome = step.outcome().into();
+        let record = record_of(actor, effect, step, detail);
         let written = self
             .write_all(vec![NewRecord { record, ended: step.ended(), is_under_way: step.is_under_way() }])
             .await

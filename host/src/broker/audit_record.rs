@@ -23,7 +23,7 @@ pub(crate) enum RecordStep {
 
 impl RecordStep {
     /// What stands in its record.
-    pub(super) fn outcome(self) -> &'static str {
+    fn outcome(self) -> &'static str {
         match self {
             Self::Begins => BEGUN,
             Self::GoesOn { .. } | Self::Ends { outcome: Ok(()), .. } => "ok",
@@ -70,7 +70,7 @@ pub(super) fn of_host(detail: Value) -> AuditRecord {
 pub(super) fn record_of(
     actor: &Actor,
     effect: &'static str,
-    outcome: std::result::Result<(), ErrorKind>,
+    step: impl Into<RecordStep>,
     detail: Value,
 ) -> AuditRecord {
     AuditRecord {
@@ -82,7 +82,7 @@ pub(super) fn record_of(
         skill: actor.skill.clone(),
         invocation_id: actor.invocation_id.clone(),
         effect: effect.into(),
-        outcome: outcome.map_or_else(ErrorKind::name, |()| "ok").into(),
+        outcome: step.into().outcome().into(),
         detail,
     }
 }

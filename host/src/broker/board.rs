@@ -13,7 +13,7 @@ use crate::blackboard::{Events, Selection, WriteRequest, check_key, check_metada
 use crate::broker::{AllowedEffect, Broker, EffectRecord};
 use crate::failpoint::reach;
 use crate::policy::Actor;
-use crate::policy::question::ApprovalText;
+use crate::policy::question::{self, ApprovalText};
 
 /// How many watches one invocation has at most at once: those of a session are for all of its agents.
 pub(crate) const SKILL_WATCHES: usize = 16;
@@ -35,8 +35,11 @@ impl Broker {
             }
             actor.grant.publish(&request.key)?;
             self.hold_to(guarded, actor, record.effect(), || {
-                let what = ApprovalText::default().text("key", &request.key).text("value", request.value.to_string());
-                let what = what.text("metadata", crate::json::text(&request.metadata));
+                // A person sees what it is, and the log its digest.
+                let what = ApprovalText::default()
+                    .text("key", &request.key)
+                    .with("value", question::Value::Source(request.value.to_string()))
+                    .with("metadata", question::Value::Source(crate::json::text(&request.metadata)));
                 Ok(request.tags.iter().fold(what, |what, tag| what.text("tag", tag)))
             })?;
             Ok(WriteRequest {

@@ -205,16 +205,10 @@ impl Broker {
             Command::Argv(argv) => argv.clone(),
             Command::Shell(line) => vec![line.clone()],
         };
-        // Of who may not use the sandbox nothing is looked at.
-        let guarded = match self.has_guardrails() && self.usable(actor, &request.container_id).is_ok() {
-            true => {
-                let input = input.as_deref().map(String::from_utf8_lossy);
-                let (directory, input) = (spec.cwd.as_deref(), input.as_deref());
-                let command = GuardedCommand { command: &spec.command, directory, env: &spec.env, input };
-                self.guarded_command(&mut record, command).await
-            }
-            false => None,
-        };
+        let input = input.as_deref().map(String::from_utf8_lossy);
+        let (directory, input) = (spec.cwd.as_deref(), input.as_deref());
+        let guarded = GuardedCommand { command: &spec.command, directory, env: &spec.env, input };
+        let guarded = self.guarded_command(actor, &request.container_id, &mut record, guarded).await;
         let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             // Before anybody is asked about it, or told of it on the blackboard.

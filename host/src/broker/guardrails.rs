@@ -102,12 +102,17 @@ impl Broker {
         Some(strictest)
     }
 
-    /// The same of a command.
+    /// The same of a command in a sandbox. Of who may not use that nothing is looked at.
     pub(super) async fn guarded_command(
         &self,
+        actor: &Actor,
+        container_id: &str,
         record: &mut EffectRecord,
         command: GuardedCommand<'_>,
     ) -> Option<EffectVerdict> {
+        if !self.has_guardrails() || self.usable(actor, container_id).is_err() {
+            return None;
+        }
         let verdict = self.guarded(record, || command.effect()).await;
         if verdict.as_ref().is_some_and(|verdict| verdict.decision == EffectDecision::Deny) {
             // It may be denied for what stands in it.

@@ -90,23 +90,20 @@ impl EffectRecord {
         check: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<(AllowedEffect, T)> {
         match check(&mut self) {
-            Ok(granted) => {
-                if let Some(open) = &mut self.open
-                    && !RECORDED_ONCE.contains(&open.effect)
-                {
-                    let detail = open.facts.clone().into();
-                    match open.audit.record(&open.actor, open.effect, RecordStep::Begins, detail).await {
-                        Ok(number) => open.begun = Some(number),
-                        Err(error) => {
-                            self.open = None;
-                            return Err(error.context("nothing was done, for it could not be put on record"));
-                        }
-                    }
-                }
-                Ok((AllowedEffect(self), granted))
-            }
+            Ok(granted) if RECORDED_ONCE.contains(&self.effect()) => Ok((AllowedEffect(self), granted)),
+            Ok(granted) => Ok((AllowedEffect(to_its_end(self.put_on_record()).await?), granted)),
             Err(refusal) => self.fail(refusal).await,
         }
+    }
+
+    /// Writes that it begins.
+    async fn put_on_record(mut self) -> Result<Self> {
+        let Some(mut open) = self.open.take() else { return Ok(self) };
+        let detail = open.facts.clone().into();
+        let number = open.audit.record(&open.actor, open.effect, RecordStep::Begins, detail).await;
+        open.begun =
+            Some(number.map_err(|error| error.context("nothing was done, for it could not be put on record"))?);
+        Ok(Self { open: Some(open) })
     }
 
     /// Writes the record of an effect that does not come about, and gives the error back.
@@ -139,6 +136,13 @@ impl EffectRecord {
     }
 }
 
+/// Waits for a record that will have an end. Who leaves meanwhile leaves it to be written: its number is known only then, and without
+/// that its end would not be found to be its own.
+async fn to_its_end(write: impl Future<Output = Result<EffectRecord>> + Send + 'static) -> Result<EffectRecord> {
+    let written = tokio::spawn(write).await;
+    written.map_err(|error| Error::other(format!("writing an audit record: {error}")))?
+}
+
 impl AllowedEffect {
     /// Adds a fact, as much of it as a record may have.
     pub(super) fn note(&mut self, name: &str, value: impl Into<Value>) {
@@ -166,7 +170,7 @@ impl AllowedEffect {
 
     /// Writes the record of something that has begun and goes on, and gives the one of its end: what was noted is in both.
     pub(super) async fn begun(self, end: &'static str) -> Result<Self> {
-        Ok(Self(self.0.go_on(end).await?))
+        Ok(Self(to_its_end(self.0.go_on(end)).await?))
     }
 
     /// Writes the record, and only then lets `change` be: what more may happen from then on is never without a record. When
@@ -332,6 +336,42 @@ mod tests {
         let third = audit(&db).await;
         third.end_interrupted().await.unwrap();
         assert_eq!(outcomes(&third).await, both);
+    }
+
+    #[tokio::test]
+    async fn who_leaves_while_the_beginning_is_written_leaves_it_with_its_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let db = Db::open(&temp.path().join("state.db"), Durability::Process).unwrap();
+        let audit = audit(&db).await;
+        for _ in 0..20 {
+            let mut begins = std::pin::pin!(launch(&audit));
+            assert!(futures_util::poll!(&mut begins).is_pending());
+        }
+        // Each is dropped by now, and ends when it has begun.
+        while audit.effects() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let records = audit.tail_all(100, None).await.unwrap().records;
+        let of = |outcome: &str| records.iter().filter(|record| record.outcome == outcome).count();
+        assert_eq!((of("begun"), of("cancelled")), (20, 20));
+        audit.end_interrupted().await.unwrap();
+        assert_eq!(audit.tail_all(100, None).await.unwrap().records.len(), 40, "each had its end");
+    }
+
+    #[tokio::test]
+    async fn what_is_lost_is_told_once_whoever_asks_at_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let db = Db::open(&temp.path().join("state.db"), Durability::Process).unwrap();
+        let audit = audit(&db).await;
+        let under_way = launch(&audit).await.unwrap();
+        let refuse = "CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'refused'); END";
+        db.run(move |t| t.execute_batch(refuse)).await.unwrap();
+        under_way.end(Ok(())).await.unwrap_err();
+        db.run(|t| t.execute_batch("DROP TRIGGER refused")).await.unwrap();
+        futures_util::future::try_join_all((0..8).map(|_| audit.check_sink())).await.unwrap();
+        assert_eq!(audit.lost(), 0);
+        let records = audit.tail(100, None).await.unwrap().records;
+        assert_eq!(records.iter().filter(|record| record.effect == "audit.lost").count(), 1);
     }
 
     #[tokio::test]

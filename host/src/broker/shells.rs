@@ -155,13 +155,8 @@ impl Broker {
         let command = Command::Shell(request.line.clone());
         record.note("command", command_on_record(self.config.audit.commands, &command));
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
-        let guarded = match self.has_guardrails() && self.usable(actor, &request.container_id).is_ok() {
-            true => {
-                let asked = GuardedCommand { command: &command, directory: None, env: &BTreeMap::new(), input: None };
-                self.guarded_command(&mut record, asked).await
-            }
-            false => None,
-        };
+        let guarded = GuardedCommand { command: &command, directory: None, env: &BTreeMap::new(), input: None };
+        let guarded = self.guarded_command(actor, &request.container_id, &mut record, guarded).await;
         let check = |record: &mut EffectRecord| {
             let info = self.usable(actor, &request.container_id)?;
             let key = Key { container_id: info.id.clone(), owner: actor.caller.clone(), name: checked(&name)? };

@@ -112,8 +112,14 @@ impl Audit {
             Verb::Export { format, after } => Self::export(app, format, after).await,
             Verb::Verify { head, heads, key } => {
                 let key = key.as_deref().map(TrustedKey::read).transpose()?;
-                let newest = heads.map(|file| newest_of(&file, key.as_ref())).transpose()?;
-                Self::verify(app, head.or(newest.flatten())).await
+                let newest = match heads {
+                    Some(file) => Some(newest_of(&file, key.as_ref())?.ok_or_else(|| {
+                        // Otherwise the log would be held against nothing, and be found whole.
+                        Error::invalid_argument(format!("{} has no head to hold the log against", file.display()))
+                    })?),
+                    None => head,
+                };
+                Self::verify(app, newest).await
             }
         }
     }

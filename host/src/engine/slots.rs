@@ -15,6 +15,9 @@ pub(super) const MAX_LIVE: u32 = 256;
 /// Places beside those, for tenants that hold fewer than as many.
 pub(super) const RESERVED: u32 = 16;
 
+/// How many of a tenant's calls wait before it is looked which of them have left.
+const FORGET_LEFT: usize = 64;
+
 /// The places for calls.
 #[derive(Debug, Default)]
 pub(super) struct FairSlots(Arc<Mutex<Slots>>);
@@ -31,6 +34,8 @@ struct Slots {
 struct TenantSlots {
     held: u32,
     waiting: VecDeque<oneshot::Sender<SlotGuard>>,
+    /// How many of them waited when it was last looked who has left.
+    kept: usize,
 }
 
 /// A place that is taken, until this is dropped.
@@ -58,6 +63,12 @@ impl FairSlots {
             }
             if let Some(all) = slots.tenants.get_mut(&name) {
                 all.waiting.push_back(send);
+                // Those who have left are found when a place is free, which may take long. However many come and go until then, as many are
+                // kept as wait, and as many again.
+                if all.waiting.len() >= FORGET_LEFT.max(2 * all.kept) {
+                    all.waiting.retain(|waits| !waits.is_closed());
+                    all.kept = all.waiting.len();
+                }
             }
             if is_first {
                 slots.turns.push_back(name);
@@ -182,6 +193,21 @@ mod tests {
         drop((held, many, third));
         let all = slots.0.lock();
         assert_eq!((all.used, all.tenants.len(), all.turns.len()), (0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_comes_and_goes_while_nothing_is_free_leaves_nothing() {
+        let slots = FairSlots::default();
+        let held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
+        let mut stays: Waiting<'_> = Box::pin(slots.acquire("many"));
+        assert!(poll!(&mut stays).is_pending());
+        for _ in 0..10_000 {
+            assert!(now(&slots, "many").is_none());
+        }
+        let waiting = slots.0.lock().tenants["many"].waiting.len();
+        assert!(waiting <= FORGET_LEFT, "{waiting} are kept of one that waits");
+        drop(held);
+        assert!(poll!(&mut stays).is_ready());
     }
 
     #[tokio::test]

@@ -38,7 +38,7 @@ pub(crate) enum Value {
     Path(Vec<u8>),
     /// Of an environment. The owner has to see the value, and the audit log has not.
     Variable(String, String),
-    /// A program's text, of which the audit log has the digest.
+    /// A content, such as a program's text, of which the audit log has the digest.
     Source(String),
 }
 

@@ -125,8 +125,9 @@ impl<'a> LineWalk<'a, '_> {
             "compound_statement" if child_text(node, 0, self.text) == "((" => self.arithmetic(node, depth),
             "compound_statement" => self.children(node, depth),
             "arithmetic_expansion" | "c_style_for_statement" => self.arithmetic(node, depth),
-            "for_statement" => {
-                if let Some(variable) = node.child_by_field_name("variable") {
+            "for_statement" | "variable_assignment" => {
+                let field = if node.kind() == "for_statement" { "variable" } else { "name" };
+                if let Some(variable) = node.child_by_field_name(field) {
                     sets(self.text(variable), self.reading, self.parts);
                 }
                 self.children(node, depth);
@@ -135,12 +136,6 @@ impl<'a> LineWalk<'a, '_> {
             "declaration_command" => self.declaration(node, depth),
             "unset_command" => self.children(node, depth),
             "test_command" => self.test(node, depth),
-            "variable_assignment" => {
-                if let Some(name) = node.child_by_field_name("name") {
-                    sets(self.text(name), self.reading, self.parts);
-                }
-                self.children(node, depth);
-            }
             "file_redirect" => self.file_redirect(node, depth),
             "heredoc_redirect" => self.heredoc(node, depth),
             "heredoc_body" => self.children(node, depth),

@@ -128,6 +128,10 @@ fn a_cut_end_shows_by_the_heads_that_the_host_writes_out() {
     // The chain fits; what was written out does not.
     assert!(problem(&user, &[]).contains("its end is missing"));
     assert!(problem(&user, &["--heads", file, "--key", key]).contains("its end is missing"));
+    let none = user.home().join("none.jsonl");
+    std::fs::write(&none, "").unwrap();
+    let refused = user.run(["audit", "verify", "--heads", none.to_str().unwrap()]).code(2).stderr;
+    assert!(refused.contains("no head to hold the log against"), "{refused}");
     // A head of somebody else's is none.
     let forged = format!("{{\"seq\":2,\"hash\":\"sha256:{}\",\"at_ms\":1}}\n", "0".repeat(64));
     std::fs::write(&heads, written + &forged).unwrap();

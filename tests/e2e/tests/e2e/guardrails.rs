@@ -97,6 +97,11 @@ fn secrets_come_into_no_command_file_or_value() {
     assert!(words(&asked["error"]["approval"]).contains("asked because: the guardrail no-secrets"), "{asked}");
     user.approve(&asked);
     assert_eq!(in_json(&user, &["sandbox", "exec", &id, "--shell", random])["exit_code"], 0);
+    // Nor does what was denied come into the log by that.
+    let log = user.run(["audit", "export"]).ok().text();
+    let part = TOKEN.strip_prefix("ghp_").unwrap();
+    let told = log.lines().find(|line| line.contains(part));
+    assert!(told.is_none(), "{told:?}");
 }
 
 #[test]
@@ -148,6 +153,14 @@ fn a_guardrail_that_fails_or_is_late_denies() {
     // The next question has a fresh instance.
     assert_eq!(exec("fine")["stdout"], "fine\n");
     assert!(words(&exec("ask")["error"]["approval"]).contains("it wants a person"));
+    // A person sees the value that it asks about, and the audit log has its digest.
+    let publish = || in_json(&user, &["blackboard", "publish", "ask", "\"s3cret-value\""]);
+    let asked = publish();
+    assert!(words(&asked["error"]["approval"]).contains("s3cret-value"), "{asked}");
+    user.approve(&asked);
+    assert_eq!(publish()["version"], 1);
+    let log = user.run(["audit", "export"]).ok().text();
+    assert!(log.contains("approval.give") && !log.contains("s3cret-value"), "{log}");
 }
 
 #[test]

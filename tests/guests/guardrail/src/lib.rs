@@ -13,7 +13,11 @@ struct Guardrail;
 
 impl Guest for Guardrail {
     fn check(effect: Effect) -> Verdict {
-        let Effect::Command(command) = effect else { return Verdict::Allow };
+        let command = match effect {
+            Effect::Command(command) => command,
+            Effect::Publish(value) if value.key == "ask" => return Verdict::Ask("it wants a person".into()),
+            _ => return Verdict::Allow,
+        };
         let words = match command.text {
             Text::Argv(words) => words,
             Text::Line(line) => line.split(' ').map(str::to_owned).collect(),

@@ -166,7 +166,7 @@ fn helper(
         ..HostConfig::default()
     };
     let program = format!("{CONTROL}/{SUPERVISOR_FILE}");
-    // With no label of a sandbox's: what a host leaves that dies now is removed when the next one lists its sandboxes.
+    // With no label of a sandbox's: what a host leaves that dies now is removed by the next one's sweep.
     let deployment = spec.labels.get_key_value(LABEL_DEPLOYMENT);
     ContainerCreateBody {
         image: Some(spec.image.0.clone()),
