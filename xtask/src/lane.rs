@@ -24,17 +24,17 @@ pub(crate) const ENGINE: &str = "SKILLHOST_TEST_ENGINE";
 /// The image that tests on an engine of our own need.
 pub(crate) const IMAGES: [&str; 1] = ["skillhost/default:1"];
 
-/// A command that runs tests.
+/// Commands that run tests, one after the other.
 pub(crate) struct Step {
-    pub(crate) command: Command,
-    /// The engine of our own that is started for it.
+    pub(crate) commands: Vec<Command>,
+    /// The engine of our own that is started for them. No other step has one of this kind: they would share its images.
     pub(crate) engine: Option<Kind>,
 }
 
 impl Step {
     /// One that takes what there is.
     pub(crate) fn new(command: Command) -> Self {
-        Self { command, engine: None }
+        Self { commands: vec![command], engine: None }
     }
 }
 
@@ -61,8 +61,7 @@ impl Tally {
     pub(crate) fn of(steps: &Mutex<VecDeque<Step>>, show: Show, skips: &Path) -> Result<Self> {
         let mut tally = Self::default();
         let next = || steps.lock().ok()?.pop_front();
-        while let Some(Step { mut command, engine: kind }) = next() {
-            command.env(SKIPS, skips);
+        while let Some(Step { commands, engine: kind }) = next() {
             let mut engine = None;
             if let Some(kind) = kind {
                 if let Some(why) = engine::lacks(kind) {
@@ -70,16 +69,21 @@ impl Tally {
                     writeln!(skips, "all on the engine {}: {why}", kind.name())?;
                     continue;
                 }
-                let started = engine.insert(engine::start(kind, &IMAGES)?);
-                started.applied(&mut command).env(ENGINE, kind.name());
+                engine = Some((kind, engine::start(kind, &IMAGES)?));
             }
-            match show {
-                Show::AsItComes => tally.run(command, &mut io::stdout())?,
-                Show::AtItsEnd => {
-                    let mut said = Vec::new();
-                    let ran = tally.run(command, &mut said);
-                    io::stdout().write_all(&said)?;
-                    ran?;
+            for mut command in commands {
+                command.env(SKIPS, skips);
+                if let Some((kind, engine)) = &engine {
+                    engine.applied(&mut command).env(ENGINE, kind.name());
+                }
+                match show {
+                    Show::AsItComes => tally.run(command, &mut io::stdout())?,
+                    Show::AtItsEnd => {
+                        let mut said = Vec::new();
+                        let ran = tally.run(command, &mut said);
+                        io::stdout().write_all(&said)?;
+                        ran?;
+                    }
                 }
             }
         }
