@@ -63,7 +63,8 @@ impl Broker {
         let ruled = rules.are_any().then(|| {
             let names = env.into_iter().flat_map(BTreeMap::keys).chain(info.env.keys());
             let mut ruled = command::decide(rules, command, names);
-            record.note("policy", json!({"decision": ruled.decision.name(), "because": ruled.because.clone()}));
+            let because = text_on_record(self.config.audit.commands, &ruled.because);
+            record.note("policy", json!({"decision": ruled.decision.name(), "because": because}));
             ruled.because += " ([policy.commands] in skillhost.toml)";
             ruled
         });

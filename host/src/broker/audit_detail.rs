@@ -24,11 +24,13 @@ const LEAST: usize = 32;
 pub(super) struct Facts {
     facts: Map<String, Value>,
     room: usize,
+    /// How much of its command an error may quote.
+    quotes: CommandVisibility,
 }
 
 impl Default for Facts {
     fn default() -> Self {
-        Self { facts: Map::new(), room: MAX_FACTS }
+        Self { facts: Map::new(), room: MAX_FACTS, quotes: CommandVisibility::Full }
     }
 }
 
@@ -40,9 +42,15 @@ impl Facts {
         self.facts.insert(name.to_owned(), value);
     }
 
+    /// Adds the command that it is about. Whatever its errors say of it is held to the same.
+    pub(super) fn command(&mut self, visible: CommandVisibility, command: &Command) {
+        self.note("command", command_on_record(visible, command));
+        self.quotes = visible;
+    }
+
     /// Adds what went wrong.
     pub(super) fn error(&mut self, message: &str) {
-        self.facts.insert("error".to_owned(), text_within(message, MAX_ERROR).into());
+        self.facts.insert("error".to_owned(), text_on_record(self.quotes, &text_within(message, MAX_ERROR)));
     }
 }
 
@@ -202,6 +210,12 @@ mod tests {
         }
         let words = |words: &[&str]| Command::Argv(words.iter().map(ToString::to_string).collect());
         assert_ne!(command_on_record(Digest, &words(&["a", "bc"])), command_on_record(Digest, &words(&["ab", "c"])));
+        for visible in [Program, Digest] {
+            let mut facts = Facts::default();
+            facts.command(visible, &argv);
+            facts.error("`s3cret` is no host");
+            assert!(!Value::from(facts).to_string().contains("s3cret"), "nor is it in what went wrong");
+        }
         assert!(!text_on_record(Digest, "shell: s3cret").to_string().contains("s3cret"));
     }
 

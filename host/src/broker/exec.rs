@@ -11,7 +11,6 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Command, ExecAnswer, ExecRequest, Outcome};
 
 use super::approvals::CommandAsked;
-use super::audit_detail::command_on_record;
 use super::chunk::Chunk;
 use super::guardrails::GuardedCommand;
 use super::streams::{Publishing, StreamEnd};
@@ -184,7 +183,7 @@ impl Broker {
         let exec_id = ids::exec()?;
         record.note("container_id", request.container_id.clone());
         record.note("exec_id", exec_id.clone());
-        record.note("command", command_on_record(self.config.audit.commands, &request.spec.command));
+        record.note_command(self.config.audit.commands, &request.spec.command);
         if let Some(size) = request.spec.terminal {
             record.note("terminal", format!("{}x{}", size.rows, size.columns));
         }

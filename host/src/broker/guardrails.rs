@@ -12,7 +12,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Command;
 use skillhost_api::visible;
 
-use super::audit_detail::command_on_record;
+use super::audit_detail::{command_on_record, text_on_record};
 use crate::broker::{Broker, EffectRecord};
 use crate::config::{CommandVisibility, EffectDecision};
 use crate::policy::approvals::HOW;
@@ -96,7 +96,8 @@ impl Broker {
         match strictest.decision {
             EffectDecision::Allow => record.note("guardrails", json!({"decision": EffectDecision::Allow.name()})),
             decision => {
-                record.note("guardrails", json!({"decision": decision.name(), "because": strictest.because.clone()}))
+                let because = text_on_record(self.config.audit.commands, &strictest.because);
+                record.note("guardrails", json!({"decision": decision.name(), "because": because}));
             }
         }
         Some(strictest)

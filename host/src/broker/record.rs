@@ -11,10 +11,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::types::Command;
 
 use super::audit::{Audit, UnrecordedEffect};
 use super::audit_detail::Facts;
 use super::audit_record::RecordStep;
+use crate::config::CommandVisibility;
 use crate::policy::Actor;
 
 /// Effects with one record, at their end: what only reads, and what is done where the log is, in the same database.
@@ -80,6 +82,13 @@ impl EffectRecord {
     pub(crate) fn note(&mut self, name: &str, value: impl Into<Value>) {
         if let Some(open) = &mut self.open {
             open.facts.note(name, value.into());
+        }
+    }
+
+    /// Adds the command that it is about, as much of it as may be on record.
+    pub(super) fn note_command(&mut self, visible: CommandVisibility, command: &Command) {
+        if let Some(open) = &mut self.open {
+            open.facts.command(visible, command);
         }
     }
 

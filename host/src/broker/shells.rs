@@ -23,7 +23,6 @@ use skillhost_api::units::{now_ms, quoted};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::approvals::CommandAsked;
-use super::audit_detail::command_on_record;
 use super::exec::{note_end, outcome_in_words};
 use super::guardrails::GuardedCommand;
 use crate::broker::{Broker, Chunk, EffectRecord, OutputCapture};
@@ -153,7 +152,7 @@ impl Broker {
         record.note("exec_id", exec_id.clone());
         record.note("shell", name.clone());
         let command = Command::Shell(request.line.clone());
-        record.note("command", command_on_record(self.config.audit.commands, &command));
+        record.note_command(self.config.audit.commands, &command);
         let (timeout, clamped) = self.deadline(request.timeout_ms.map(Duration::from_millis));
         let guarded = GuardedCommand { command: &command, directory: None, env: &BTreeMap::new(), input: None };
         let guarded = self.guarded_command(actor, &request.container_id, &mut record, guarded).await;

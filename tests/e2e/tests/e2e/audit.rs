@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use skillhost_e2e::User;
+use skillhost_e2e::{User, refusal};
 
 /// Changes the database while no host has it open.
 fn change(user: &User, sql: &str) {
@@ -162,13 +162,16 @@ fn all_of_it_is_exported_as_lines_and_as_events_of_the_schema() {
 
 #[test]
 fn a_command_line_shows_what_the_operator_lets_it_show() {
-    let user = User::local("[audit]\ncommands = \"program\"\n");
-    let id = user.launch([]);
-    user.run(["sandbox", "exec", &id, "--", "echo", "s3cret"]).ok();
-    user.run(["sandbox", "exec", &id, "--shell", "echo s3cret"]).ok();
-    let all = user.run(["audit", "export"]).ok().text();
-    assert!(
-        all.contains("\"program\":\"echo\"") && all.contains("\"program\":\"a shell\"") && !all.contains("s3cret"),
-        "{all}"
-    );
+    let rules = "[policy.commands]\nallow = [\"echo *\"]\notherwise = \"deny\"\n";
+    for visible in ["program", "digest"] {
+        let user = User::local(&format!("[audit]\ncommands = \"{visible}\"\n{rules}"));
+        let id = user.launch([]);
+        user.run(["sandbox", "exec", &id, "--", "echo", "s3cret"]).ok();
+        user.run(["sandbox", "exec", &id, "--shell", "echo s3cret"]).ok();
+        let denied = user.run(["--output", "json", "sandbox", "exec", &id, "--shell", "echo; s3cret"]).json();
+        assert!(refusal(&denied).1.contains("`s3cret`"), "who asks is told: {denied}");
+        let all = user.run(["audit", "export"]).ok().text();
+        assert_eq!(all.contains("\"program\":\"echo\""), visible == "program", "{all}");
+        assert!(all.contains("\"decision\":\"deny\"") && !all.contains("s3cret"), "{all}");
+    }
 }
