@@ -32,6 +32,7 @@ use crate::blackboard::{self, Eviction};
 use crate::db::Durability;
 use crate::roles::{Registry, Roles};
 use crate::sandbox::backend::docker::EngineConfig;
+use crate::sandbox::session_users::UserIds;
 use crate::skills::http_host::HostPattern;
 use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
@@ -236,6 +237,9 @@ pub struct SandboxConfig {
     pub processes: usize,
     /// How much of a background process's output is kept, half of it for each stream; the latest (default 1MiB).
     pub process_output: Size,
+    /// Where the host's user is root, the numbers that sessions' commands get as users and groups, 16 a session (default: 268,304,384
+    /// from 1,879,048,192 on). Nobody else on the machine may have them.
+    pub user_ids: UserIds,
 }
 
 impl Default for SandboxConfig {
@@ -251,6 +255,7 @@ impl Default for SandboxConfig {
             shells: 8,
             processes: 32,
             process_output: Size(1 << 20),
+            user_ids: UserIds::default(),
         }
     }
 }
@@ -429,6 +434,7 @@ impl Config {
         let within = |table: &'static str| move |error: Error| error.context(format!("{}: {table}", path.display()));
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
+        config.sandbox.user_ids.check().map_err(within("[sandbox]"))?;
         config.policy.commands.check().map_err(within("[policy.commands]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         config.install.start_at(base);

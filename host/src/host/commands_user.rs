@@ -1,32 +1,72 @@
-//! Whether whom commands run as is somebody on this machine.
+//! Whether whom commands run as is somebody else on this machine.
 //!
-//! An ordinary user's commands are that user's. Those of a host that runs as root have a number that is nobody's to it, but is the first
-//! person's on most machines.
+//! Where root runs the host, each session's commands are users of their own. An ordinary user's commands are all that user's.
 
 use skillhost_api::types::Check;
 
 use crate::sandbox::members::SandboxUser;
+use crate::sandbox::session_users::{UserIds, to_be_given};
 
-/// What a person should know of it; `passwd` is the machine's list of users.
-pub(super) fn check(is_root: bool, commands: SandboxUser, passwd: &str) -> Option<Check> {
-    let name = name_of(passwd, commands.uid).filter(|_| is_root)?;
-    Some(Check {
-        name: "user of commands".into(),
-        ok: false,
-        detail: format!(
-            "the host runs as root, so commands in sandboxes run as uid {}, who is `{name}` on this machine: `{name}` can read the \
-             memory and files of all tenants' commands, and end them",
-            commands.uid
-        ),
-        remedy: Some("run the host as an ordinary user of its own, or give that person another uid".into()),
-    })
+/// What a person should know of it.
+pub(super) fn check(ids: UserIds) -> Check {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let is_root = rustix::process::geteuid().is_root();
+    let (ok, detail, remedy) = match to_be_given(ids) {
+        Some(ids) => of_own(ids, &read("/etc/passwd"), &read("/etc/subuid")),
+        None => of_one(is_root, SandboxUser::of_host().uid, &read("/etc/passwd")),
+    };
+    Check { name: "users of commands".into(), ok, detail, remedy }
 }
 
-fn name_of(passwd: &str, uid: u32) -> Option<&str> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(uid)).then_some(name)
+type Finding = (bool, String, Option<String>);
+
+fn of_own(ids: UserIds, passwd: &str, subuid: &str) -> Finding {
+    let (first, end) = (u64::from(ids.first), u64::from(ids.first) + u64::from(ids.count));
+    let accounts = rows(passwd).filter_map(|(name, fields)| Some((name, fields.get(1)?.parse::<u64>().ok()?, 1)));
+    let given = rows(subuid)
+        .filter_map(|(name, fields)| Some((name, fields.first()?.parse().ok()?, fields.get(1)?.parse().ok()?)));
+    let mut both = accounts.chain(given);
+    let taken = both.find(|(_, from, count): &(_, u64, u64)| *from < end && first < from.saturating_add(*count));
+    match taken {
+        None => (true, format!("each session's commands run as users of their own, of {first} to {}", end - 1), None),
+        Some((name, ..)) => (
+            false,
+            format!(
+                "sessions' commands get users of {first} to {}, and some of these are `{name}`'s on this machine: `{name}` can reach \
+                 what those commands do, and they what is `{name}`'s, once they are out of their sandbox",
+                end - 1
+            ),
+            Some("give `[sandbox] user-ids` a range that nobody has in /etc/passwd and /etc/subuid".into()),
+        ),
+    }
+}
+
+fn of_one(is_root: bool, uid: u32, passwd: &str) -> Finding {
+    if !is_root {
+        let detail = format!(
+            "all sessions' commands run as uid {uid}, the host's own user: what keeps them apart is their sandboxes alone (a host that \
+             root runs gives each session users of its own)"
+        );
+        return (true, detail, None);
+    }
+    let name = rows(passwd)
+        .find(|(_, fields)| fields.get(1).and_then(|number| number.parse().ok()) == Some(uid))
+        .map_or_else(|| "nobody in particular".to_owned(), |(name, _)| format!("`{name}`"));
+    (
+        false,
+        format!(
+            "the numbers of `[sandbox] user-ids` are not in this process's user namespace, so all sessions' commands run as uid {uid}, \
+             who is {name} here"
+        ),
+        Some("give it a range that is in /proc/self/uid_map, or run the host where all users are".into()),
+    )
+}
+
+/// The lines of a file such as `/etc/passwd`: a name, and what follows it.
+fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    text.lines().filter_map(|line| {
+        let (name, rest) = line.split_once(':')?;
+        Some((name, rest.split(':').collect()))
     })
 }
 
@@ -34,14 +74,24 @@ fn name_of(passwd: &str, uid: u32) -> Option<&str> {
 mod tests {
     use super::*;
 
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\n:\nada:x:1000:1000:Ada:/home/ada:/bin/sh\n";
+
     #[test]
-    fn a_person_with_the_commands_number_is_named_where_root_runs_the_host() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\n:\nada:x:1000:1000:Ada:/home/ada:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
-        let commands = SandboxUser { uid: 1000, gid: 1000 };
-        let found = check(true, commands, passwd).unwrap();
-        assert!(!found.ok && found.detail.contains("`ada`"), "{}", found.detail);
-        assert!(check(false, commands, passwd).is_none());
-        assert!(check(true, SandboxUser { uid: 1002, gid: 1002 }, passwd).is_none());
-        assert!(check(true, commands, "").is_none());
+    fn who_has_a_number_of_the_sessions_is_named() {
+        let ids = UserIds { first: 100_000, count: 1000 };
+        assert!(of_own(ids, PASSWD, "ada:200000:65536\n").0);
+        for (passwd, subuid) in
+            [(PASSWD, "bob:1:100000\n"), ("bob:x:100999:1::/:/bin/sh\n", ""), (PASSWD, "x\nbob:100500:1\n")]
+        {
+            let (ok, detail, _) = of_own(ids, passwd, subuid);
+            assert!(!ok && detail.contains("`bob`"), "{detail}");
+        }
+    }
+
+    #[test]
+    fn where_there_is_one_user_for_all_it_is_said_who_that_is() {
+        assert!(of_one(false, 1000, PASSWD).0, "it is how an ordinary user's host is");
+        let (ok, detail, remedy) = of_one(true, 1000, PASSWD);
+        assert!(!ok && detail.contains("`ada`") && remedy.is_some(), "{detail}");
     }
 }

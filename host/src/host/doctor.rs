@@ -12,7 +12,6 @@ use super::{Host, commands_user, names};
 use crate::catalog::{Catalog, Roots};
 use crate::db::Disk;
 use crate::engine::Allocation;
-use crate::sandbox::members::SandboxUser;
 
 /// How many files are looked at to say what takes up the room.
 const MAX_SEEN: usize = 100_000;
@@ -33,8 +32,7 @@ impl Host {
                 path.display()
             )),
         }));
-        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        checks.extend(commands_user::check(rustix::process::geteuid().is_root(), SandboxUser::of_host(), &users));
+        checks.push(commands_user::check(self.config.sandbox.user_ids));
         let (config, roles, skill_cache) = (self.config.clone(), sandboxes.roles(), self.skill_cache.clone());
         let looking = blocking(move || {
             let catalog = Catalog::discover(&Roots::from_env(project.as_deref()), &skill_cache);

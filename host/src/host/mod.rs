@@ -142,6 +142,7 @@ impl Host {
             },
             lease: config.sandbox.lease.0,
             idle_time: Some(config.sandbox.idle_time.0).filter(|time| !time.is_zero()),
+            user_ids: config.sandbox.user_ids,
             pool: PoolConfig { sizes: config.pool.clone(), pids: config.sandbox.pids },
             ..sandbox::SandboxSettings::new(state)?
         })

@@ -23,6 +23,16 @@ pub struct SandboxUser {
     pub uid: u32,
     /// Group id, never 0.
     pub gid: u32,
+    /// The first number of the agents of a shared sandbox.
+    #[serde(default = "usual_agents")]
+    pub agents: u32,
+    /// Whom the supervisor of a local sandbox runs as; absent is one number for all.
+    #[serde(default)]
+    pub supervisor: Option<u32>,
+}
+
+fn usual_agents() -> u32 {
+    FIRST
 }
 
 impl SandboxUser {
@@ -34,24 +44,30 @@ impl SandboxUser {
 
 impl SandboxUser {
     /// The identity that stands for root, which no command ever runs as.
-    const FOR_ROOT: Self = Self { uid: 1000, gid: 1000 };
+    const FOR_ROOT: Self = Self::alone(1000, 1000);
 
-    /// The owner of the host process, so that a workspace's files are theirs on both sides.
+    /// Of these numbers, with agents of the usual ones.
+    pub(super) const fn alone(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, agents: FIRST, supervisor: None }
+    }
+
+    /// The owner of the host process, so that a workspace's files are theirs on both sides; a number of nobody's in particular where
+    /// that is root.
     pub fn of_host() -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if uid.is_root() {
             return Self::FOR_ROOT;
         }
         let gid = if gid.is_root() { Self::FOR_ROOT.gid } else { gid.as_raw() };
-        Self { uid: uid.as_raw(), gid }
+        Self::alone(uid.as_raw(), gid)
     }
 }
 
 /// The most agents of one sandbox, its owner among them.
 pub const MAX_AGENTS: usize = 8;
-/// The first of the numbers that are users and groups of agents. They lie between those that systemd gives to services and
+/// The first of the numbers that are users and groups of agents where a session has none of its own. They lie between those that systemd gives to services and
 /// `nobody`, and within the 65,536 that an engine in a user namespace has.
-const FIRST: u32 = 65_520;
+pub(super) const FIRST: u32 = 65_520;
 /// Nothing for others; all for the group, which is the workspace's there and the agent's own elsewhere.
 const UMASK: u32 = 0o007;
 
@@ -114,7 +130,7 @@ impl MemberSlot {
     /// Its user, in a sandbox of this identity.
     pub fn user(self, identity: SandboxUser) -> User {
         #[expect(clippy::expect_used, reason = "there are no more than MAX_AGENTS")]
-        let own = FIRST + u32::try_from(self.0).expect("the number of an agent is small");
+        let own = identity.agents + u32::try_from(self.0).expect("the number of an agent is small");
         let uid = if self == Self::OWNER { identity.uid } else { own };
         // The workspace's group comes second, so that what is made elsewhere is not the workspace's.
         User { uid, gid: own, groups: vec![identity.gid], umask: UMASK }
@@ -155,7 +171,7 @@ mod tests {
 
     #[test]
     fn users_and_groups_are_each_agents_own() {
-        let identity = SandboxUser { uid: 1000, gid: 100 };
+        let identity = SandboxUser::alone(1000, 100);
         let users: Vec<_> = MemberSlot::all().map(|slot| slot.user(identity)).collect();
         let uids: HashSet<_> = users.iter().map(|user| user.uid).collect();
         let gids: HashSet<_> = users.iter().map(|user| user.gid).collect();

@@ -25,6 +25,7 @@ pub mod link;
 pub mod members;
 pub mod pool;
 mod sandbox_dir;
+pub mod session_users;
 pub mod spec;
 pub mod supervisor;
 pub mod workspace;
@@ -55,6 +56,7 @@ use link::{
     ShellSession,
 };
 use pool::PoolConfig;
+use session_users::UserIds;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::{BackendChoice, DeathCause};
@@ -79,6 +81,8 @@ pub struct SandboxSettings {
     pub lease: Duration,
     /// A sandbox in which nothing runs for so long ends; `None` is never.
     pub idle_time: Option<Duration>,
+    /// What the users of sessions are taken from, where root is the host's user.
+    pub user_ids: UserIds,
     /// Those that are made in advance.
     pub pool: PoolConfig,
 }
@@ -94,6 +98,7 @@ impl SandboxSettings {
             local: LocalSettings::default(),
             lease: Duration::from_secs(30),
             idle_time: None,
+            user_ids: UserIds::default(),
             pool: PoolConfig::default(),
         })
     }

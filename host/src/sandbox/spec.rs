@@ -365,7 +365,7 @@ impl SandboxInfo {
             env: spec.env,
             invocation: None,
             has_skill: false,
-            identity: SandboxUser { uid: 1000, gid: 1000 },
+            identity: SandboxUser::alone(1000, 1000),
             workspace: Workspace::Directory("/w".into()),
             transport: Transport::default(),
             warm: false,

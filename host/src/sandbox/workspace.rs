@@ -4,8 +4,9 @@
 //! but the host's user, so a workspace's own mode only matters inside a sandbox: the owner's user and the group of
 //! further agents may write, and what is made in it stays with that group. A workspace outlives its sandboxes.
 
+use std::borrow::Cow;
 use std::fs::{DirBuilder, File};
-use std::io::{ErrorKind as IoErrorKind, Write};
+use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
 use super::members::SandboxUser;
+use super::session_users::{SessionUsers, UserIds};
 use crate::ids::random_hex;
 use crate::private_dir;
 
@@ -23,6 +25,8 @@ pub(super) const PRIVATE: u32 = 0o700;
 /// Owner and group, and what is made inside stays with the group.
 pub(super) const MODE: u32 = skillhost_protocol::WORKSPACE_MODE;
 
+/// What follows the name of a workspace in that of its note.
+const NOTE: &str = ".json";
 /// What leads the name of a directory that is no session's yet; those of sessions are hexadecimal digits.
 const SPARE: &str = "spare-";
 
@@ -30,48 +34,104 @@ fn is_spare(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(SPARE))
 }
 
-/// Who a workspace belongs to, for a person who looks at the hashed names; nothing reads it back.
+/// Whose a workspace is, by the hashed name: for a person who looks, and for the users that sessions were given.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note<'a> {
-    tenant: &'a str,
-    session: &'a str,
+    tenant: Cow<'a, str>,
+    session: Cow<'a, str>,
+    /// Absent: the host's own, as of every session where there are no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<SandboxUser>,
 }
 
+/// The most bytes of a note: names are bounded.
+const MAX_NOTE: u64 = 16 * 1024;
+
 /// The workspaces of a state directory.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Workspaces {
     root: PathBuf,
-    identity: SandboxUser,
+    users: SessionUsers,
 }
 
 impl Workspaces {
-    /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours.
-    pub fn open(state_dir: &Path, identity: SandboxUser) -> Result<Self> {
+    /// The workspaces under `state_dir`, which is made absolute: an engine knows no working directory of ours. `ids` are for the users
+    /// of sessions.
+    pub fn open(state_dir: &Path, ids: Option<UserIds>) -> Result<Self> {
         let root = state_dir.join("workspaces");
         private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
-        let workspaces = Self { root, identity };
+        let workspaces = Self { root, users: SessionUsers::new(ids) };
         workspaces.forget_spares();
+        workspaces.remember_users()?;
         Ok(workspaces)
     }
 
-    /// A directory that is nobody's yet, to be given to a session later.
-    pub fn spare(&self) -> Result<PathBuf> {
-        let path = self.root.join(format!("{SPARE}{}", random_hex(8)?));
-        DirBuilder::new().mode(PRIVATE).create(&path).map_err(|error| at(&path, error))?;
-        self.hand_over(&path).map_err(|error| at(&path, error.into()))?;
-        Ok(path)
+    /// The users that earlier hosts gave. Were one forgotten, another session would get it.
+    fn remember_users(&self) -> Result<()> {
+        let entries = std::fs::read_dir(&self.root).map_err(|error| at(&self.root, error))?;
+        for entry in entries {
+            let path = entry.map_err(|error| at(&self.root, error))?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(NOTE)) else { continue };
+            let mut text = String::new();
+            let file = File::open(&path).map_err(|error| at(&path, error))?;
+            file.take(MAX_NOTE).read_to_string(&mut text).map_err(|error| at(&path, error))?;
+            let note: Note<'_> = serde_json::from_str(&text).map_err(|error| {
+                Error::other(format!(
+                    "{}: {error}; it says whose the workspace beside it is: remove both, or write it anew \
+                     ({{\"tenant\": …, \"session\": …}})",
+                    path.display()
+                ))
+            })?;
+            if let Some(user) = note.user {
+                self.users.remember(name, user);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whom the session's commands run as.
+    pub fn user(&self, caller: &Caller) -> Result<SandboxUser> {
+        // Before the look at who has one: whoever makes the workspace meanwhile has its user first.
+        let is_there = self.is_there(caller);
+        let name = caller.session_key();
+        match self.users.of(&name) {
+            Some(user) => Ok(user),
+            // Of the time before sessions had users: its files are the host's user's.
+            None if is_there => Ok(SandboxUser::of_host()),
+            None => {
+                let user = self.users.give(&name)?;
+                self.note(caller).inspect_err(|_| self.users.take_back(&name))?;
+                Ok(user)
+            }
+        }
+    }
+
+    /// A directory that is nobody's yet, to be given to a session later, and its user.
+    pub fn spare(&self) -> Result<(PathBuf, SandboxUser)> {
+        let name = format!("{SPARE}{}", random_hex(8)?);
+        let (path, user) = (self.root.join(&name), self.users.give(&name)?);
+        let made = DirBuilder::new().mode(PRIVATE).create(&path).and_then(|()| Ok(hand_over(&path, user)?));
+        made.inspect_err(|_| self.users.take_back(&name)).map_err(|error| at(&path, error))?;
+        Ok((path, user))
     }
 
     /// Makes a spare directory the workspace of the session: what has it mounted or open goes on to have it. None when the
     /// session has one.
     pub fn adopt(&self, spare: &Path, caller: &Caller) -> Result<Option<PathBuf>> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
-        let path = self.path(caller);
+        let (path, name) = (self.path(caller), caller.session_key());
+        if self.users.of(&name).is_some() {
+            // It has worked on an engine of other files.
+            return Ok(None);
+        }
         match renameat_with(CWD, spare, CWD, &path, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(rustix::io::Errno::EXIST) => return Ok(None),
             Err(error) => return Err(at(&path, error.into())),
+        }
+        if let Some(spare) = spare.file_name().and_then(|name| name.to_str()) {
+            self.users.pass_on(spare, &name);
         }
         self.note(caller)?;
         Ok(Some(path))
@@ -79,11 +139,11 @@ impl Workspaces {
 
     /// Removes a spare directory that nobody had.
     pub fn discard_spare(&self, spare: &Path) {
+        let Some(name) = spare.file_name().and_then(|name| name.to_str()).filter(|_| is_spare(spare)) else { return };
         // Nothing has ever been written there. If something was, it stays for a person to see.
-        if is_spare(spare)
-            && let Err(error) = std::fs::remove_dir(spare)
-        {
-            tracing::warn!("{}: {error}", spare.display());
+        match std::fs::remove_dir(spare) {
+            Ok(()) => self.users.take_back(name),
+            Err(error) => tracing::warn!("{}: {error}", spare.display()),
         }
     }
 
@@ -105,36 +165,37 @@ impl Workspaces {
 
     /// The session's workspace, made when it is not there.
     pub fn ensure(&self, caller: &Caller) -> Result<PathBuf> {
-        let path = self.path(caller);
+        let (path, user) = (self.path(caller), self.user(caller)?);
         match DirBuilder::new().mode(PRIVATE).create(&path) {
-            Ok(()) => self.note(caller)?,
-            Err(error) if error.kind() == IoErrorKind::AlreadyExists => {}
-            Err(error) => return Err(at(&path, error)),
+            Err(error) if error.kind() != IoErrorKind::AlreadyExists => return Err(at(&path, error)),
+            _ => {}
         }
         // Done on every call: a launch that was killed between the steps is made good by the next one.
-        self.hand_over(&path).map_err(|error| at(&path, error.into()))?;
+        hand_over(&path, user).map_err(|error| at(&path, error.into()))?;
         Ok(path)
     }
 
-    fn hand_over(&self, path: &Path) -> rustix::io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&dir)?;
-        let SandboxUser { uid, gid } = self.identity;
-        if (stat.st_uid, stat.st_gid) != (uid, gid) {
-            rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-        }
-        // After the change of owner, which clears the set-group-id bit.
-        if stat.st_mode & 0o7777 != MODE {
-            rustix::fs::fchmod(&dir, Mode::from_raw_mode(MODE))?;
-        }
-        Ok(())
-    }
-
     fn note(&self, caller: &Caller) -> Result<()> {
-        let path = self.root.join(format!("{}.json", caller.session_key()));
-        write_atomically(&path, &Note { tenant: &caller.tenant, session: &caller.session })
+        let name = caller.session_key();
+        let path = self.root.join(format!("{name}{NOTE}"));
+        let (tenant, session) = (caller.tenant.as_str().into(), caller.session.as_str().into());
+        write_atomically(&path, &Note { tenant, session, user: self.users.of(&name) })
     }
+}
+
+fn hand_over(path: &Path, user: SandboxUser) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&dir)?;
+    let SandboxUser { uid, gid, .. } = user;
+    if (stat.st_uid, stat.st_gid) != (uid, gid) {
+        rustix::fs::fchown(&dir, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    // After the change of owner, which clears the set-group-id bit.
+    if stat.st_mode & 0o7777 != MODE {
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(MODE))?;
+    }
+    Ok(())
 }
 
 /// Writes `value` as JSON so that a reader sees the old file or the new one, never a part.
@@ -170,7 +231,7 @@ mod tests {
     fn a_workspace_is_its_users_alone_and_is_made_good_when_it_is_not() {
         let state = tempfile::tempdir().unwrap();
         let identity = SandboxUser::of_host();
-        let workspaces = Workspaces::open(state.path(), identity).unwrap();
+        let workspaces = Workspaces::open(state.path(), None).unwrap();
         let path = workspaces.ensure(&Caller::default()).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(workspaces.ensure(&Caller::default()).unwrap(), path);
@@ -182,7 +243,7 @@ mod tests {
     #[test]
     fn sessions_never_meet_whatever_they_are_called() {
         let state = tempfile::tempdir().unwrap();
-        let workspaces = Workspaces::open(state.path(), SandboxUser::of_host()).unwrap();
+        let workspaces = Workspaces::open(state.path(), None).unwrap();
         let names = [("a", "b"), ("a/b", ""), ("", "a/b"), ("a/", "b"), ("a", "../a"), ("..", ".."), ("A", "b")];
         let mut paths: Vec<_> = names.iter().map(|(t, s)| workspaces.path(&caller(t, s))).collect();
         paths.iter().for_each(|path| assert_eq!(path.parent(), Some(workspaces.root.as_path())));
@@ -194,8 +255,35 @@ mod tests {
     #[test]
     fn a_link_in_a_workspaces_place_is_refused() {
         let (state, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let workspaces = Workspaces::open(state.path(), SandboxUser::of_host()).unwrap();
+        let workspaces = Workspaces::open(state.path(), None).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), workspaces.path(&Caller::default())).unwrap();
         assert!(workspaces.ensure(&Caller::default()).is_err());
+    }
+
+    #[test]
+    fn sessions_keep_the_users_that_they_were_given() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else can give files away; the suite is run as root, too.
+            return;
+        }
+        let state = tempfile::tempdir().unwrap();
+        let ids = UserIds { first: 300_000, count: 64 };
+        let (one, two, old) = (caller("a", "b"), caller("a_b", ""), caller("old", ""));
+        let workspaces = Workspaces::open(state.path(), None).unwrap();
+        workspaces.ensure(&old).unwrap();
+        let workspaces = Workspaces::open(state.path(), Some(ids)).unwrap();
+        let owner = |path: PathBuf| path.metadata().unwrap().uid();
+        let users = [&one, &two].map(|caller| owner(workspaces.ensure(caller).unwrap()));
+        let (spare, user) = workspaces.spare().unwrap();
+        let adopted = workspaces.adopt(&spare, &caller("c", "d")).unwrap().unwrap();
+        assert_eq!(owner(adopted), user.uid);
+        assert!(users[0] != users[1] && !users.contains(&user.uid) && users[0] >= ids.first);
+        drop(workspaces);
+        let workspaces = Workspaces::open(state.path(), Some(ids)).unwrap();
+        assert_eq!([&two, &one].map(|caller| owner(workspaces.ensure(caller).unwrap())), [users[1], users[0]]);
+        assert_eq!(workspaces.user(&caller("c", "d")).unwrap(), user);
+        assert_eq!(workspaces.user(&old).unwrap(), SandboxUser::of_host(), "its files are that one's");
+        std::fs::write(workspaces.root.join("broken.json"), "{").unwrap();
+        assert!(Workspaces::open(state.path(), Some(ids)).unwrap_err().message.contains("broken.json"));
     }
 }

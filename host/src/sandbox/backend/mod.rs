@@ -63,6 +63,8 @@ pub struct Route {
     pub transport: Transport,
     /// Whether this machine's directories can be seen in them.
     pub shares_files: bool,
+    /// Whether numbers of users mean others to the engine than to this machine.
+    pub own_users: bool,
     /// Why it is so, in words.
     pub why: String,
 }
@@ -128,7 +130,12 @@ pub trait Backend: Send + Sync {
     fn route<'a>(&'a self, role: &'a Role, image: &'a ImageId) -> BoxFuture<'a, Result<Route>> {
         let _ = (role, image);
         let why = "it is this machine".to_owned();
-        Box::pin(std::future::ready(Ok(Route { transport: Transport::Socket, shares_files: true, why })))
+        Box::pin(std::future::ready(Ok(Route {
+            transport: Transport::Socket,
+            shares_files: true,
+            own_users: false,
+            why,
+        })))
     }
 
     /// Makes a sandbox and starts its supervisor. After an error nothing of it is left.

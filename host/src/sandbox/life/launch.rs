@@ -111,11 +111,15 @@ impl Inner {
             if let Some(skill) = &spec.skill {
                 place.put_skill(skill)?;
             }
+            let user = match route.own_users {
+                true => SandboxUser::of_host(),
+                false => self.workspaces.user(&spec.owner)?,
+            };
             let workspace = match route.shares_files {
                 true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
                 false => Workspace::Volume { volume: self.session_name(&spec.owner) },
             };
-            let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, route.transport);
+            let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, user, route.transport);
             let info = SandboxInfo { notes: passed_over, ..info };
             self.start(&*engine.backend, &self.build_from(&info, &place), info, &place, Some(caller)).await
         };
@@ -164,6 +168,7 @@ impl Inner {
         image: ImageId,
         place: &SandboxDir,
         workspace: Workspace,
+        identity: SandboxUser,
         transport: Transport,
     ) -> SandboxInfo {
         let LaunchSpec { owner, role: _, cpus, memory_mib, pids, network, wall_time, shared, env, invocation, skill } =
@@ -193,7 +198,7 @@ impl Inner {
             env,
             invocation,
             has_skill: skill.is_some(),
-            identity: self.identity,
+            identity,
             bare: false,
             home: None,
             launched_at_ms,
@@ -376,7 +381,7 @@ impl Inner {
 /// Whether the workspace belongs to the commands' user: a volume that was just made does not.
 async fn is_handed_over(link: &Link, info: &SandboxInfo) -> Result<bool> {
     let workspace = link.stat(info.identity.user(), WORKSPACE).await?;
-    let SandboxUser { uid, gid } = info.identity;
+    let SandboxUser { uid, gid, .. } = info.identity;
     Ok((workspace.uid, workspace.gid, workspace.mode) == (uid, gid, MODE))
 }
 

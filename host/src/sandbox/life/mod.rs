@@ -24,9 +24,9 @@ use super::backend::Backend;
 use super::execs::Execs;
 use super::link::{ByeReason, CloseReason, Link};
 use super::members::Members;
-use super::members::SandboxUser;
 use super::pool::Pool;
 use super::sandbox_dir::{SandboxDir, SandboxDirs};
+use super::session_users::to_be_given;
 use super::spec::SandboxInfo;
 use super::workspace::Workspaces;
 use super::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState};
@@ -47,7 +47,6 @@ pub(super) struct Inner {
     /// Best first.
     pub engines: Vec<SandboxBackend>,
     pub workspaces: Workspaces,
-    pub identity: SandboxUser,
     pub places: SandboxDirs,
     pub pool: Pool,
     pub deployment: String,
@@ -97,15 +96,14 @@ impl Drop for EndWatcher {
 impl Inner {
     /// Must be called on the runtime that the sandboxes are to live on.
     pub fn new(config: SandboxSettings, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
-        let identity = SandboxUser::of_host();
         let places = SandboxDirs::open(&config.state_dir)?;
-        let workspaces = Workspaces::open(&config.state_dir, identity)?;
+        let workspaces = Workspaces::open(&config.state_dir, to_be_given(config.user_ids))?;
         let deployment = places.deployment()?;
         let engines =
             backends.into_iter().map(|backend| SandboxBackend { backend, found_again: OnceCell::new() }).collect();
         let (table, runtime) = (Mutex::default(), Handle::current());
         let pool = Pool::default();
-        Ok(Self { config, engines, workspaces, identity, places, pool, deployment, table, runtime })
+        Ok(Self { config, engines, workspaces, places, pool, deployment, table, runtime })
     }
 
     /// What made a sandbox.

@@ -81,9 +81,9 @@ impl Inner {
         let made = async {
             let nobody = Caller { tenant: String::new(), session: String::new(), agent: String::new() };
             let spec = LaunchSpec { pids: self.config.pool.pids, ..LaunchSpec::new(nobody, role.name.clone()) };
-            let workspace = self.workspaces.spare()?;
+            let (workspace, user) = self.workspaces.spare()?;
             let mounted = Workspace::Directory(workspace.clone());
-            let info = self.plan(spec, &role, engine.backend.name(), image, &place, mounted, route.transport);
+            let info = self.plan(spec, &role, engine.backend.name(), image, &place, mounted, user, route.transport);
             let info = SandboxInfo { notes: passed_over, warm: true, ..info };
             let mut built = self.build_from(&info, &place);
             built.labels.retain(|label, _| !label.starts_with("skillhost.") || OWN_LABELS.contains(&label.as_str()));

@@ -404,10 +404,10 @@ mod docker {
     fn on_an_engine_that_shares_no_files_it_is_the_same() {
         needs_engine!();
         let user = User::new("[engine]\ntransport = \"bridge\"\n");
-        let script = "cat /skill/data/table.txt; touch /skill/new; touch made; ls -l /skill/data | cut -c1-10; id -u\n";
+        let script = "cat /skill/data/table.txt; touch /skill/new; touch made; ls -l /skill/data | cut -c1-10; test -O made && echo own\n";
         own(&user, "forms", "", &[("scripts/a.sh", script), ("data/table.txt", "a table\n")]);
         let ran = result(run(&user, "forms", &json!({"script": "scripts/a.sh"})));
-        assert_eq!(ran["stdout"], "a table\ntotal 4\n-rwxr-xr-x\n1000\n", "{ran}");
+        assert_eq!(ran["stdout"], "a table\ntotal 4\n-rwxr-xr-x\nown\n", "{ran}");
         assert!(ran["stderr"].as_str().unwrap().contains("Read-only file system"), "{ran}");
         let deployment = fs::read_to_string(user.state().join("sandboxes/deployment")).unwrap();
         let volumes = || {

@@ -44,7 +44,7 @@ mod docker {
         assert_eq!(sandbox["transport"], transport, "{sandbox}");
         assert_eq!(sandbox["workspace_path"].is_string(), shares, "{sandbox}");
         assert_eq!(sandbox["workspace_volume"].is_string(), !shares, "{sandbox}");
-        assert_eq!(user.shell(&id, "id -u; pwd")["stdout"], "1000\n/workspace\n");
+        assert_eq!(user.shell(&id, "test $(id -u) -ge 1000 && test -w . && pwd")["stdout"], "/workspace\n");
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use skillhost_e2e::{User, engine_kind, inspect, local, needs_engine, runs_as};
 
+/// The first of the numbers that sessions get where nobody says otherwise.
+const OWN_USERS: u32 = 0x7000_0000;
+
 fn status(user: &User, id: &str, path: &str) -> BTreeMap<String, String> {
     let read = user.shell(id, &format!("cat {path}"));
     assert_eq!(read["exit_code"], 0, "{read}");
@@ -27,8 +30,10 @@ fn seen_from_inside() {
     assert_eq!(own["NoNewPrivs"], "1");
     assert_eq!(own["Seccomp"], "2");
     let uid = own["Uid"].split_whitespace().next().unwrap();
-    let expected = if runs_as() == 0 { 1000 } else { runs_as() };
-    assert_eq!(uid, expected.to_string());
+    match runs_as() {
+        0 => assert!(uid.parse::<u32>().unwrap() >= OWN_USERS, "{uid}"),
+        ordinary => assert_eq!(uid, ordinary.to_string()),
+    }
     // The supervisor: SETGID, SETUID, SETPCAP and KILL, and nothing else.
     let supervisor = status(&user, &id, "/proc/1/status");
     let few = (1u64 << 5) | (1 << 6) | (1 << 7) | (1 << 8);
@@ -66,6 +71,42 @@ fn seen_from_inside() {
                 socket.create_connection(s.getsockname()); print(\"heard\")'";
     assert_eq!(user.shell(&id, talk)["stdout"], "heard\n");
     assert_eq!(user.shell(&id, "touch /tmp/x && touch /workspace/x && echo both")["stdout"], "both\n");
+}
+
+#[test]
+fn the_commands_of_each_session_are_users_of_their_own() {
+    needs_engine!();
+    if runs_as() != 0 {
+        // An ordinary user has no numbers to give; `doctor` says so.
+        let said = User::new("").run(["doctor"]).text();
+        assert!(said.contains("all sessions' commands run as uid"), "{said}");
+        return;
+    }
+    let user = User::new("");
+    assert!(user.run(["doctor"]).text().contains("users of their own"));
+    let in_session = |user: &User, session: &str, args: &[&str]| {
+        let who = ["--session", session, "--output", "json"];
+        user.run(args.iter().copied().chain(who)).json()
+    };
+    let line = "echo $(id -u) $(id -g) $(stat -c '%u %g' /workspace); touch mine";
+    let numbers = |user: &User, session: &str| {
+        let id = in_session(user, session, &["sandbox", "launch"])["container_id"].as_str().unwrap().to_owned();
+        let said = in_session(user, session, &["sandbox", "exec", &id, "--shell", line]);
+        let numbers: Vec<u32> =
+            said["stdout"].as_str().unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect();
+        assert!(numbers.iter().all(|number| *number >= OWN_USERS), "{said}");
+        assert_eq!(numbers[0], numbers[2], "the workspace is the user's: {said}");
+        (id, numbers)
+    };
+    let (one, of_one) = numbers(&user, "one");
+    let (_, of_other) = numbers(&user, "other");
+    assert!(of_one.iter().all(|number| !of_other.contains(number)), "{of_one:?} {of_other:?}");
+    // The session has them for good: for its next sandbox, and from the next host.
+    assert_eq!(numbers(&user, "one").1, of_one);
+    in_session(&user, "one", &["sandbox", "stop", &one]);
+    user.run(["host", "stop"]).ok();
+    assert_eq!(numbers(&user, "one").1, of_one);
+    assert!(!numbers(&user, "third").1.iter().any(|number| of_one.contains(number) || of_other.contains(number)));
 }
 
 fn interfaces(user: &User, id: &str) -> Vec<String> {

@@ -126,7 +126,7 @@ fn temporary(spec: &SandboxSpec) -> HashMap<String, String> {
 
 /// A container that gives a volume to the commands' user, and can do nothing else.
 pub fn giver(spec: &SandboxSpec, control: ControlMount<'_>, workspace: &str) -> ContainerCreateBody {
-    let SandboxUser { uid, gid } = spec.identity;
+    let SandboxUser { uid, gid, .. } = spec.identity;
     let order = ["give".to_owned(), WORKSPACE.to_owned(), uid.to_string(), gid.to_string()];
     helper(spec, control, "CHOWN", "none", vec![volume(workspace, WORKSPACE, false)], order.into())
 }

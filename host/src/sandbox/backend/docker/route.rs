@@ -47,6 +47,8 @@ pub enum TransportChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileVisibility {
     pub shared: bool,
+    /// Whether numbers of users mean others there.
+    pub own_users: bool,
     pub why: String,
 }
 
@@ -67,12 +69,13 @@ impl DockerBackend {
         let choice = self.config.transport;
         if choice == TransportChoice::Bridge {
             let why = "`[engine] transport = \"bridge\"` says so".to_owned();
-            return Ok(Route { transport: Transport::Bridge, shares_files: false, why });
+            let own_users = own_users(client).is_some();
+            return Ok(Route { transport: Transport::Bridge, shares_files: false, own_users, why });
         }
-        let FileVisibility { shared, why } = self.sight(client, image).await?;
+        let FileVisibility { shared, own_users, why } = self.sight(client, image).await?;
         if choice == TransportChoice::Socket {
             return match shared {
-                true => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
+                true => Ok(Route { transport: Transport::Socket, shares_files: true, own_users, why }),
                 false => Err(Error::unavailable(format!(
                     "the container engine at {} does not share this machine's files ({why}), and `[engine] transport = \
                      \"socket\"` allows nothing else: take that line out, or use an engine on this machine",
@@ -84,20 +87,20 @@ impl DockerBackend {
             (true, Some(runtime)) if has_own_kernel(Some(runtime)) => {
                 let why =
                     format!("the runtime `{runtime}` has a kernel of its own, which knows no socket of this machine");
-                Ok(Route { transport: Transport::Bridge, shares_files: true, why })
+                Ok(Route { transport: Transport::Bridge, shares_files: true, own_users, why })
             }
-            (true, _) => Ok(Route { transport: Transport::Socket, shares_files: true, why }),
-            (false, _) => Ok(Route { transport: Transport::Bridge, shares_files: false, why }),
+            (true, _) => Ok(Route { transport: Transport::Socket, shares_files: true, own_users, why }),
+            (false, _) => Ok(Route { transport: Transport::Bridge, shares_files: false, own_users, why }),
         }
     }
 
     async fn sight(&self, client: &EngineClient, image: Option<&ImageId>) -> Result<FileVisibility> {
         if let Some(why) = self.elsewhere(client) {
-            return Ok(FileVisibility { shared: false, why });
+            return Ok(FileVisibility { shared: false, own_users: own_users(client).is_some(), why });
         }
         let (Some(image), Some(state_dir)) = (image, &self.state_dir) else {
             let why = "the engine is on this machine; whether it sees our files is tried once it has an image".into();
-            return Ok(FileVisibility { shared: true, why });
+            return Ok(FileVisibility { shared: true, own_users: false, why });
         };
         client.sight.get_or_try_init(|| self.look(client, image, state_dir)).await.cloned()
     }
@@ -112,13 +115,13 @@ impl DockerBackend {
             return Some(format!("it runs on another kernel ({theirs}), so in a virtual machine or elsewhere"));
         }
         // There, a directory of ours would belong to nobody that a command can be.
-        let own = ["name=rootless", "name=userns"].into_iter().find(|option| client.has_security_option(option))?;
+        let own = own_users(client)?;
         Some(format!("it gives its containers users of their own ({own})"))
     }
 
     async fn look(&self, client: &EngineClient, image: &ImageId, state_dir: &Path) -> Result<FileVisibility> {
         let marker = state_dir.join("engines").join(self.name_of(client, state_dir));
-        let shared = |why: &str| Ok(FileVisibility { shared: true, why: why.to_owned() });
+        let shared = |why: &str| Ok(FileVisibility { shared: true, own_users: false, why: why.to_owned() });
         if marker.exists() {
             return shared("the engine has shown before that it sees this machine's files");
         }
@@ -131,7 +134,8 @@ impl DockerBackend {
                 }
                 shared("the engine has shown that it sees this machine's files")
             }
-            Some(why) => Ok(FileVisibility { shared: false, why }),
+            // It may have users of its own, or see none of our files at all: what any engine has is safe with both.
+            Some(why) => Ok(FileVisibility { shared: false, own_users: true, why }),
         }
     }
 
@@ -256,6 +260,11 @@ impl ProbeContainer<'_> {
             tracing::warn!("{error}");
         }
     }
+}
+
+/// What an engine says of itself that gives its containers users of their own.
+fn own_users(client: &EngineClient) -> Option<&'static str> {
+    ["name=rootless", "name=userns"].into_iter().find(|option| client.has_security_option(option))
 }
 
 #[cfg(test)]

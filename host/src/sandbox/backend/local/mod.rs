@@ -75,7 +75,6 @@ pub struct LocalBackend {
     config: LocalSettings,
     /// Where the trial sandbox of a probe is made.
     state_dir: PathBuf,
-    identity: SandboxUser,
     cgroups: Cgroups,
     running: Mutex<HashMap<String, Arc<LocalSandbox>>>,
 }
@@ -100,18 +99,12 @@ impl LocalBackend {
     /// The backend; looks at what can be limited here, and makes nothing.
     pub fn new(config: LocalSettings, state_dir: &Path) -> Self {
         let state_dir = state_dir.to_owned();
-        Self {
-            config,
-            state_dir,
-            identity: SandboxUser::of_host(),
-            cgroups: Cgroups::find(),
-            running: Mutex::default(),
-        }
+        Self { config, state_dir, cgroups: Cgroups::find(), running: Mutex::default() }
     }
 
-    /// The users of a sandbox, or why there cannot be one.
-    fn users(&self) -> Result<Users> {
-        let SandboxUser { uid, gid } = self.identity;
+    /// The users of a sandbox whose commands are this one's, or why there cannot be one.
+    fn users(&self, commands: SandboxUser) -> Result<Users> {
+        let SandboxUser { uid, gid, .. } = commands;
         if !rustix::process::geteuid().is_root() {
             return Ok(Users::One { uid, gid });
         }
@@ -120,6 +113,9 @@ impl LocalBackend {
                 "`[local] isolation = \"none\"` is not for root: commands never run as root, and another user cannot reach \
                  what is root's own; start skillhost as an ordinary user",
             ));
+        }
+        if let Some(supervisor) = commands.supervisor {
+            return Ok(Users::Two { supervisor, uid, gid });
         }
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let supervisor = stranger(&map, uid).ok_or_else(|| {
@@ -136,9 +132,9 @@ impl LocalBackend {
         if self.config.bare {
             return "none".into();
         }
-        match self.users() {
-            Ok(Users::One { .. }) => "local (namespaces, seccomp, one user)".into(),
-            _ => "local (namespaces, seccomp)".into(),
+        match rustix::process::geteuid().is_root() {
+            false => "local (namespaces, seccomp, one user)".into(),
+            true => "local (namespaces, seccomp)".into(),
         }
     }
 
@@ -168,7 +164,7 @@ impl LocalBackend {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.cgroups.lacking();
         if self.config.bare {
-            let SandboxUser { uid, .. } = self.identity;
+            let SandboxUser { uid, .. } = SandboxUser::of_host();
             notes.push(format!(
                 "nothing isolates commands: they run on this machine as uid {uid}, with its files and its network, and \
                  each waits for `skillhost approve`, because the operator wrote `isolation = \"none\"`"
@@ -254,12 +250,12 @@ impl LocalBackend {
             data_bytes: (!cgroup.limits_memory()).then_some(memory),
             oom_counter: cgroup.oom_counter.as_deref().map(text).transpose()?,
             skill: spec.skill.as_deref().map(text).transpose()?,
-            ..self.least(root, &spec.control, workspace)?
+            ..self.least(root, &spec.control, workspace, spec.identity)?
         })
     }
 
     /// The order for a sandbox of these directories in which nothing can run yet.
-    fn least(&self, root: &Path, control: &Path, workspace: &Path) -> Result<LocalSpec> {
+    fn least(&self, root: &Path, control: &Path, workspace: &Path, commands: SandboxUser) -> Result<LocalSpec> {
         Ok(LocalSpec {
             root: text(root)?,
             control: text(control)?,
@@ -269,7 +265,7 @@ impl LocalBackend {
             system: system::PATHS.iter().map(|path| (*path).to_owned()).collect(),
             extra: self.extra()?,
             tmp_bytes: MIB,
-            users: self.users()?,
+            users: self.users(commands)?,
             processes: None,
             data_bytes: None,
             oom_counter: None,
@@ -373,7 +369,7 @@ impl LocalBackend {
             fs::set_permissions(&program, fs::Permissions::from_mode(0o500))
         };
         ready().map_err(|error| Error::from(error).context(dir.path().display()))?;
-        let order = LocalSpec { probe: true, ..self.least(&root, &empty, &empty)? };
+        let order = LocalSpec { probe: true, ..self.least(&root, &empty, &empty, SandboxUser::of_host())? };
         let (mut outer, _) = self.make(&program, &order, &self.config.env, None).await?;
         outer.end().await;
         Ok(())
@@ -460,7 +456,7 @@ impl Backend for LocalBackend {
             self.check_limits()?;
             self.try_one().await?;
             let mut notes = self.notes();
-            if let (Ok(Users::One { .. }), false) = (self.users(), self.config.bare) {
+            if !rustix::process::geteuid().is_root() && !self.config.bare {
                 notes.push(
                     "commands share one user with their sandbox's supervisor: a command can end its own sandbox, and a \
                      sandbox serves one agent; run as root, or with a container engine, there are two"
@@ -480,7 +476,7 @@ impl Backend for LocalBackend {
 
     fn image<'a>(&'a self, role: &'a Role) -> BoxFuture<'a, Result<Option<ImageId>>> {
         // Whether there can be one at all comes first: what is made before the launch would fail with less to say.
-        let can_be = self.users().and_then(|_| self.check_limits());
+        let can_be = self.users(SandboxUser::of_host()).and_then(|_| self.check_limits());
         Box::pin(std::future::ready(can_be.map(|()| offered(role).then(system::id))))
     }
 
