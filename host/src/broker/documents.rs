@@ -41,7 +41,7 @@ impl Broker {
         let DocumentCommand { skill, role, argv, cwd, stdin, timeout } = command;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (timeout, _) = self.deadline(timeout);
-        let wall_time_ms = Some(millis((timeout + AROUND).max(LEAST)));
+        let wall_time_ms = Some(millis(wall_time(timeout)));
         let request = LaunchRequest { role, wall_time_ms, ..LaunchRequest::default() };
         let (launched, sandbox) = self.launch_owned(actor, request, Some(skill)).await?;
         if self.usable(actor, &launched.container_id)?.bare {
@@ -55,5 +55,24 @@ impl Broker {
         let spec = ExecSpec { cwd: Some(cwd.to_owned()), stdin, options, ..ExecSpec::argv(argv) };
         let request = ExecRequest { container_id: launched.container_id, spec, ..ExecRequest::default() };
         Ok((self.exec(actor, request).await?, sandbox))
+    }
+}
+
+/// How long the sandbox of a command with this timeout may live: longer than the command.
+fn wall_time(timeout: Duration) -> Duration {
+    timeout.saturating_add(AROUND).max(LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_sandbox_ends_before_the_timeout_of_its_command() {
+        for seconds in [0, 1, 599, 600, 3600, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            assert!(wall_time(timeout) >= timeout + AROUND, "{timeout:?}");
+        }
+        assert_eq!(wall_time(Duration::MAX), Duration::MAX);
     }
 }

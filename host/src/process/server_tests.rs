@@ -412,11 +412,10 @@ async fn what_is_no_client_is_shut_out_and_disturbs_nobody() {
     served.client().await.answer(&list(), no_io()).await.unwrap().value().unwrap();
 }
 
-#[tokio::test]
-async fn a_request_that_cannot_be_read_is_an_error_with_its_place() {
+/// What is answered to a request of these bytes.
+async fn refused(request: &[u8]) -> Error {
     let served = Served::with(|_, _| async { Ok(Value::Null) });
     let mut stream = served.stream().await;
-    let request = br#"{"caller":{"tenant":"a","session":"b","agent":"c"},"request":{"op":"conquer"}}"#;
     let mut bytes = Hello::new().line().unwrap().to_vec();
     bytes.extend((request.len() as u32).to_le_bytes());
     bytes.push(1);
@@ -426,9 +425,29 @@ async fn a_request_that_cannot_be_read_is_an_error_with_its_place() {
     reader.hello().await.unwrap();
     let frame = reader.next().await.unwrap().unwrap();
     assert_eq!(frame.kind, FrameKind::Error);
-    let error: Error = frame.parse().unwrap();
+    frame.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_an_error_with_its_place() {
+    let error = refused(br#"{"caller":{"tenant":"a","session":"b","agent":"c"},"request":{"op":"conquer"}}"#).await;
     assert_eq!(error.kind, ErrorKind::InvalidArgument);
     assert!(error.message.contains("conquer"), "{error}");
+}
+
+/// Nobody becomes a tenant, a session or an agent that others are as well because something was left out.
+#[tokio::test]
+async fn a_call_that_does_not_say_whose_it_is_is_refused() {
+    let whole = serde_json::to_value(list()).unwrap();
+    for (pointer, left_out) in
+        [("", "caller"), ("", "authority"), ("/caller", "tenant"), ("/caller", "session"), ("/caller", "agent")]
+    {
+        let mut call = whole.clone();
+        call.pointer_mut(pointer).unwrap().as_object_mut().unwrap().remove(left_out).unwrap();
+        let error = refused(call.to_string().as_bytes()).await;
+        assert_eq!(error.kind, ErrorKind::InvalidArgument);
+        assert!(error.message.contains(&format!("missing field `{left_out}`")), "{left_out}: {error}");
+    }
 }
 
 /// Busy until it is told otherwise; says each time that it was asked.

@@ -171,6 +171,24 @@ fn a_plugin_that_loses_its_name_loses_whole() {
     assert!(missing.message.contains("there is other/two"), "{missing}");
 }
 
+/// What a plugin is made of is its directory; the manifest that another client reads is looked at when it is installed.
+#[test]
+fn a_plugins_manifest_that_makes_no_sense_hides_nothing() {
+    let world = World::new();
+    world.skill("project/skills/alone", "Alone.");
+    for (plugin, manifest) in
+        [("list", "[]"), ("number", "1"), ("broken", "{"), ("lying", r#"{"name": 1, "skills": {}}"#)]
+    {
+        world.skill(&format!("project/plugins/{plugin}/skills/one"), "One.");
+        let dir = world.path(&format!("project/plugins/{plugin}/.claude-plugin"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("plugin.json"), manifest).unwrap();
+    }
+    let catalog = world.catalog();
+    assert_eq!(names(&catalog), ["alone", "broken/one", "list/one", "lying/one", "number/one"]);
+    assert!(catalog.skills.values().all(|entry| entry.loaded.is_ok()));
+}
+
 #[test]
 fn no_link_leads_out_of_a_root() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! Every numbered claim of `docs/security.md` names tests that are there: a claim that nothing would show to be false is none.
+//! Every numbered claim of `docs/security.md` names tests that are there: a claim that nothing would show to be false is none. So do the
+//! rows of `docs/decisions/tests.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +9,12 @@ use anyhow::{Context as _, Result};
 use super::{none, sources};
 use crate::run::root;
 
-const PAGE: &str = "docs/security.md";
+/// The claims, which are numbered without a gap.
+const CLAIMS: &str = "docs/security.md";
+/// What earlier systems got wrong, by the numbers that it has elsewhere.
+const FAILURES: &str = "docs/decisions/tests.md";
 
 pub(super) fn check() -> Result<()> {
-    let page = fs::read_to_string(root().join(PAGE)).with_context(|| format!("{PAGE} cannot be read"))?;
     let mut tests = BTreeSet::new();
     for source in sources::find(root(), "rs")? {
         // `a/b.rs` and `a/b/mod.rs` are the module `b`, as in a test's own name.
@@ -20,8 +23,16 @@ pub(super) fn check() -> Result<()> {
         let Some(module) = module.and_then(|name| name.to_str()) else { continue };
         tests.extend(tests_of(&source.text).map(|test| format!("{module}::{test}")));
     }
-    let problems = problems(&page, &tests);
-    none(&problems.into_iter().map(|problem| format!("{PAGE}: {problem}")).collect::<Vec<_>>())
+    let mut all = Vec::new();
+    for name in [CLAIMS, FAILURES] {
+        let page = fs::read_to_string(root().join(name)).with_context(|| format!("{name} cannot be read"))?;
+        let mut problems = problems(&page, &tests);
+        if name == CLAIMS {
+            problems.extend(gaps(&page));
+        }
+        all.extend(problems.into_iter().map(|problem| format!("{name}: {problem}")));
+    }
+    none(&all)
 }
 
 /// The names of the functions that are tests.
@@ -37,32 +48,45 @@ fn tests_of(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What is wrong with the claims: rows of a table, `| C1 | the claim | tests |`, numbered from 1.
+/// The rows of tables whose first cell is a letter and a number: that, and the last cell.
+fn rows(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim);
+        let label = cells.next()?;
+        let number = label.strip_prefix(|first: char| first.is_ascii_uppercase())?;
+        number.parse::<usize>().ok()?;
+        Some((label, cells.next_back().unwrap_or_default()))
+    })
+}
+
+/// What is wrong with the tests that rows name in their last cells.
 fn problems(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
-    let claims = page.lines().filter_map(|line| line.strip_prefix("| C")).filter_map(|row| {
-        let mut cells = row.split('|').map(str::trim);
-        let number: usize = cells.next()?.parse().ok()?;
-        Some((number, cells.nth(1).unwrap_or_default()))
-    });
-    let mut expected = 1;
-    for (number, named) in claims {
-        if number != expected {
-            problems.push(format!("C{number} stands where C{expected} should"));
-        }
-        expected = number + 1;
+    for (label, named) in rows(page) {
         // What stands between marks of code: every second part.
         let named: Vec<_> = named.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
-            problems.push(format!("C{number} names no test"));
+            problems.push(format!("{label} names no test"));
         }
         let missing = named.into_iter().filter(|name| !tests.contains(*name));
-        problems.extend(missing.map(|name| format!("C{number} names `{name}`, which is no test")));
+        problems.extend(missing.map(|name| format!("{label} names `{name}`, which is no test")));
     }
-    if expected == 1 {
-        problems.push("it has no claims".to_owned());
+    if rows(page).next().is_none() {
+        problems.push("it has no rows with numbers".to_owned());
     }
     problems
+}
+
+/// Where the numbers of claims do not go on by one.
+fn gaps(page: &str) -> Vec<String> {
+    let expected = (1..).map(|number| format!("C{number}"));
+    let pairs = rows(page).map(|(label, _)| label).zip(expected);
+    // After the first one, all are.
+    pairs
+        .filter(|(label, expected)| label != expected)
+        .take(1)
+        .map(|(label, e)| format!("{label} stands where {e} should"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -80,14 +104,22 @@ mod tests {
         let tests = BTreeSet::from(["a::one".to_owned()]);
         assert_eq!(problems("| C1 | It holds. | `a::one` |", &tests), [""; 0]);
         for (page, says) in [
-            ("", "no claims"),
+            ("", "no rows"),
             ("| C1 | It holds. | |", "names no test"),
             ("| C1 | It holds. | `a::two` |", "`a::two`"),
             ("| C1 | It holds. | `a::one`, `b::one` |", "`b::one`"),
-            ("| C2 | It holds. | `a::one` |", "C1 should"),
-            ("| C1 | It holds. | `a::one` |\n| C1 | And so. | `a::one` |", "C2 should"),
+            ("| P1 | It did not | It does. | `b::one` |", "`b::one`"),
         ] {
             let found = problems(page, &tests);
+            assert!(found.len() == 1 && found[0].contains(says), "{page}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn claims_have_the_numbers_from_one_on() {
+        assert_eq!(gaps("| C1 | a |\n| C2 | b |"), [""; 0]);
+        for (page, says) in [("| C2 | a |\n| C4 | b |", "C1 should"), ("| C1 | a |\n| C1 | b |", "C2 should")] {
+            let found = gaps(page);
             assert!(found.len() == 1 && found[0].contains(says), "{page}: {found:?}");
         }
     }
