@@ -28,11 +28,11 @@ mod sandbox_dir;
 pub mod session_users;
 pub mod spec;
 pub mod supervisor;
+mod under_way;
 pub mod workspace;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,12 +48,10 @@ use backend::local::{LocalBackend, LocalSettings};
 use backend::{Backend, Probe};
 use command::check_command;
 use env::Account;
-use execs::ExecInFlight;
 use files::Copied;
 use life::{Inner, LiveSandbox};
 use link::{
-    ByeReason, ByteRange, CloseReason, Exec, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,
-    ShellSession,
+    ByeReason, ByteRange, CloseReason, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,
 };
 use pool::PoolConfig;
 use session_users::UserIds;
@@ -63,6 +61,7 @@ use skillhost_api::types::{BackendChoice, DeathCause};
 use skillhost_api::types::{ImageFilter, ImageList, ImageSummary, SandboxLimit};
 use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
+pub use under_way::{SandboxExec, SandboxSession};
 
 /// How sandboxes are made and kept here.
 #[derive(Debug, Clone)]
@@ -127,6 +126,11 @@ pub struct EndedSandbox {
 }
 
 impl EndedSandbox {
+    /// The error of whoever wants something of it.
+    pub fn error(&self) -> Error {
+        Error::sandbox_died(format!("the sandbox {} has ended: {}", self.info.id, self.reason()))
+    }
+
     /// Why it ended, in words that follow "the sandbox has ended:".
     pub fn reason(&self) -> String {
         match self.death {
@@ -379,7 +383,7 @@ impl Sandboxes {
         let under_way = live.execs.enter(agent, exec.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.agent_view(id, agent)?;
-        Ok(SandboxExec { exec, _under_way: under_way })
+        Ok(SandboxExec::new(exec, live.end_notice(), under_way))
     }
 
     /// Starts a persistent shell for an agent.
@@ -390,13 +394,13 @@ impl Sandboxes {
         let under_way = live.execs.enter(agent, session.control());
         // Detached meanwhile: then it was not seen among what had to end.
         self.agent_view(id, agent)?;
-        Ok(SandboxSession { session, _under_way: under_way })
+        Ok(SandboxSession::new(session, live.end_notice(), under_way))
     }
 
     /// Reads a part of a file, or all of it, as the agent's user.
     pub async fn read_file(&self, id: &str, agent: &str, path: &str, part: ByteRange) -> Result<FileRead> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.read_file(user, &info.path_inside(path), part).await
+        live.end_notice().told(live.link.read_file(user, &info.path_inside(path), part)).await
     }
 
     /// Writes a file as the agent's user, whole or not at all; parent directories are made.
@@ -408,14 +412,16 @@ impl Sandboxes {
         content: impl AsyncRead + Unpin,
     ) -> Result<FileDone> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.write_file(user, &info.path_inside(path), info.new_file_mode(), content).await
+        let path = info.path_inside(path);
+        live.end_notice().told(live.link.write_file(user, &path, info.new_file_mode(), content)).await
     }
 
     /// Copies from beneath a host directory into it; see [`files::copy_in`].
     pub async fn copy_in(&self, id: &str, agent: &str, host: Dir, from: &Path, to: &str) -> Result<Copied> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
         reach("copy.begins");
-        let copied = files::copy_in(&live.link, user, host, from, &info.path_inside(to)).await;
+        let to = info.path_inside(to);
+        let copied = live.end_notice().told(files::copy_in(&live.link, user, host, from, &to)).await;
         reach("copy.done");
         copied
     }
@@ -423,31 +429,32 @@ impl Sandboxes {
     /// Copies out of it to beneath a host directory; see [`files::copy_out`].
     pub async fn copy_out(&self, id: &str, agent: &str, from: &str, host: Dir, to: &Path) -> Result<Copied> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        files::copy_out(&live.link, user, &info.path_inside(from), host, to).await
+        let from = info.path_inside(from);
+        live.end_notice().told(files::copy_out(&live.link, user, &from, host, to)).await
     }
 
     /// Says what is at a path, as the agent's user sees it.
     pub async fn stat(&self, id: &str, agent: &str, path: &str) -> Result<FileStat> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.stat(user, &info.path_inside(path)).await
+        live.end_notice().told(live.link.stat(user, &info.path_inside(path))).await
     }
 
     /// What is in a directory, as the agent's user sees it: at most `max` entries; the other answer's `files` counts all.
     pub async fn list_files(&self, id: &str, agent: &str, path: &str, max: u32) -> Result<(Vec<ListedFile>, FileDone)> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.list(user, &info.path_inside(path), max).await
+        live.end_notice().told(live.link.list(user, &info.path_inside(path), max)).await
     }
 
     /// Removes a file as the agent's user; a directory that is not empty only with `recursive`.
     pub async fn remove_file(&self, id: &str, agent: &str, path: &str, recursive: bool) -> Result<FileDone> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.remove(user, &info.path_inside(path), recursive).await
+        live.end_notice().told(live.link.remove(user, &info.path_inside(path), recursive)).await
     }
 
     /// Watches a file, or what is in a directory, as the agent's user may.
     pub async fn watch_files(&self, id: &str, agent: &str, path: &str) -> Result<FileWatch> {
         let AgentView { live, info, account: Account { user, .. } } = self.agent_view(id, agent)?;
-        live.link.watch(user, &info.path_inside(path)).await
+        live.end_notice().told(live.link.watch(user, &info.path_inside(path))).await
     }
 
     /// Ends all that runs in it and starts it again: its id, its workspace, who is attached and the end of its wall time stay.
@@ -539,9 +546,7 @@ impl Sandboxes {
             return Ok(live);
         }
         match self.state(id) {
-            Some(SandboxState::Ended(ended)) => {
-                Err(Error::sandbox_died(format!("the sandbox {id} has ended: {}", ended.reason())))
-            }
+            Some(SandboxState::Ended(ended)) => Err(ended.error()),
             _ => Err(Error::not_found(format!(
                 "there is no sandbox {}: `skillhost sandbox list` shows those that run, `skillhost sandbox launch` makes one",
                 quoted(id)
@@ -555,44 +560,4 @@ struct AgentView {
     live: Arc<LiveSandbox>,
     info: SandboxInfo,
     account: Account,
-}
-
-/// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
-pub struct SandboxExec {
-    exec: Exec,
-    _under_way: ExecInFlight,
-}
-
-impl Deref for SandboxExec {
-    type Target = Exec;
-
-    fn deref(&self) -> &Exec {
-        &self.exec
-    }
-}
-
-impl DerefMut for SandboxExec {
-    fn deref_mut(&mut self) -> &mut Exec {
-        &mut self.exec
-    }
-}
-
-/// A persistent shell; dropping it ends it with all of its processes. Dereferences to [`ShellSession`].
-pub struct SandboxSession {
-    session: ShellSession,
-    _under_way: ExecInFlight,
-}
-
-impl Deref for SandboxSession {
-    type Target = ShellSession;
-
-    fn deref(&self) -> &ShellSession {
-        &self.session
-    }
-}
-
-impl DerefMut for SandboxSession {
-    fn deref_mut(&mut self) -> &mut ShellSession {
-        &mut self.session
-    }
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, OwnedMutexGuard};
+use tokio::sync::{OnceCell, OwnedMutexGuard, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::backend::Backend;
@@ -28,6 +28,7 @@ use super::pool::Pool;
 use super::sandbox_dir::{SandboxDir, SandboxDirs};
 use super::session_users::to_be_given;
 use super::spec::SandboxInfo;
+use super::under_way::EndNotice;
 use super::workspace::Workspaces;
 use super::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState};
 use crate::failpoint::reach;
@@ -80,6 +81,8 @@ pub(super) struct LiveSandbox {
     turn: Arc<tokio::sync::Mutex<()>>,
     held: Mutex<Vec<ReservationGuard>>,
     ended: OnceCell<EndedSandbox>,
+    /// Why it has ended, as soon as that is known: what was under way waits for it.
+    known: watch::Sender<Option<EndedSandbox>>,
     /// Set once, right after the making.
     watch: Mutex<Option<EndWatcher>>,
 }
@@ -153,6 +156,7 @@ impl Inner {
             execs: Arc::default(),
             held: Mutex::new(held),
             ended: OnceCell::new(),
+            known: watch::Sender::new(None),
             watch: Mutex::new(None),
         });
         self.table.lock().live.insert(live.info.id.clone(), Arc::clone(&live));
@@ -236,9 +240,12 @@ impl Inner {
     /// Finds out why it ended, while its engine still knows, and removes its container.
     async fn conclude(&self, live: &LiveSandbox, last_word: Option<CloseReason>) -> EndedSandbox {
         let death = self.death(&live.info, last_word.as_ref()).await;
+        let cause = last_word.clone().unwrap_or(STOPPED);
+        let ended = EndedSandbox { info: live.info(), cause, death, at_ms: now_ms() };
+        live.known.send_replace(Some(ended.clone()));
         self.take_away(&live.info, last_word.as_ref()).await;
         reach("stop.removed");
-        EndedSandbox { info: live.info(), cause: last_word.unwrap_or(STOPPED), death, at_ms: now_ms() }
+        ended
     }
 
     /// Removes the container of a sandbox that has ended.
@@ -278,6 +285,11 @@ impl LiveSandbox {
     /// What is known of it.
     pub fn info(&self) -> SandboxInfo {
         SandboxInfo { members: self.members.lock().clone(), ..self.info.clone() }
+    }
+
+    /// What tells how it ended to what is under way in it.
+    pub(super) fn end_notice(&self) -> EndNotice {
+        EndNotice(self.known.subscribe())
     }
 
     /// Waits for whoever stops it, starts it again or changes who is attached.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use skillhost_e2e::{User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing};
+use skillhost_e2e::{Done, User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing};
 
 /// One sandbox of an agent that may have no second.
 fn one(more: &str) -> (User, String) {
@@ -70,17 +70,49 @@ fn one_that_is_killed_from_outside_says_so() {
         return;
     }
     let (user, id) = one("");
+    kill(&id);
+    let (cause, words) = end(&user, &id);
+    assert_eq!(cause, "killed");
+    assert!(words.contains("killed from outside"), "{words}");
+}
+
+/// What was under way is told the same as who comes later, and not what its connection made of it.
+#[test]
+fn what_was_under_way_is_told_the_cause() {
+    needs_engine!();
+    if !of_this_kernel() {
+        return;
+    }
+    let (user, id) = one("");
+    let running = ["exec", "shell"].map(|verb| {
+        let line = format!("touch {verb}; sleep 600");
+        let more = if verb == "exec" { vec!["--shell", &line] } else { vec![line.as_str()] };
+        user.spawn([vec!["sandbox", verb, &id, "--output", "json"], more].concat())
+    });
+    eventually("both run", || {
+        let seen = user.shell(&id, "ls");
+        (seen["stdout"] == "exec\nshell\n").then_some(())
+    });
+    kill(&id);
+    let (_, words) = end(&user, &id);
+    for running in running {
+        let done = Done::from(running.wait_with_output().unwrap()).code(5);
+        let told = done.json();
+        assert_eq!(told["error"]["kind"], "sandbox-died", "{told}");
+        assert!(told["error"]["message"].as_str().unwrap().contains(&words), "{told} is not {words:?}");
+    }
+}
+
+/// Kills all of a sandbox's processes past its host.
+fn kill(id: &str) {
     if local() {
         for pid in seeing(&format!("/{id}/control ")) {
             // With one of them the others may be gone already.
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
         }
     } else {
-        docker("docker kill", &id);
+        docker("docker kill", id);
     }
-    let (cause, words) = end(&user, &id);
-    assert_eq!(cause, "killed");
-    assert!(words.contains("killed from outside"), "{words}");
 }
 
 /// Has the engine do something to a sandbox's container.
