@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use skillhost_e2e::{Done, User, ask, eventually, has_container, local, needs_engine, of_this_kernel, seeing};
+use skillhost_e2e::{Done, User, ask, eventually, has_container, local, needs_engine, of_this_kernel, runs_as, seeing};
 
 /// One sandbox of an agent that may have no second.
 fn one(more: &str) -> (User, String) {
@@ -101,6 +101,57 @@ fn what_was_under_way_is_told_the_cause() {
         assert_eq!(told["error"]["kind"], "sandbox-died", "{told}");
         assert!(told["error"]["message"].as_str().unwrap().contains(&words), "{told} is not {words:?}");
     }
+}
+
+/// More memory than there is, in many processes, none of which has much.
+const HOGS: &str = "\
+import os, time
+for _ in range(24):
+    if os.fork() == 0:
+        kept = b'x' * (8 << 20)
+        time.sleep(600)
+time.sleep(600)
+";
+
+/// The kernel ends commands for memory long before their supervisor. So its choice is turned here, and the rest is real: the death, what the
+/// engine tells of it, and what the host makes of that.
+#[test]
+fn one_that_ends_for_memory_says_so_and_no_other_notices() {
+    needs_engine!();
+    // Of an ordinary user's local sandboxes the memory is not counted, which they say.
+    if !of_this_kernel() || !rustix::process::geteuid().is_root() || (local() && runs_as() != 0) {
+        return;
+    }
+    let user = User::new("[quota]\nsandboxes = 2\n");
+    let other = user.launch([]);
+    let id = user.launch(["--memory-mib", "64"]);
+    let told =
+        user.run(["sandbox", "exec", &id, "--output", "json", "--", "python3", "-c", "x = b'x' * (1 << 30)"]).json();
+    assert_eq!(told["outcome"], "out-of-memory", "{told}");
+    assert!(told["message"].as_str().unwrap().contains("64 MiB"), "{told}");
+    assert_eq!(user.shell(&id, "echo alive")["stdout"], "alive\n");
+
+    std::fs::write(format!("/proc/{}/oom_score_adj", supervisor(&id)), "1000").unwrap();
+    let refused = user.run(["sandbox", "exec", &id, "--output", "json", "--", "python3", "-c", HOGS]).code(5).json();
+    assert_eq!(refused["error"]["kind"], "sandbox-died", "{refused}");
+    let (cause, words) = end(&user, &id);
+    assert_eq!(cause, "out-of-memory", "{words}");
+    assert!(words.contains("64 MiB") && words.contains("--memory-mib"), "{words}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains(&words), "{refused}");
+    assert_eq!(user.shell(&other, "echo alive")["stdout"], "alive\n");
+}
+
+/// The process of this machine that is a sandbox's PID 1.
+fn supervisor(id: &str) -> i64 {
+    if !local() {
+        return skillhost_e2e::inspect(id)["State"]["Pid"].as_i64().unwrap();
+    }
+    let is_first = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        numbers.split_whitespace().count() > 1 && numbers.split_whitespace().last() == Some("1")
+    };
+    seeing(&format!("/{id}/control ")).into_iter().find(is_first).unwrap().into()
 }
 
 /// Kills all of a sandbox's processes past its host.
