@@ -82,6 +82,7 @@ mod shells;
 mod signatures;
 mod skill_md;
 mod skill_tests;
+mod smuggled;
 mod socket;
 mod state_dir;
 mod strangers_words;
