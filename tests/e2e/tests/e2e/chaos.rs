@@ -2,7 +2,8 @@
 //! notice.
 //!
 //! A seed chooses what happens and when. `SKILLHOST_CHAOS_SEED` is the first and `SKILLHOST_CHAOS_SEEDS` the number of them; each is
-//! printed with what it chose, and chooses the same again: `cargo xtask chaos --seed S`.
+//! printed with what it chose, and chooses the same again: `cargo xtask chaos --seed S`. On an engine that is nobody else's the engine is
+//! killed as well: `cargo xtask engine tls -- cargo xtask chaos --backend docker`.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +51,13 @@ enum Blow {
     OutOfMemory,
     /// The workspaces' and the state's disk is full for a while.
     FullDisk,
+    /// The engine is killed after so many publications, and is started again by who keeps it (`xtask/src/engine.rs`).
+    Engine(u64),
 }
+
+/// What one seed has happen, all of it while clients work.
+#[derive(Debug, Clone)]
+struct Blows(Vec<Blow>);
 
 /// Numbers that are the same for a seed, wherever (splitmix64).
 struct Dice(u64);
@@ -63,6 +70,49 @@ impl Dice {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ (mixed >> 31)) % bound
     }
+}
+
+impl Blows {
+    /// One blow, and in every third seed others on top of it.
+    fn of(dice: &mut Dice) -> Self {
+        let mut blows = vec![Blow::of(dice)];
+        let more = if dice.below(3) == 0 { 1 + dice.below(3) } else { 0 };
+        for _ in 0..more {
+            let next = Blow::of(dice);
+            // A kind is there once: a host has one failpoint.
+            if blows.iter().all(|blow| std::mem::discriminant(blow) != std::mem::discriminant(&next)) {
+                blows.push(next);
+            }
+        }
+        if engine_pid().is_some() && dice.below(3) == 0 {
+            blows.push(Blow::Engine(dice.below(10)));
+        }
+        Self(blows)
+    }
+
+    fn has(&self, what: impl Fn(&Blow) -> bool) -> bool {
+        self.0.iter().any(what)
+    }
+
+    fn failpoint(&self) -> Option<(&'static str, u64)> {
+        self.0.iter().find_map(|blow| if let Blow::HostAt(place, count) = blow { Some((*place, *count)) } else { None })
+    }
+
+    /// Whether the audit log is filled until it drops records.
+    fn floods(&self) -> bool {
+        self.failpoint().is_some_and(|(place, _)| place == "audit.dropped")
+    }
+
+    /// Whether they leave the host and so every other sandbox alone.
+    fn spare_others(&self) -> bool {
+        self.0.iter().all(|blow| matches!(blow, Blow::Sandbox | Blow::ForkBomb | Blow::OutOfMemory))
+    }
+}
+
+/// The process id of an engine that is nobody else's.
+fn engine_pid() -> Option<i32> {
+    let file = std::env::var("SKILLHOST_TEST_ENGINE_PID_FILE").ok()?;
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 impl Blow {
@@ -78,11 +128,6 @@ impl Blow {
                 Self::HostAt(place, 1 + dice.below(most))
             }
         }
-    }
-
-    /// Whether it leaves the host and so every other sandbox alone.
-    fn spares_others(self) -> bool {
-        matches!(self, Self::Sandbox | Self::ForkBomb | Self::OutOfMemory)
     }
 }
 
@@ -121,11 +166,11 @@ fn nothing_is_left_and_nothing_acknowledged_is_lost() {
     }
     let (mut failed, mut hosts, mut all) = (Vec::new(), 0, 0);
     for seed in seeds() {
-        let blow = Blow::of(&mut Dice(seed));
-        println!("chaos: seed {seed}: {blow:?}");
-        match std::panic::catch_unwind(|| storm(seed, blow)) {
+        let blows = Blows::of(&mut Dice(seed));
+        println!("chaos: seed {seed}: {:?}", blows.0);
+        match std::panic::catch_unwind(|| storm(seed, &blows)) {
             Ok(fell) => hosts += u32::from(fell),
-            Err(_) => failed.push((seed, blow)),
+            Err(_) => failed.push((seed, blows)),
         }
         all += 1;
     }
@@ -134,10 +179,10 @@ fn nothing_is_left_and_nothing_acknowledged_is_lost() {
 }
 
 /// Whether a host was killed in it.
-fn storm(seed: u64, blow: Blow) -> bool {
+fn storm(seed: u64, blows: &Blows) -> bool {
     // The disk takes root, and its file system nothing but containers of this machine.
-    let full = blow == Blow::FullDisk && rustix::process::geteuid().is_root() && local();
-    let audit = if matches!(blow, Blow::HostAt("audit.dropped", _)) { "[audit]\nmax-bytes = \"2MiB\"\n" } else { "" };
+    let full = blows.has(|blow| *blow == Blow::FullDisk) && rustix::process::geteuid().is_root() && local();
+    let audit = if blows.floods() { "[audit]\nmax-bytes = \"2MiB\"\n" } else { "" };
     let user = User::new(&format!("[sandbox]\nlease = \"2s\"\n[quota]\nsandboxes = {SANDBOXES}\n{audit}"));
     let state = user.state();
     let disk = full.then(|| SmallDisk::mount(&state));
@@ -145,16 +190,17 @@ fn storm(seed: u64, blow: Blow) -> bool {
     write(&user.elsewhere().join("tree/deep/other"), "other");
 
     let mut first = user.command(["sandbox", "list"]);
-    if let Blow::HostAt(place, count) = blow {
+    if let Some((place, count)) = blows.failpoint() {
         first.env("SKILLHOST_FAILPOINT", format!("{place}:{count}"));
     }
     assert!(first.output().unwrap().status.success());
     let host = user.host_pid();
     let mark = mark();
-    let acknowledged = play(&user, seed, blow, host, full, &mark);
+    let acknowledged = play(&user, seed, blows, host, full, &mark);
     let fell = !alive(host);
-    assert!(!fell || !blow.spares_others(), "the host went down");
-    if matches!(blow, Blow::HostAt(..)) && !fell {
+    let killed = blows.has(|blow| matches!(blow, Blow::Host(_) | Blow::HostAt(..)));
+    assert!(!fell || killed, "the host went down");
+    if blows.failpoint().is_some() && !fell {
         // What it waited for is not to come while this looks at what is left.
         user.run(["host", "stop"]).ok();
     }
@@ -165,9 +211,9 @@ fn storm(seed: u64, blow: Blow) -> bool {
 }
 
 /// Several clients at once while it happens; the answer is what was acknowledged.
-fn play(user: &User, seed: u64, blow: Blow, host: i32, full: bool, mark: &str) -> Vec<u64> {
+fn play(user: &User, seed: u64, blows: &Blows, host: i32, full: bool, mark: &str) -> Vec<u64> {
     let mut dice = Dice(!seed);
-    let bystander = blow.spares_others().then(|| user.launch(MEMORY));
+    let bystander = blows.spare_others().then(|| user.launch(MEMORY));
     let at = dice.below(8);
     thread::scope(|scope| {
         let publisher = scope.spawn(move || {
@@ -180,8 +226,14 @@ fn play(user: &User, seed: u64, blow: Blow, host: i32, full: bool, mark: &str) -
                 if user.run(["blackboard", "publish", &key, &value]).code == 0 {
                     acknowledged.push(number);
                 }
-                if blow == Blow::Host(number) {
+                if blows.has(|blow| *blow == Blow::Host(number)) && alive(host) {
                     signal(host, Signal::KILL);
+                }
+                // It may be on its way back from an earlier one.
+                if blows.has(|blow| *blow == Blow::Engine(number))
+                    && let Some(engine) = engine_pid()
+                {
+                    signal(engine, Signal::KILL);
                 }
             }
             if full {
@@ -189,7 +241,7 @@ fn play(user: &User, seed: u64, blow: Blow, host: i32, full: bool, mark: &str) -
             }
             acknowledged
         });
-        scope.spawn(|| (0..3).for_each(|_| use_one(user, blow, mark)));
+        scope.spawn(|| (0..3).for_each(|_| use_one(user, blows, mark)));
         if let Some(id) = bystander {
             scope.spawn(move || {
                 for number in 0..10 {
@@ -198,7 +250,7 @@ fn play(user: &User, seed: u64, blow: Blow, host: i32, full: bool, mark: &str) -
                 }
             });
         }
-        if matches!(blow, Blow::HostAt("audit.dropped", _)) {
+        if blows.floods() {
             // Refused, and recorded with what was asked for.
             let long = BlackboardGet(GetRequest { key: "x".repeat(100_000) });
             scope.spawn(move || {
@@ -224,7 +276,7 @@ fn fill(user: &User) {
 }
 
 /// The life of a sandbox, which may fail at any point.
-fn use_one(user: &User, blow: Blow, mark: &str) {
+fn use_one(user: &User, blows: &Blows, mark: &str) {
     let launched =
         user.run([["sandbox", "launch", "--role", "default", "--output", "json"].as_slice(), &MEMORY].concat());
     if launched.code != 0 {
@@ -233,11 +285,16 @@ fn use_one(user: &User, blow: Blow, mark: &str) {
     let id = launched.json()["container_id"].as_str().unwrap().to_owned();
     let run = |line: &str| user.run(["sandbox", "exec", &id, "--timeout", "5s", "--shell", line]);
     run(&format!("{} sleep 0.1", hostile(mark)));
-    match blow {
-        Blow::Sandbox => kill_all(&id),
-        Blow::ForkBomb => drop(run("bomb() { bomb | bomb & }; bomb; sleep 2")),
-        Blow::OutOfMemory => drop(run("head -c 2G /dev/zero | tail")),
-        _ => {}
+    for blow in &blows.0 {
+        match blow {
+            Blow::ForkBomb => drop(run("bomb() { bomb | bomb & }; bomb; sleep 2")),
+            Blow::OutOfMemory => drop(run("head -c 2G /dev/zero | tail")),
+            _ => {}
+        }
+    }
+    // Last, or nothing would be left for the others.
+    if blows.has(|blow| *blow == Blow::Sandbox) {
+        kill_all(&id);
     }
     let tree = user.elsewhere().join("tree");
     user.run(["sandbox", "copy-in", &id, tree.to_str().unwrap(), "tree"]);
@@ -256,6 +313,19 @@ fn kill_all(id: &str) {
     }
 }
 
+/// Launches one; the place of one that its engine took along is free once the engine has removed that.
+fn launch(user: &User) -> String {
+    if engine_pid().is_none() {
+        return user.launch(MEMORY);
+    }
+    eventually("there is a place", || {
+        let asked = ["sandbox", "launch", "--role", "default", "--output", "json"];
+        let launched = user.run([&asked[..], &MEMORY].concat());
+        assert!([0, 4, 5].contains(&launched.code), "{launched:?}");
+        (launched.code == 0).then(|| launched.json()["container_id"].as_str().unwrap().to_owned())
+    })
+}
+
 /// What holds after every storm, whoever was killed in it.
 fn check(user: &User, acknowledged: &[u64]) {
     let verified = user.run(["audit", "verify"]);
@@ -264,12 +334,22 @@ fn check(user: &User, acknowledged: &[u64]) {
         let got = user.run(["blackboard", "get", &format!("key{number}"), "--output", "json"]);
         assert!(got.code == 0 && got.json()["value"] == *number.to_string(), "key{number} is lost: {got:?}");
     }
+    if engine_pid().is_some() {
+        eventually("the engine is back", || {
+            let asked = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output().unwrap();
+            asked.status.success().then_some(())
+        });
+    }
     // What outlived a host is found again; with it all is free.
     let listed = ask(user, &["list"]);
     for sandbox in listed["containers"].as_array().unwrap_or_else(|| panic!("{listed}")) {
-        user.run(["sandbox", "stop", sandbox["container_id"].as_str().unwrap()]).ok();
+        // One that its engine took along may end meanwhile.
+        eventually("it is stopped", || {
+            let done = user.run(["sandbox", "stop", sandbox["container_id"].as_str().unwrap()]);
+            (done.code == 0).then_some(())
+        });
     }
-    let ids: Vec<String> = (0..SANDBOXES).map(|_| user.launch(MEMORY)).collect();
+    let ids: Vec<String> = (0..SANDBOXES).map(|_| launch(user)).collect();
     let refused: Value = user.run(["sandbox", "launch", "--output", "json"]).code(4).json();
     assert_eq!(refused["error"]["kind"], "quota-exceeded", "{refused}");
     for id in ids {
