@@ -71,6 +71,7 @@ pub mod catalog;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+mod container_api;
 mod db;
 mod digest;
 mod distribution;

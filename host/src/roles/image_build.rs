@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use bollard::Docker;
+use bollard::errors::Error as ApiError;
 use bollard::query_parameters::CreateImageOptionsBuilder;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
@@ -23,6 +23,8 @@ use skillhost_api::error::{Error, Result};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
+
+use crate::container_api::ContainerApi;
 
 /// Takes lines about the progress of providing an image.
 pub type ProgressSink<'a> = &'a mut (dyn FnMut(&str) + Send);
@@ -79,6 +81,8 @@ const FINISH: &str = r#"mkdir -p "$1/workspace" \
 && echo "agent:x:1000:" >>"$1/etc/group" \
 && rm -f "$1/etc/apt/sources.list" "$1"/etc/apt/sources.list.d/* "$1/etc/apt/apt.conf.d/99mmdebstrap""#;
 
+/// An engine that is there says whether it has an image.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 /// A registry that is there answers within this time, and goes on answering.
 const REGISTRY_PATIENCE: Duration = Duration::from_secs(10);
 /// Half a minute is usual.
@@ -88,16 +92,16 @@ const IMPORT_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// Makes sure that the engine has `reference`: present, else pulled, else built from `recipe`.
 pub async fn ensure(
-    docker: &Docker,
+    engine: &ContainerApi,
     reference: &str,
     recipe: Option<&DebianRecipe>,
     progress: ProgressSink<'_>,
 ) -> Result<Provided> {
-    if is_present(docker, reference).await? {
+    if is_present(engine, reference).await? {
         return Ok(Provided::Present);
     }
     let Some(recipe) = recipe else {
-        pull(docker, reference, progress).await.map_err(|error| {
+        pull(engine, reference, progress).await.map_err(|error| {
             error.context(format!(
                 "the image `{reference}` is not in the engine and could not be pulled. Load it, correct its name, or \
                  give it an `[images.debian]` recipe to build it from"
@@ -106,17 +110,22 @@ pub async fn ensure(
         return Ok(Provided::Pulled);
     };
     if names_registry(reference) {
-        match pull(docker, reference, progress).await {
+        match pull(engine, reference, progress).await {
             Ok(()) => return Ok(Provided::Pulled),
             Err(error) => progress(&format!("could not be pulled ({error}); building it")),
         }
     }
-    build(docker, recipe, reference, progress).await?;
+    build(engine, recipe, reference, progress).await?;
     Ok(Provided::Built)
 }
 
 /// Builds `recipe` and imports it into the engine as `reference`.
-pub async fn build(docker: &Docker, recipe: &DebianRecipe, reference: &str, progress: ProgressSink<'_>) -> Result<()> {
+pub async fn build(
+    engine: &ContainerApi,
+    recipe: &DebianRecipe,
+    reference: &str,
+    progress: ProgressSink<'_>,
+) -> Result<()> {
     recipe.check()?;
     let mmdebstrap = find_mmdebstrap(progress).await?;
     let directory = tempfile::Builder::new().prefix("skillhost-image-").tempdir()?;
@@ -133,14 +142,14 @@ pub async fn build(docker: &Docker, recipe: &DebianRecipe, reference: &str, prog
     })?;
 
     progress("handing it to the engine");
-    import(docker, reference, &tar).await
+    import(engine, reference, &tar).await
 }
 
 /// Whether the engine has `reference`.
-async fn is_present(docker: &Docker, reference: &str) -> Result<bool> {
-    match docker.inspect_image(reference).await {
+async fn is_present(engine: &ContainerApi, reference: &str) -> Result<bool> {
+    match engine.call(ENGINE_PATIENCE, |api| api.inspect_image(reference)).await {
         Ok(_) => Ok(true),
-        Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
+        Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
         Err(error) => Err(Error::unavailable(format!("the engine does not answer: {error}"))),
     }
 }
@@ -153,12 +162,12 @@ fn names_registry(reference: &str) -> bool {
 }
 
 /// Pulls `reference`; gives up when the registry falls silent.
-async fn pull(docker: &Docker, reference: &str, progress: ProgressSink<'_>) -> Result<()> {
+async fn pull(engine: &ContainerApi, reference: &str, progress: ProgressSink<'_>) -> Result<()> {
     progress("asking its registry");
     // Without a tag the engine would pull every tag there is.
     let tag = if has_tag(reference) { "" } else { "latest" };
     let options = CreateImageOptionsBuilder::new().from_image(reference).tag(tag).build();
-    let mut events = std::pin::pin!(docker.create_image(Some(options), None, None));
+    let mut events = std::pin::pin!(engine.follow(|api| api.create_image(Some(options), None, None)));
     loop {
         match timeout(REGISTRY_PATIENCE, events.next()).await {
             Err(_) => {
@@ -180,7 +189,7 @@ fn has_tag(reference: &str) -> bool {
 }
 
 /// Gives the tar at `path` to the engine as the image `reference`.
-async fn import(docker: &Docker, reference: &str, path: &Path) -> Result<()> {
+async fn import(engine: &ContainerApi, reference: &str, path: &Path) -> Result<()> {
     let file = tokio::fs::File::open(path).await?;
     let options = CreateImageOptionsBuilder::new()
         .from_src("-")
@@ -188,11 +197,11 @@ async fn import(docker: &Docker, reference: &str, path: &Path) -> Result<()> {
         .message("built by skillhost from Debian packages")
         .changes(CHANGES.iter().map(ToString::to_string).collect())
         .build();
-    let patient = docker.clone().with_timeout(IMPORT_DEADLINE);
     let body = bollard::body_try_stream(chunks(file));
-    patient
-        .create_image(Some(options), Some(body), None)
-        .try_for_each(|_| async { Ok(()) })
+    let imported = engine.call(IMPORT_DEADLINE, |api| {
+        api.create_image(Some(options), Some(body), None).try_for_each(|_| async { Ok(()) })
+    });
+    imported
         .await
         .map_err(|error| Error::unavailable(format!("the engine did not take the image `{reference}`: {error}")))
 }

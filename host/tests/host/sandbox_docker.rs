@@ -1,5 +1,7 @@
 //! Sandboxes on the real engine: what they are, how they begin, how they end.
 
+#![expect(clippy::disallowed_types, reason = "the tests look at the engine past the host")]
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use skillhost::roles::image_build;
 use skillhost::roles::{Registry, Roles};
-use skillhost::sandbox::backend::docker::DockerBackend;
+use skillhost::sandbox::backend::docker::{DockerBackend, EngineConfig};
 use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, ExecEvent, Outcome, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes};
@@ -35,7 +37,9 @@ async fn engine() -> Option<bollard::Docker> {
         let roles = Roles::shipped().map_err(|error| error.to_string())?;
         let role = roles.require("default").map_err(|error| error.to_string())?;
         let mut quiet = |_: &str| {};
-        image_build::ensure(&api, &role.image, role.debian.as_ref(), &mut quiet)
+        let backend = DockerBackend::from_env(EngineConfig::default());
+        let engine = backend.api().await.map_err(|error| error.to_string())?;
+        image_build::ensure(engine, &role.image, role.debian.as_ref(), &mut quiet)
             .await
             .map_err(|error| error.to_string())?;
         Ok::<_, String>(api)

@@ -16,8 +16,8 @@ use crate::run::root;
 
 /// The folders (or files) of `host/src`, lowest first; those on one line may not name each other.
 const LAYERS: &[&[&str]] = &[
-    // How values are shortened; how descriptors are waited for; where tests end the process.
-    &["json", "async_fd", "digest", "failpoint"],
+    // How values are shortened; how descriptors are waited for; where tests end the process; how an engine is asked.
+    &["json", "async_fd", "digest", "failpoint", "container_api"],
     &["paths"],
     &["project", "ids", "subprocess", "rooted", "private_dir", "stamp"],
     &["db", "signing"],

@@ -23,7 +23,6 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bollard::Docker as Api;
 use bollard::errors::Error as ApiError;
 use bollard::models::{
     ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummary,
@@ -46,6 +45,7 @@ use super::{
     Backend, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport,
     confined, mounts,
 };
+use crate::container_api::ContainerApi;
 use crate::roles::Role;
 use crate::sandbox::spec::{SandboxSpec, Workspace};
 use body::ControlMount;
@@ -60,6 +60,8 @@ use skill_volume::SkillVolumes;
 const ASK: Duration = Duration::from_secs(10);
 /// For making or starting a container on a machine under load.
 const MAKE: Duration = Duration::from_secs(60);
+/// For one whose making was given up and goes on: whatever is made by then is removed.
+const LATE: Duration = Duration::from_secs(120);
 /// For ending one, its file system's removal included.
 const REMOVE: Duration = Duration::from_secs(30);
 
@@ -86,7 +88,7 @@ pub struct DockerBackend {
 
 /// Client of an engine that has answered.
 struct EngineClient {
-    api: Api,
+    api: ContainerApi,
     info: SystemInfo,
     sight: OnceCell<FileVisibility>,
     /// The volume with the supervisor in it.
@@ -117,7 +119,7 @@ impl DockerBackend {
     }
 
     /// The engine's API, for what is not about sandboxes: providing their images.
-    pub async fn api(&self) -> Result<&Api> {
+    pub async fn api(&self) -> Result<&ContainerApi> {
         Ok(&self.client().await?.api)
     }
 
@@ -127,26 +129,26 @@ impl DockerBackend {
 
     async fn connect(&self) -> Result<EngineClient> {
         let api = self.endpoint.connect(self.config.allow_plain_tcp)?;
-        let api = self.call("negotiating its version", ASK, api.negotiate_version()).await?;
-        let info = self.call("asking what it is", ASK, api.info()).await?;
+        let api = api.negotiate(ASK).await.map_err(|error| self.failed("negotiating its version", ASK, error))?;
+        let info = self.call(&api, "asking what it is", ASK, |api| api.info()).await?;
         Ok(EngineClient::new(api, info))
     }
 
     /// One call with its deadline.
-    async fn call<T>(
+    #[expect(clippy::disallowed_types, reason = "it is only lent to the call, whose deadline stands beside it")]
+    async fn call<'a, T, Answer: Future<Output = Result<T, ApiError>>>(
         &self,
+        api: &'a ContainerApi,
         what: &str,
         deadline: Duration,
-        call: impl Future<Output = Result<T, ApiError>>,
+        call: impl FnOnce(&'a bollard::Docker) -> Answer,
     ) -> Result<T> {
-        match tokio::time::timeout(deadline, call).await {
-            Ok(answer) => answer.map_err(|error| self.failed(what, error)),
-            Err(_) => Err(self.silent(what, format!("no answer within {} s", deadline.as_secs()))),
-        }
+        api.call(deadline, call).await.map_err(|error| self.failed(what, deadline, error))
     }
 
-    fn failed(&self, what: &str, error: ApiError) -> Error {
+    fn failed(&self, what: &str, deadline: Duration, error: ApiError) -> Error {
         match error {
+            ApiError::RequestTimeoutError => self.silent(what, format!("no answer within {} s", deadline.as_secs())),
             ApiError::DockerResponseServerError { status_code, message } => {
                 let kind = match status_code {
                     400 => ErrorKind::InvalidArgument,
@@ -256,17 +258,17 @@ impl DockerBackend {
     ) -> Result<ContainerCreateResponse> {
         let api = client.api.clone();
         let options = CreateContainerOptions { name, ..CreateContainerOptions::default() };
-        let mut creating = tokio::spawn(async move { api.create_container(Some(options), body).await });
+        let create = async move { api.call(LATE, |api| api.create_container(Some(options), body)).await };
+        let mut creating = tokio::spawn(create);
         let what = "making the sandbox's container";
         match tokio::time::timeout(MAKE, &mut creating).await {
-            Ok(Ok(answer)) => answer.map_err(|error| self.failed(what, error)),
+            Ok(Ok(answer)) => answer.map_err(|error| self.failed(what, MAKE, error)),
             Ok(Err(task)) => Err(Error::other(format!("{what}: {task}"))),
             Err(_) => {
                 let api = client.api.clone();
                 tokio::spawn(async move {
                     if let Ok(Ok(late)) = creating.await {
-                        let remove = api.remove_container(&late.id, Some(force()));
-                        let _ = tokio::time::timeout(REMOVE, remove).await;
+                        let _ = api.call(REMOVE, |api| api.remove_container(&late.id, Some(force()))).await;
                     }
                 });
                 Err(self.silent(what, format!("no answer within {} s", MAKE.as_secs())))
@@ -276,8 +278,10 @@ impl DockerBackend {
 
     /// Starts the container and gives its init's process id, where that means something here.
     async fn start(&self, client: &EngineClient, spec: &SandboxSpec, engine_id: &str) -> Result<Option<i32>> {
-        let start = client.api.start_container(engine_id, None::<StartContainerOptions>);
-        self.call("starting the sandbox's container", MAKE, start).await?;
+        self.call(&client.api, "starting the sandbox's container", MAKE, |api| {
+            api.start_container(engine_id, None::<StartContainerOptions>)
+        })
+        .await?;
         if spec.transport == Transport::Bridge {
             return Ok(None);
         }
@@ -291,8 +295,12 @@ impl DockerBackend {
 
     async fn init_pid(&self, engine_id: &str) -> Result<Option<i32>> {
         let api = &self.client().await?.api;
-        let inspect = api.inspect_container(engine_id, None::<InspectContainerOptions>);
-        let state = match self.call("looking at the sandbox's container", ASK, inspect).await {
+        let state = match self
+            .call(api, "looking at the sandbox's container", ASK, |api| {
+                api.inspect_container(engine_id, None::<InspectContainerOptions>)
+            })
+            .await
+        {
             Ok(container) => container.state.unwrap_or_default(),
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -303,16 +311,19 @@ impl DockerBackend {
 
     async fn freeze(&self, engine_id: &str) -> Result<()> {
         let api = &self.client().await?.api;
-        self.call("pausing the sandbox's container", ASK, api.pause_container(engine_id)).await
+        self.call(api, "pausing the sandbox's container", ASK, |api| api.pause_container(engine_id)).await
     }
 
     async fn thaw(&self, engine_id: &str) -> Result<()> {
         let api = &self.client().await?.api;
-        let inspect = api.inspect_container(engine_id, None::<InspectContainerOptions>);
-        let container = self.call("looking at the sandbox's container", ASK, inspect).await?;
+        let container = self
+            .call(api, "looking at the sandbox's container", ASK, |api| {
+                api.inspect_container(engine_id, None::<InspectContainerOptions>)
+            })
+            .await?;
         match container.state.and_then(|state| state.status) {
             Some(ContainerStateStatusEnum::PAUSED) => {
-                self.call("resuming the sandbox's container", ASK, api.unpause_container(engine_id)).await
+                self.call(api, "resuming the sandbox's container", ASK, |api| api.unpause_container(engine_id)).await
             }
             // Somebody else has done so.
             _ => Ok(()),
@@ -332,8 +343,10 @@ impl DockerBackend {
             return Ok(());
         }
         self.lift_processor_limit(engine_id).await;
-        let remove = api.remove_container(engine_id, Some(force()));
-        match self.call("removing the sandbox's container", REMOVE, remove).await {
+        match self
+            .call(api, "removing the sandbox's container", REMOVE, |api| api.remove_container(engine_id, Some(force())))
+            .await
+        {
             Ok(()) => Ok(()),
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             // The engine is at it already, since the container's own end.
@@ -348,30 +361,32 @@ impl DockerBackend {
         let Ok(client) = self.client().await else { return };
         let nano_cpus = client.info.ncpu.and_then(|cpus| cpus.checked_mul(1_000_000_000));
         let all = ContainerUpdateBody { nano_cpus, ..ContainerUpdateBody::default() };
-        if let Err(error) = self.call("lifting a limit", ASK, client.api.update_container(engine_id, all)).await {
+        if let Err(error) =
+            self.call(&client.api, "lifting a limit", ASK, |api| api.update_container(engine_id, all)).await
+        {
             // It is gone already, or this engine cannot; then it takes longer.
             tracing::debug!("a container's processor time stays limited while it ends: {error}");
         }
     }
 
     /// Waits until the engine has removed it.
-    async fn removed(&self, api: &Api, engine_id: &str, deadline: Duration) -> Result<()> {
+    async fn removed(&self, api: &ContainerApi, engine_id: &str, deadline: Duration) -> Result<()> {
         let options = WaitContainerOptions { condition: "removed".to_owned() };
-        let mut waiting = api.wait_container(engine_id, Some(options));
-        let wait = async {
-            match waiting.next().await {
+        self.call(api, "waiting for the removal of the sandbox's container", deadline, |api| async move {
+            match api.wait_container(engine_id, Some(options)).next().await {
                 // An exit code that is not zero is this library's error, and still the container's end.
                 None | Some(Ok(_) | Err(ApiError::DockerContainerWaitError { .. })) => Ok(()),
                 Some(Err(ApiError::DockerResponseServerError { status_code: 404, .. })) => Ok(()),
                 Some(Err(error)) => Err(error),
             }
-        };
-        self.call("waiting for the removal of the sandbox's container", deadline, wait).await
+        })
+        .await
     }
 
     /// Any image that the engine has: for a container that never runs.
     async fn any_image(&self, client: &EngineClient) -> Result<Option<ImageId>> {
-        let images = self.call("listing images", ASK, client.api.list_images(None::<ListImagesOptions>)).await?;
+        let images =
+            self.call(&client.api, "listing images", ASK, |api| api.list_images(None::<ListImagesOptions>)).await?;
         Ok(images.into_iter().next().map(|image| ImageId(image.id)))
     }
 
@@ -379,7 +394,7 @@ impl DockerBackend {
         let api = &self.client().await?.api;
         let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_DEPLOYMENT}={deployment}")])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
-        let containers = self.call("listing sandboxes", ASK, api.list_containers(Some(options))).await?;
+        let containers = self.call(api, "listing sandboxes", ASK, |api| api.list_containers(Some(options))).await?;
         let is_sandbox = |container: &ContainerSummary| {
             container.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_SANDBOX))
         };
@@ -390,8 +405,10 @@ impl DockerBackend {
         let client = self.client().await?;
         let (_, helpers) = self.of_deployment(deployment).await?;
         for left in helpers.into_iter().filter_map(|container| container.id) {
-            let remove = client.api.remove_container(&left, Some(force()));
-            self.call("removing what an earlier host left", REMOVE, remove).await?;
+            self.call(&client.api, "removing what an earlier host left", REMOVE, |api| {
+                api.remove_container(&left, Some(force()))
+            })
+            .await?;
         }
         if let Err(error) = self.find_networks(client, deployment).await {
             tracing::warn!("networks of an earlier host may be left: {error}");
@@ -417,7 +434,7 @@ fn force() -> RemoveContainerOptions {
 }
 
 impl EngineClient {
-    fn new(api: Api, info: SystemInfo) -> Self {
+    fn new(api: ContainerApi, info: SystemInfo) -> Self {
         Self { api, info, sight: OnceCell::new(), supervisor: OnceCell::new() }
     }
 }
@@ -434,10 +451,10 @@ impl Backend for DockerBackend {
     fn probe(&self) -> BoxFuture<'_, Result<Probe>> {
         Box::pin(async {
             let client = self.client().await?;
-            self.call("asking whether it is alive", ASK, client.api.ping()).await?;
+            self.call(&client.api, "asking whether it is alive", ASK, |api| api.ping()).await?;
             let image = self.any_image(client).await?;
             let route = self.route(client, None, image.as_ref()).await?;
-            let version = self.call("asking for its parts' versions", ASK, client.api.version()).await?;
+            let version = self.call(&client.api, "asking for its parts' versions", ASK, |api| api.version()).await?;
             let runc = version.components.into_iter().flatten().find(|part| part.name == "runc");
             Ok(client.probe(&self.endpoint, &route, runc.map(|part| part.version)))
         })
@@ -450,7 +467,8 @@ impl Backend for DockerBackend {
     fn bridge<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<UnixStream>> {
         Box::pin(async {
             let api = &self.client().await?.api;
-            self.call("reaching the sandbox's supervisor", ASK, bridge::open(api, engine_id)).await
+            let opened = bridge::open(api, engine_id, ASK).await;
+            opened.map_err(|error| self.failed("reaching the sandbox's supervisor", ASK, error))
         })
     }
 
@@ -458,7 +476,7 @@ impl Backend for DockerBackend {
         let reference = role.image.as_str();
         Box::pin(async move {
             let api = &self.client().await?.api;
-            match self.call("looking for the image", ASK, api.inspect_image(reference)).await {
+            match self.call(api, "looking for the image", ASK, |api| api.inspect_image(reference)).await {
                 Ok(image) => {
                     let Some(id) = image.id.map(ImageId) else { return Ok(None) };
                     role.check_image(&id, &image.repo_digests.unwrap_or_default())?;

@@ -7,7 +7,6 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use bollard::Docker as Api;
 use bollard::container::LogOutput;
 use bollard::errors::Error as ApiError;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
@@ -17,6 +16,8 @@ use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::container_api::ContainerApi;
 
 use super::super::{CONTROL, SUPERVISOR_FILE};
 use super::body::BRIDGE_SOCKET;
@@ -33,8 +34,8 @@ const MAX_COMPLAINT: usize = 2048;
 type EngineOutput = Pin<Box<dyn Stream<Item = Result<LogOutput, ApiError>> + Send>>;
 type EngineInput = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// Starts a bridge in a running container and gives this end of it.
-pub async fn open(api: &Api, engine_id: &str) -> Result<UnixStream, ApiError> {
+/// Starts a bridge in a running container by the deadline, and gives this end of it.
+pub async fn open(api: &ContainerApi, engine_id: &str, deadline: Duration) -> Result<UnixStream, ApiError> {
     let options = CreateExecOptions {
         attach_stdin: Some(true),
         attach_stdout: Some(true),
@@ -46,9 +47,12 @@ pub async fn open(api: &Api, engine_id: &str) -> Result<UnixStream, ApiError> {
         cmd: Some(vec![format!("{CONTROL}/{SUPERVISOR_FILE}"), "bridge".to_owned(), BRIDGE_SOCKET.to_owned()]),
         ..CreateExecOptions::default()
     };
-    let exec = api.create_exec(engine_id, options).await?;
     let start = StartExecOptions { detach: false, tty: false, output_capacity: Some(CHUNK) };
-    let StartExecResults::Attached { output, input } = api.start_exec(&exec.id, Some(start)).await? else {
+    let started = api.call(deadline, |api| async move {
+        let exec = api.create_exec(engine_id, options).await?;
+        api.start_exec(&exec.id, Some(start)).await
+    });
+    let StartExecResults::Attached { output, input } = started.await? else {
         return Err(ApiError::IOError { err: std::io::Error::other("the engine attached nothing to the bridge") });
     };
     let (ours, theirs) = UnixStream::pair()?;
@@ -60,10 +64,10 @@ pub async fn open(api: &Api, engine_id: &str) -> Result<UnixStream, ApiError> {
 
 /// Returns when the container has ended. An engine may not close the exec's stream then: Docker with gVisor does not when the
 /// sandbox was ended for its memory.
-async fn ended(api: &Api, engine_id: &str) {
+async fn ended(api: &ContainerApi, engine_id: &str) {
     loop {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
-        match api.wait_container(engine_id, Some(options)).next().await {
+        match api.follow(|api| api.wait_container(engine_id, Some(options))).next().await {
             // An exit code that is not zero is this library's error; a container that is not there has ended.
             None | Some(Ok(_) | Err(ApiError::DockerContainerWaitError { .. })) => return,
             Some(Err(ApiError::DockerResponseServerError { status_code: 404, .. })) => return,

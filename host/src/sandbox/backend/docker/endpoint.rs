@@ -6,16 +6,14 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use bollard::{API_DEFAULT_VERSION, Docker as Api};
 use skillhost_api::error::{Error, Result};
 
 use self::remote::{over_ssh, over_tls};
 use super::chain;
+use crate::container_api::ContainerApi;
 
 /// Where the engine listens when `DOCKER_HOST` does not say.
 const DEFAULT: &str = "unix:///var/run/docker.sock";
-/// The library's own deadline in seconds, above all of ours.
-const TIMEOUT: u64 = 120;
 
 /// The address of an engine, as it is written in `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +56,11 @@ impl EngineEndpoint {
     }
 
     /// Makes ready to speak to it; nothing is sent yet. `plain` allows TCP without TLS.
-    pub fn connect(&self, plain: bool) -> Result<Api> {
+    pub fn connect(&self, plain: bool) -> Result<ContainerApi> {
         let refused = |error: bollard::errors::Error| self.silent(chain(&error));
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
         let api = match scheme {
-            "unix" => Api::connect_with_unix(&self.0, TIMEOUT, API_DEFAULT_VERSION),
+            "unix" => ContainerApi::over_unix(&self.0),
             // The library takes the port for a part of the name.
             "ssh" if rest.contains(':') => {
                 let host = rest.split_once(':').map_or(rest, |(host, _)| host);
@@ -87,9 +85,7 @@ impl EngineEndpoint {
                     }
                     over_tls(&format!("tcp://{rest}"), [&key, &cert, &ca])?
                 }
-                None if scheme != "https" && plain => {
-                    Api::connect_with_http(&format!("tcp://{rest}"), TIMEOUT, API_DEFAULT_VERSION)
-                }
+                None if scheme != "https" && plain => ContainerApi::over_plain_tcp(&format!("tcp://{rest}")),
                 None => {
                     return Err(Error::unavailable(format!(
                         "the container engine at {self} would be spoken to without TLS, and whoever is between could then \
@@ -110,7 +106,7 @@ impl EngineEndpoint {
 }
 
 /// A client of an engine's API, or why there is none.
-type EngineConnection = Result<Api, bollard::errors::Error>;
+type EngineConnection = Result<ContainerApi, bollard::errors::Error>;
 
 /// What an engine on another machine is reached by.
 #[cfg(feature = "remote-engines")]
@@ -118,11 +114,11 @@ mod remote {
     use super::*;
 
     pub(super) fn over_ssh(address: &str) -> Result<EngineConnection> {
-        Ok(Api::connect_with_ssh(address, TIMEOUT, API_DEFAULT_VERSION, None))
+        Ok(ContainerApi::over_ssh(address))
     }
 
     pub(super) fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<EngineConnection> {
-        Ok(Api::connect_with_ssl(address, key, cert, ca, TIMEOUT, API_DEFAULT_VERSION))
+        Ok(ContainerApi::over_tls(address, [key, cert, ca]))
     }
 }
 

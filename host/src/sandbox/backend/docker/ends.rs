@@ -56,14 +56,14 @@ impl DockerBackend {
     pub(super) async fn inquest(&self, engine_id: &str) -> Result<DeathCause> {
         let api = &self.client().await?.api;
         // Events begin with no word where there are none, so whether somebody is there is asked first.
-        self.call("asking whether it is alive", ASK, api.ping()).await?;
+        self.call(api, "asking whether it is alive", ASK, |api| api.ping()).await?;
         let options = EventsOptions {
             since: Some((now_ms() / 1000).saturating_sub(SINCE).to_string()),
             until: None,
             filters: Some(filters(&["oom", "die", "destroy"], "container", engine_id)),
         };
         let read = async {
-            let mut events = std::pin::pin!(api.events(Some(options)));
+            let mut events = std::pin::pin!(api.follow(|api| api.events(Some(options))));
             let mut course = ContainerCourse::default();
             while let Some(event) = events.next().await {
                 if let Some(cause) = course.take(&event?) {
@@ -75,7 +75,7 @@ impl DockerBackend {
         match timeout(NOTICE, read).await {
             Ok(Ok(Some(cause))) => Ok(cause),
             Ok(Ok(None)) => Err(self.silent("asking why a sandbox ended", "it went meanwhile")),
-            Ok(Err(error)) => Err(self.failed("asking why a sandbox ended", error)),
+            Ok(Err(error)) => Err(self.failed("asking why a sandbox ended", NOTICE, error)),
             // It runs, and its supervisor does not; the host ends it for it.
             Err(_) => Ok(DeathCause::Killed),
         }
@@ -84,13 +84,13 @@ impl DockerBackend {
     /// Follows the engine's events, in a task that goes with the receiver.
     pub(super) async fn ends(&self, deployment: &str) -> Result<mpsc::Receiver<String>> {
         let api = self.client().await?.api.clone();
-        self.call("asking whether it is alive", ASK, api.ping()).await?;
+        self.call(&api, "asking whether it is alive", ASK, |api| api.ping()).await?;
         let label = format!("{LABEL_DEPLOYMENT}={deployment}");
         let options =
             EventsOptions { since: None, until: None, filters: Some(filters(&["die", "destroy"], "label", &label)) };
         let (tell, told) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            let mut events = std::pin::pin!(api.events(Some(options)));
+            let mut events = std::pin::pin!(api.follow(|api| api.events(Some(options))));
             loop {
                 let event = tokio::select! {
                     event = events.next() => event,

@@ -76,8 +76,12 @@ impl DockerBackend {
     }
 
     async fn network(&self, client: &EngineClient, name: &str) -> Result<Option<NetworkInspect>> {
-        let inspect = client.api.inspect_network(name, None::<InspectNetworkOptions>);
-        match self.call("looking at the session's network", ASK, inspect).await {
+        match self
+            .call(&client.api, "looking at the session's network", ASK, |api| {
+                api.inspect_network(name, None::<InspectNetworkOptions>)
+            })
+            .await
+        {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -99,7 +103,8 @@ impl DockerBackend {
             labels: Some(labels),
             ..NetworkCreateRequest::default()
         };
-        let made = self.call("making the session's network", MAKE, client.api.create_network(request)).await;
+        let made =
+            self.call(&client.api, "making the session's network", MAKE, |api| api.create_network(request)).await;
         made.map(drop).map_err(|error| {
             error.context(
                 "a sandbox with the network `bridge` needs a network for its session (an engine has room for some thirty, \
@@ -154,8 +159,11 @@ impl DockerBackend {
     pub(super) async fn find_networks(&self, client: &EngineClient, deployment: &str) -> Result<()> {
         let labels = vec![format!("{LABEL_DEPLOYMENT}={deployment}"), LABEL_NETWORK.to_owned()];
         let filters = Some(HashMap::from([("label".to_owned(), labels)]));
-        let list = client.api.list_networks(Some(ListNetworksOptions { filters }));
-        let found = self.call("listing the sessions' networks", ASK, list).await?;
+        let found = self
+            .call(&client.api, "listing the sessions' networks", ASK, |api| {
+                api.list_networks(Some(ListNetworksOptions { filters }))
+            })
+            .await?;
         let mut networks = self.networks.0.lock().await;
         for name in found.into_iter().filter_map(|network| network.name) {
             networks.entry(name).or_default();
@@ -168,8 +176,8 @@ impl DockerBackend {
         let unused = |users: &NetworkUsers| users.launching == 0 && users.containers.is_empty();
         let names: Vec<_> = networks.iter().filter(|(_, users)| unused(users)).map(|(name, _)| name.clone()).collect();
         for name in names {
-            let remove = client.api.remove_network(&name);
-            match self.call("removing a session's network", REMOVE, remove).await {
+            match self.call(&client.api, "removing a session's network", REMOVE, |api| api.remove_network(&name)).await
+            {
                 Ok(()) => drop(networks.remove(&name)),
                 Err(error) if error.kind == ErrorKind::NotFound => drop(networks.remove(&name)),
                 // A sandbox of an earlier host is in it; it is tried again when that goes.

@@ -229,8 +229,8 @@ impl ProbeContainer<'_> {
         // A header, the content and its padding, and the archive's end.
         let most = usize::try_from(max).unwrap_or(usize::MAX).saturating_add(64 * 1024);
         let options = DownloadFromContainerOptions { path: path.to_owned() };
-        let mut pieces = Box::pin(self.client.api.download_from_container(&self.id, Some(options)));
-        let read = async {
+        let read = self.engine.call(&self.client.api, "reading a file of a container", ASK, |api| async move {
+            let mut pieces = std::pin::pin!(api.download_from_container(&self.id, Some(options)));
             let mut archive = Vec::new();
             while let Some(piece) = pieces.next().await {
                 archive.extend_from_slice(&piece?);
@@ -239,8 +239,8 @@ impl ProbeContainer<'_> {
                 }
             }
             Ok(archive)
-        };
-        let archive = self.engine.call("reading a file of a container", ASK, read).await?;
+        });
+        let archive = read.await?;
         let mut archive = tar::Archive::new(archive.as_slice());
         let mut entry = archive
             .entries()?
@@ -255,8 +255,13 @@ impl ProbeContainer<'_> {
 
     /// Removes it. One that stays is never started either, and the engine's owner sees what it was for.
     pub async fn remove(self) {
-        let remove = self.client.api.remove_container(&self.id, Some(force()));
-        if let Err(error) = self.engine.call("removing a container that never ran", super::REMOVE, remove).await {
+        if let Err(error) = self
+            .engine
+            .call(&self.client.api, "removing a container that never ran", super::REMOVE, |api| {
+                api.remove_container(&self.id, Some(force()))
+            })
+            .await
+        {
             tracing::warn!("{error}");
         }
     }
@@ -273,11 +278,12 @@ mod tests {
 
     use super::*;
     use crate::sandbox::backend::docker::EngineConfig;
+    use crate::sandbox::backend::docker::endpoint::EngineEndpoint;
     use skillhost_api::error::ErrorKind;
 
     fn client(info: SystemInfo) -> EngineClient {
         // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
-        let api = bollard::Docker::connect_with_http("http://localhost", 1, bollard::API_DEFAULT_VERSION).unwrap();
+        let api = EngineEndpoint::from("http://localhost".to_owned()).connect(true).unwrap();
         EngineClient::new(api, info)
     }
 

@@ -65,8 +65,12 @@ impl DockerBackend {
     }
 
     pub(super) async fn remove_skill_volume(&self, client: &EngineClient, name: &str) {
-        let remove = client.api.remove_volume(name, None::<RemoveVolumeOptions>);
-        if let Err(error) = self.call("removing the volume of a skill's files", REMOVE, remove).await {
+        if let Err(error) = self
+            .call(&client.api, "removing the volume of a skill's files", REMOVE, |api| {
+                api.remove_volume(name, None::<RemoveVolumeOptions>)
+            })
+            .await
+        {
             tracing::debug!("{name} is left until the next one is made: {error}");
         }
         self.skills.0.lock().remove(name);
@@ -76,8 +80,14 @@ impl DockerBackend {
         let labels = labels.iter().map(|(label, value)| format!("{label}={value}"));
         let labels = labels.chain([format!("{LABEL_VOLUME}={WHAT}")]).collect();
         let filters = HashMap::from([("label".to_owned(), labels), ("dangling".to_owned(), vec!["true".to_owned()])]);
-        let list = client.api.list_volumes(Some(ListVolumesOptions { filters: Some(filters) }));
-        let Ok(found) = self.call("listing volumes", ASK, list).await else { return };
+        let Ok(found) = self
+            .call(&client.api, "listing volumes", ASK, |api| {
+                api.list_volumes(Some(ListVolumesOptions { filters: Some(filters) }))
+            })
+            .await
+        else {
+            return;
+        };
         for left in found.volumes.into_iter().flatten() {
             if !self.skills.0.lock().contains_key(&left.name) {
                 self.remove_skill_volume(client, &left.name).await;

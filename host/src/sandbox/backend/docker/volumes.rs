@@ -57,8 +57,10 @@ impl DockerBackend {
                 // It was, and has died.
                 Err(error) if error.kind == ErrorKind::AlreadyExists => {
                     let force = RemoveContainerOptions { force: true, ..RemoveContainerOptions::default() };
-                    let remove = client.api.remove_container(&name, Some(force));
-                    self.call("removing what an earlier host left", MAKE, remove).await?;
+                    self.call(&client.api, "removing what an earlier host left", MAKE, |api| {
+                        api.remove_container(&name, Some(force))
+                    })
+                    .await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -95,29 +97,32 @@ impl DockerBackend {
     /// Runs a container of our program to its end, and removes it.
     pub(super) async fn run_helper(&self, client: &EngineClient, body: ContainerCreateBody, what: &str) -> Result<()> {
         let id = self.create(client, None, body).await?.id;
-        let start = client.api.start_container(&id, None::<StartContainerOptions>);
-        let done = match self.call(what, MAKE, start).await {
+        let done = match self
+            .call(&client.api, what, MAKE, |api| api.start_container(&id, None::<StartContainerOptions>))
+            .await
+        {
             Ok(()) => self.ended_well(client, &id, what).await,
             Err(error) => Err(error),
         };
-        let remove = client.api.remove_container(&id, Some(force()));
-        self.call("removing a container that has done its work", REMOVE, remove).await?;
+        self.call(&client.api, "removing a container that has done its work", REMOVE, |api| {
+            api.remove_container(&id, Some(force()))
+        })
+        .await?;
         done
     }
 
     async fn ended_well(&self, client: &EngineClient, id: &str, what: &str) -> Result<()> {
         let options = WaitContainerOptions { condition: "not-running".to_owned() };
-        let mut waiting = client.api.wait_container(id, Some(options));
-        let status = async {
-            match waiting.next().await {
+        let status = self.call(&client.api, what, MAKE, |api| async move {
+            match api.wait_container(id, Some(options)).next().await {
                 None => Ok(0),
                 Some(Ok(end)) => Ok(end.status_code),
                 // An exit code that is not zero is this library's error.
                 Some(Err(ApiError::DockerContainerWaitError { code, .. })) => Ok(code),
                 Some(Err(error)) => Err(error),
             }
-        };
-        match self.call(what, MAKE, status).await? {
+        });
+        match status.await? {
             0 => Ok(()),
             code => Err(Error::unavailable(format!("{what} failed in the engine, with status {code}"))),
         }
@@ -140,9 +145,11 @@ impl DockerBackend {
         labels.insert(LABEL_VOLUME.to_owned(), what.to_owned());
         let request =
             VolumeCreateRequest { name: Some(name.to_owned()), labels: Some(labels), ..VolumeCreateRequest::default() };
-        let made = self.call("making a volume", ASK, client.api.create_volume(request)).await;
+        let made = self.call(&client.api, "making a volume", ASK, |api| api.create_volume(request)).await;
         // Docker gives one that is there already. Podman does as well, unless another host made it in this very moment.
-        if made.is_err() && self.call("looking for a volume", ASK, client.api.inspect_volume(name)).await.is_ok() {
+        if made.is_err()
+            && self.call(&client.api, "looking for a volume", ASK, |api| api.inspect_volume(name)).await.is_ok()
+        {
             return Ok(());
         }
         made.map(drop)
@@ -157,8 +164,10 @@ impl DockerBackend {
     ) -> Result<()> {
         let options = UploadToContainerOptions { path: to.to_owned(), ..UploadToContainerOptions::default() };
         let body = bollard::body_full(Bytes::from(archive));
-        let upload = client.api.upload_to_container(engine_id, Some(options), body);
-        self.call("putting files into a volume", MAKE, upload).await
+        self.call(&client.api, "putting files into a volume", MAKE, |api| {
+            api.upload_to_container(engine_id, Some(options), body)
+        })
+        .await
     }
 }
 

@@ -1,0 +1,85 @@
+//! The API of a container engine, behind deadlines.
+//!
+//! An engine can hang in any call: its daemon is stopped, its disk is, the machine that it is on is gone. So nothing else holds a client of
+//! its API (clippy refuses the type anywhere but here, `clippy.toml`), and whoever asks something says how long the whole answer may take.
+
+#![expect(clippy::disallowed_types, reason = "this is where the deadlines are")]
+
+use std::future::Future;
+#[cfg(feature = "remote-engines")]
+use std::path::Path;
+use std::time::Duration;
+
+use bollard::errors::Error as ApiError;
+use bollard::{API_DEFAULT_VERSION, Docker};
+use futures_util::Stream;
+use tokio::time::timeout;
+
+/// The library's own deadline in seconds, above all of ours.
+const TIMEOUT: u64 = 3600;
+
+/// A client of an engine's API. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ContainerApi(Docker);
+
+impl ContainerApi {
+    /// A client of the engine at this `unix://` address. As with the others, nothing is sent yet.
+    pub fn over_unix(address: &str) -> Result<Self, ApiError> {
+        Docker::connect_with_unix(address, TIMEOUT, API_DEFAULT_VERSION).map(Self)
+    }
+
+    /// At this `tcp://` address, without TLS.
+    pub fn over_plain_tcp(address: &str) -> Result<Self, ApiError> {
+        Docker::connect_with_http(address, TIMEOUT, API_DEFAULT_VERSION).map(Self)
+    }
+
+    /// At this `tcp://` address, with TLS.
+    #[cfg(feature = "remote-engines")]
+    pub fn over_tls(address: &str, [key, cert, ca]: [&Path; 3]) -> Result<Self, ApiError> {
+        Docker::connect_with_ssl(address, key, cert, ca, TIMEOUT, API_DEFAULT_VERSION).map(Self)
+    }
+
+    /// At this `ssh://` address.
+    #[cfg(feature = "remote-engines")]
+    pub fn over_ssh(address: &str) -> Result<Self, ApiError> {
+        Docker::connect_with_ssh(address, TIMEOUT, API_DEFAULT_VERSION, None).map(Self)
+    }
+
+    /// Asks for the version of the API that both know, and speaks that from now on.
+    pub async fn negotiate(&self, deadline: Duration) -> Result<Self, ApiError> {
+        self.call(deadline, |api| api.clone().negotiate_version()).await.map(Self)
+    }
+
+    /// One call, with its whole answer by the deadline; [`ApiError::RequestTimeoutError`] when it is not there by then.
+    pub async fn call<'a, T, Answer: Future<Output = Result<T, ApiError>>>(
+        &'a self,
+        deadline: Duration,
+        call: impl FnOnce(&'a Docker) -> Answer,
+    ) -> Result<T, ApiError> {
+        timeout(deadline, call(&self.0)).await.unwrap_or(Err(ApiError::RequestTimeoutError))
+    }
+
+    /// What comes for as long as somebody listens: events, the end of a container, the progress of a pull. It has no deadline, so its
+    /// follower has one, or an end that it is followed to.
+    pub fn follow<'a, Items: Stream>(&'a self, what: impl FnOnce(&'a Docker) -> Items) -> Items {
+        what(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that takes connections and never says a word.
+    #[tokio::test]
+    async fn an_engine_that_says_nothing_is_given_up_at_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("engine.sock");
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let address = format!("unix://{}", path.display());
+        let api = ContainerApi::over_unix(&address).unwrap();
+        let soon = Duration::from_millis(50);
+        assert!(matches!(api.call(soon, Docker::ping).await, Err(ApiError::RequestTimeoutError)));
+        assert!(matches!(api.negotiate(soon).await, Err(ApiError::RequestTimeoutError)));
+    }
+}
