@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// The most characters of a text that a message shows.
 const SHOWN: usize = 60;
@@ -23,6 +23,25 @@ pub(crate) fn shown(value: &Value) -> String {
         Value::String(text) => format!("{:?}", cut(text)),
         other => other.to_string(),
     }
+}
+
+/// What a map has for each entry besides its name and value.
+const ENTRY: u64 = 48;
+
+/// About how many bytes of memory fields have.
+pub(crate) fn fields_heap(fields: &Map<String, Value>) -> u64 {
+    fields.iter().map(|(name, value)| ENTRY + name.len() as u64 + heap(value)).sum()
+}
+
+/// About how many bytes of memory a value has, itself included.
+pub(crate) fn heap(value: &Value) -> u64 {
+    let inner = match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(items) => items.iter().map(heap).sum(),
+        Value::Object(fields) => fields_heap(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    size_of::<Value>() as u64 + inner
 }
 
 /// The beginning of a text.

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{GetHostStatus, HostStatus};
-use skillhost_api::units::{parse_duration, show_time};
+use skillhost_api::units::{parse_duration, show_bytes, show_time};
 
 use super::app::App;
 use super::failure::Ended;
@@ -147,7 +147,7 @@ async fn status(app: &App) -> Ended {
     let answer = app.call(GetHostStatus).await?;
     app.answer(&answer, |status| {
         format!(
-            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\nhttp       {}\n",
+            "pid        {}\nversion    {}\nstate      {}\nsince      {}\nbackend    {}\ncalls      {}\nsandboxes  {}\nwarm       {}\nmemory     {} of {}, {} times refused\nhttp       {}\n",
             status.pid,
             status.version,
             status.state_dir.display(),
@@ -156,6 +156,9 @@ async fn status(app: &App) -> Ended {
             status.calls,
             status.sandboxes,
             warm(status),
+            show_bytes(status.memory_bytes),
+            show_bytes(status.memory_total_bytes),
+            status.memory_refused,
             status.http.as_deref().unwrap_or("no")
         )
     })

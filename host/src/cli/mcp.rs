@@ -11,6 +11,7 @@ use super::app::App;
 use super::failure::Ended;
 use crate::config::{Config, Group};
 use crate::mcp::{ClientIdentity, IdentitySource, Server, Stdio};
+use crate::policy::MemoryBudget;
 use crate::process::RemoteHost;
 use crate::project::{self, is_too_wide};
 
@@ -63,7 +64,8 @@ impl Mcp {
             app.print_text(text).await?;
             return Ok(0);
         }
-        let mut config = Config::find(app.global.config()?.as_deref())?.mcp;
+        let Config { mcp: mut config, host, .. } = Config::find(app.global.config()?.as_deref())?;
+        let memory = MemoryBudget::new(host.memory());
         if let Some(tools) = self.tools {
             config.tools = tools;
         }
@@ -74,8 +76,8 @@ impl Mcp {
             app.note("there is no project: name one with --project, or start this in its directory").await?;
         }
         let identity = ClientIdentity { caller, project, may_approve: self.approvals == Approvals::Ask };
-        let host = RemoteHost::new(app.global.host_process()?);
-        let server = Server::new(Arc::new(host), IdentitySource::Fixed(identity), Arc::new(config));
+        let remote = RemoteHost::new(app.global.host_process()?);
+        let server = Server::new(Arc::new(remote), IdentitySource::Fixed(identity), Arc::new(config), memory);
         if !server.serve_stdio(Stdio::new()).await? {
             app.note("standard input has ended before the client began the protocol").await?;
         }

@@ -8,6 +8,7 @@ mod audit;
 mod authority;
 mod commands;
 mod guardrails;
+mod host;
 pub(crate) mod http;
 mod http_client;
 mod install;
@@ -40,6 +41,7 @@ pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
 pub use commands::{CommandRule, CommandRules, EffectDecision, RuleWord, WordPattern};
 pub use guardrails::GuardrailsConfig;
+pub use host::HostConfig;
 pub use install::{InstallConfig, InstallRule};
 pub use logs::LogsConfig;
 pub use mcp::{Group, McpConfig};
@@ -61,6 +63,8 @@ pub struct Config {
     pub idle_exit: Option<Span>,
     /// What an acknowledged write survives: `process` (default) or `power`.
     pub durability: Durability,
+    /// `[host]`: the host process itself.
+    pub host: HostConfig,
     /// What one agent may hold at once.
     pub quota: QuotaLimits,
     /// `[sandbox]`: defaults and ceilings of sandboxes.
@@ -420,6 +424,7 @@ impl Config {
             )));
         }
         let out_of_range = [
+            ("host", config.host.out_of_range()),
             ("blackboard", config.blackboard.out_of_range()),
             ("audit", config.audit.out_of_range()),
             ("logs", config.logs.out_of_range()),
@@ -515,6 +520,13 @@ mod tests {
             let error = load(&format!("[blackboard]\n{line}\n")).unwrap_err();
             assert!(error.message.contains(said), "{line}: {error}");
         }
+        for wrong in ["memory = \"255MiB\"", "memory = \"16385GiB\""] {
+            assert!(
+                load(&format!("[host]\n{wrong}\n")).unwrap_err().message.contains("[host] memory: 256MiB"),
+                "{wrong}"
+            );
+        }
+        assert_eq!(load("[host]\nmemory = \"2GiB\"\n").unwrap().host.memory(), 2 << 30);
         assert!(load("[audit]\nmax-bytes = \"1MiB\"\n").unwrap_err().message.contains("max-bytes: 2MiB"));
         assert!(load("[logs]\nmax-bytes = \"1KiB\"\n").unwrap_err().message.contains("[logs] max-bytes: 1MiB"));
         for (line, said) in [

@@ -129,6 +129,10 @@ pub(super) fn explain(
             limits.memory_mib,
             raise("memory-mib")
         )),
+        Some(LimitHit::HostMemory) => Error::quota_exceeded(format!(
+            "the host holds as much memory as it may for this tenant, or for all, so the action was given no more: call it again when \
+             other calls have ended, or raise `memory` under [host] in skillhost.toml ({message})"
+        )),
         Some(LimitHit::TableElements) => Error::quota_exceeded(format!(
             "the action used up its {} table elements: {} ({message})",
             limits.table_elements,

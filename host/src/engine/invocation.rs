@@ -16,6 +16,7 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView};
 
+use super::held::{at_begin, results_held};
 use super::limiter::{LimitHit, Limiter, size};
 use super::result_stream::{self, ItemSink};
 use super::slots::SlotGuard;
@@ -25,6 +26,7 @@ use crate::capabilities::{
     CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, Over, ProgramOutput,
     View, WriteRecorder,
 };
+use crate::policy::MemoryHold;
 use crate::skills::{Limits, ProgramStart, program};
 
 /// What an invocation's imports work with: [`Context`] where they act, or another where they are not the host's own.
@@ -183,6 +185,8 @@ pub struct InvocationResult {
     pub results: Vec<Val>,
     /// Fuel that was used.
     pub fuel_used: u64,
+    /// The host's memory that the results have, and once more for what is made of them.
+    pub(crate) held: MemoryHold,
 }
 
 /// Aborts the guest when its caller is gone.
@@ -246,7 +250,9 @@ impl Engine {
         };
         let slot = tokio::time::timeout_at(deadline.into(), place).await.map_err(|_| failure::no_place(&limits))?;
         let runtime = self.runtime(prepared.kind)?;
-        let mut store = store(&runtime.engine, &limits, workspace, program.as_ref(), context)?;
+        // Guardrails are the host's own: what a tenant holds keeps none from being asked.
+        let held = self.memory.take(if guards { "" } else { &tenant }, at_begin(&limits))?;
+        let mut store = store(&runtime.engine, &limits, held, workspace, program.as_ref(), context)?;
         // Before anything of it is dropped.
         let over = over.on_drop();
         // Epochs pass only while something runs.
@@ -277,12 +283,14 @@ impl Engine {
                     Some((_, output)) => vec![program_end(i32::from(results != [Val::Result(Ok(None))]), output)],
                     None => results,
                 };
-                Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)? })
+                let held = results_held(&results, store.data().limiter.beside())?;
+                Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)?, held })
             }
             Ok(Err(error)) => {
                 if let (Some((_, output)), Some(I32Exit(code))) = (&program, error.downcast_ref()) {
                     let results = vec![program_end(*code, output)];
-                    return Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)? });
+                    let held = results_held(&results, store.data().limiter.beside())?;
+                    return Ok(InvocationResult { results, fuel_used: fuel_used(&store, &limits)?, held });
                 }
                 let hit = store.data().hit();
                 // What it held is given back before anything is looked up; what it had begun to write is told.
@@ -301,6 +309,7 @@ impl Engine {
 fn store<C: ImportContext>(
     engine: &wasmtime::Engine,
     limits: &Limits,
+    held: MemoryHold,
     workspace: Option<Preopen>,
     program: Option<&(ProgramStart, ProgramOutput)>,
     context: C,
@@ -325,7 +334,7 @@ fn store<C: ImportContext>(
     let mut table = ResourceTable::new();
     table.set_max_capacity(size(limits.resources));
     let files = OpenFiles::new(size(limits.open_files), recorder);
-    let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits));
+    let (network, limiter) = (NetworkRefusals::default(), Limiter::new(limits, held));
     let data = StoreData { wasi: wasi.build(), table, context, files, network, http: WasiHttpCtx::new(), limiter };
     let mut store = wasmtime::Store::new(engine, data);
     store.limiter(|data| &mut data.limiter);

@@ -10,6 +10,7 @@ mod cache;
 pub mod compile;
 mod config;
 mod failure;
+mod held;
 mod invocation;
 mod limiter;
 mod linking;
@@ -33,7 +34,9 @@ use wasmtime::PoolingAllocatorMetrics;
 use wasmtime::component::{Component, InstancePre, Linker};
 
 use crate::capabilities::{self, Context};
+use crate::config::HostConfig;
 use crate::digest::sha256;
+use crate::policy::MemoryBudget;
 use crate::private_dir::PrivateDir;
 pub use crate::skills::{Concurrency, Limits};
 use crate::subprocess::ProcessBounds;
@@ -58,6 +61,8 @@ pub struct Engine {
     cache: Arc<Cache>,
     ready: Mutex<LruCache<String, Arc<ComponentSlot>>>,
     live: FairSlots,
+    /// What it holds for those that call.
+    memory: MemoryBudget,
     /// The places for guardrails.
     guards: Semaphore,
     /// One compile at a time: each uses every core.
@@ -112,7 +117,12 @@ impl<C: 'static> Clone for LinkedComponent<C> {
 impl Engine {
     /// Makes the engine; compiled code is kept in `cache`. `program`, a `skillhost`, compiles in a process of its own,
     /// held to `bounds`; without one, this process does, and nothing bounds it.
-    pub(crate) fn open(cache: PrivateDir, program: Option<PathBuf>, bounds: ProcessBounds) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        cache: PrivateDir,
+        program: Option<PathBuf>,
+        bounds: ProcessBounds,
+        memory: MemoryBudget,
+    ) -> anyhow::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
         let guests = tokio::runtime::Builder::new_multi_thread()
             .thread_name("guest")
@@ -126,6 +136,7 @@ impl Engine {
             cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
             live: FairSlots::default(),
+            memory,
             guards: Semaphore::new(usize::try_from(config::MAX_GUARDS)?),
             compiling: Semaphore::new(1),
             program,
@@ -153,7 +164,8 @@ impl Engine {
 
     /// One for a program that is no host: where the host of this state directory keeps compiled code.
     pub(crate) fn open_in(state: &PrivateDir, program: PathBuf) -> Result<Self> {
-        Self::open(state.cache("compiled")?, Some(program), compile::BOUNDS)
+        let memory = MemoryBudget::new(HostConfig::default().memory());
+        Self::open(state.cache("compiled")?, Some(program), compile::BOUNDS, memory)
             .map_err(|error| Error::other(format!("the engine cannot be had: {error:#}")))
     }
 

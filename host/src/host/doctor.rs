@@ -22,7 +22,7 @@ impl Host {
         let state = state_check(self.options.state_dir.clone(), self.db.disk().clone()).await;
         // Without room there nothing is launched, whatever could make a sandbox.
         let has_room = state.ok;
-        let mut checks = vec![state, self.audit_check(), self.engine_check()];
+        let mut checks = vec![state, self.audit_check(), self.engine_check(), self.memory_check()];
         checks.extend(self.config.readable_secrets().into_iter().map(|(path, mode)| Check {
             name: "secrets".into(),
             ok: false,
@@ -87,6 +87,17 @@ impl Host {
             }));
         }
         DoctorReport { checks, can_sandbox: can_sandbox && has_room }
+    }
+
+    /// What the host holds for those that call it. That some of it was refused is what it is for.
+    fn memory_check(&self) -> Check {
+        let memory = self.memory();
+        let (held, total) = (show_bytes(memory.held()), show_bytes(memory.total()));
+        let detail = format!(
+            "{held} of {total} are held for calls, answers, tasks and kept outputs; {} times refused",
+            memory.refused()
+        );
+        Check { name: "memory of the host".into(), ok: true, detail, remedy: None }
     }
 
     fn engine_check(&self) -> Check {

@@ -45,7 +45,7 @@ use crate::db::{self, Db};
 use crate::engine::{self, Engine, compile};
 use crate::paths;
 use crate::policy::trust::TrustStore;
-use crate::policy::{Actor, Skills};
+use crate::policy::{Actor, MemoryBudget, Skills};
 use crate::private_dir::PrivateDir;
 use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
@@ -94,6 +94,7 @@ pub struct Host {
     trust: TrustStore,
     db: Db,
     texts: Texts,
+    memory: MemoryBudget,
     calls: AtomicUsize,
     started_at_ms: u64,
 }
@@ -123,10 +124,12 @@ impl Host {
         let db = Db::open(&state.join(db::FILE), config.durability)?;
         // What was looked at when an earlier process ended.
         let _ = std::fs::remove_dir_all(state.join(installs::CHECKING));
+        let memory = MemoryBudget::new(config.host.memory());
         let engine = Arc::new(Engine::open(
             private.cache("compiled")?,
             options.describer.clone(),
             options.compile_bounds.unwrap_or(compile::BOUNDS),
+            memory.clone(),
         )?);
         let descriptors = DirCache::new(private.cache("descriptors")?);
         let descriptors = Arc::new(descriptors.describing_with(options.describer.clone(), engine::describe));
@@ -173,7 +176,8 @@ impl Host {
             watches: CatalogWatches::default(),
             trust: TrustStore::open(db.clone()).await?,
             db,
-            texts: Texts::default(),
+            texts: Texts::new(memory.clone()),
+            memory,
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
         });
@@ -235,6 +239,11 @@ impl Host {
         self.broker.sandboxes().backend()
     }
 
+    /// What it holds for those that call it, and how much that may be.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        &self.memory
+    }
+
     /// What answers [`GetHostStatus`](skillhost_api::types::GetHostStatus), without being a call.
     pub(crate) fn status(&self) -> HostStatus {
         HostStatus {
@@ -247,6 +256,9 @@ impl Host {
             warm: self.broker.sandboxes().warm(),
             backend: self.backend().name().into(),
             http: None,
+            memory_bytes: self.memory.held(),
+            memory_total_bytes: self.memory.total(),
+            memory_refused: self.memory.refused(),
         }
     }
 

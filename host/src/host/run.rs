@@ -21,6 +21,7 @@ use crate::engine::{ComponentReader, Invocation, Preopen};
 use crate::host::Host;
 use crate::host::trust::is_owners;
 use crate::ids;
+use crate::json;
 use crate::policy::quota::Amounts;
 use crate::policy::{Actor, Candidate, Effects};
 use crate::policy::{granted, switched_off};
@@ -100,6 +101,11 @@ impl Host {
         let recorder = self.broker.invocations();
         let record = recorder.begin(actor.clone(), &action.name, descriptor.clone(), started).await?;
         let invoking = async {
+            // As JSON and as the component takes them. What is short is among what each call holds.
+            let _arguments = match json::is_longer(&request.args, json::LONG) {
+                true => Some(self.memory.take(&caller.tenant, 2 * json::fields_heap(&request.args))?),
+                false => None,
+            };
             if let Some(files) = document {
                 let of = format!("{name}.{}", action.name);
                 let scripts = DocumentScripts::of(&loaded.frontmatter).map_err(Error::invalid_argument)?;
@@ -198,6 +204,8 @@ impl Host {
             if let (Some(streamed), false) = (streamed, lifted.failed) {
                 lifted.result = streamed.end();
             }
+            // Whoever is given the answer holds it from here on.
+            drop(finished.held);
             Ok(RunAnswer {
                 action: action.name.clone(),
                 skill: name.clone(),

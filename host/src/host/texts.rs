@@ -1,8 +1,8 @@
 //! Texts that are kept for their callers: what a face's answer was cut by.
 //!
 //! They are in memory alone, so no disk fills with them and none is left over, and they are each their caller's: another agent's
-//! is as unknown as one that never was. One caller has at most [`OF_ONE`] bytes and all have [`OF_ALL`]; the oldest goes first, and
-//! each after [`FOR`].
+//! is as unknown as one that never was. One caller has at most [`OF_ONE`] bytes, the callers of a tenant [`OF_TENANT`] and all [`OF_ALL`]; the
+//! oldest goes first, and each after [`FOR`]. What the host may not hold more of makes room among the tenant's own, or is not kept.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,15 +14,18 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{KeptText, ReadTextRequest, TextPiece};
 use tokio::sync::mpsc;
 
+use crate::policy::{MemoryBudget, MemoryHold};
+
 const OF_ONE: usize = 16 << 20;
+const OF_TENANT: usize = OF_ALL / 2;
 const OF_ALL: usize = 128 << 20;
 const FOR: Duration = Duration::from_secs(60 * 60);
 /// The longest id that a face may give one.
 const LONGEST_ID: usize = 64;
 
 /// The texts of all callers.
-#[derive(Default)]
 pub(super) struct Texts {
+    memory: MemoryBudget,
     /// The oldest first.
     kept: Mutex<VecDeque<StoredText>>,
 }
@@ -32,9 +35,14 @@ struct StoredText {
     owner: Caller,
     text: String,
     since: Instant,
+    _held: MemoryHold,
 }
 
 impl Texts {
+    pub(super) fn new(memory: MemoryBudget) -> Self {
+        Self { memory, kept: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<StoredText>> {
         let mut kept = self.kept.lock();
         kept.retain(|text| text.since.elapsed() < FOR);
@@ -56,10 +64,12 @@ impl Texts {
             return Err(Error::invalid_argument(format!("an id has 1 to {LONGEST_ID} bytes")));
         }
         let mut input = input.ok_or_else(|| Error::invalid_argument("there is nothing to keep: give input"))?;
-        let mut bytes = Vec::new();
+        let (mut bytes, mut held) = (Vec::new(), self.memory.hold(&caller.tenant));
         while let Some(piece) = input.recv().await {
             let room = OF_ONE - bytes.len();
-            bytes.extend_from_slice(piece.get(..room).unwrap_or(&piece));
+            let piece_of_room = piece.get(..room).unwrap_or(&piece);
+            self.hold(caller, &mut held, piece_of_room.len() as u64)?;
+            bytes.extend_from_slice(piece_of_room);
             if piece.len() >= room {
                 break;
             }
@@ -75,9 +85,22 @@ impl Texts {
         let mut kept = self.lock();
         kept.retain(|other| other.id != id || other.owner != *caller);
         make_room(&mut kept, OF_ONE - text.len(), |other| other.owner == *caller);
+        make_room(&mut kept, OF_TENANT - text.len(), |other| other.owner.tenant == caller.tenant);
         make_room(&mut kept, OF_ALL - text.len(), |_| true);
-        kept.push_back(StoredText { id, owner: caller.clone(), text, since: Instant::now() });
+        kept.push_back(StoredText { id, owner: caller.clone(), text, since: Instant::now(), _held: held });
         Ok(answer)
+    }
+
+    /// Holds so much more, if need be in the place of the tenant's oldest.
+    fn hold(&self, caller: &Caller, held: &mut MemoryHold, more: u64) -> Result<()> {
+        loop {
+            let Err(full) = held.grow(more) else { return Ok(()) };
+            let mut kept = self.lock();
+            let oldest = kept.iter().position(|text| text.owner.tenant == caller.tenant);
+            if oldest.and_then(|place| kept.remove(place)).is_none() {
+                return Err(full);
+            }
+        }
     }
 
     /// Reads a piece of a text.
@@ -124,8 +147,10 @@ fn make_room(kept: &mut VecDeque<StoredText>, room: usize, counts: impl Fn(&Stor
 mod tests {
     use super::*;
 
+    /// An agent; one with a slash is of another tenant.
     fn caller(agent: &str) -> Caller {
-        Caller { tenant: "t".into(), session: "s".into(), agent: agent.into() }
+        let (tenant, agent) = agent.split_once('/').unwrap_or(("t", agent));
+        Caller { tenant: tenant.into(), session: "s".into(), agent: agent.into() }
     }
 
     async fn keep(texts: &Texts, agent: &str, id: &str, pieces: &[&[u8]]) -> u64 {
@@ -143,7 +168,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_text_is_read_on_by_its_caller_alone_without_a_torn_character() {
-        let texts = Texts::default();
+        let texts = Texts::new(MemoryBudget::new(1 << 30));
         assert_eq!(keep(&texts, "a", "out_1", &[b"h\xc3", b"\xa4l", "🦀".as_bytes()]).await, 8);
         let (mut whole, mut offset) = (String::new(), 0);
         loop {
@@ -166,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_kept_is_bounded_for_each_and_for_all() {
-        let texts = Texts::default();
+        let texts = Texts::new(MemoryBudget::new(1 << 30));
         let large = vec![b'x'; OF_ONE / 2];
         keep(&texts, "other", "out_0", &[b"small"]).await;
         for number in 0..4 {
@@ -177,9 +202,43 @@ mod tests {
         assert!(is_there("other", "out_0"));
         assert_eq!(keep(&texts, "b", "out_0", &[&large, &large, b"more"]).await, OF_ONE as u64);
         for number in 0..9 {
-            keep(&texts, &format!("agent{number}"), "out_0", &[&large, &large]).await;
+            keep(&texts, &format!("t{}/agent{number}", number % 3), "out_0", &[&large, &large]).await;
         }
         let used: usize = texts.lock().iter().map(|text| text.text.len()).sum();
-        assert!(used <= OF_ALL && !is_there("a", "out_2") && is_there("agent8", "out_0"), "{used}");
+        assert!(used <= OF_ALL && !is_there("a", "out_2") && is_there("t2/agent8", "out_0"), "{used}");
+    }
+
+    #[tokio::test]
+    async fn no_tenant_takes_away_what_is_anothers() {
+        let texts = Texts::new(MemoryBudget::new(1 << 30));
+        let large = vec![b'x'; OF_ONE];
+        keep(&texts, "other/a", "out_0", &[&large]).await;
+        for number in 0..12 {
+            keep(&texts, &format!("agent{number}"), "out_0", &[&large]).await;
+        }
+        let used = texts.lock().iter().filter(|text| text.owner.tenant == "t").count();
+        assert_eq!((used, read(&texts, "other/a", "out_0", 0, 1).is_ok()), (OF_TENANT / OF_ONE, true));
+    }
+
+    #[tokio::test]
+    async fn what_the_host_may_not_hold_makes_room_among_the_tenants_own() {
+        let memory = MemoryBudget::new(40 << 20);
+        let texts = Texts::new(memory.clone());
+        let piece = vec![b'x'; 8 << 20];
+        for agent in ["other/a", "a", "b", "c"] {
+            keep(&texts, agent, "out_0", &[&piece]).await;
+        }
+        let is_there = |agent: &str| read(&texts, agent, "out_0", 0, 1).is_ok();
+        assert_eq!(["other/a", "a", "b", "c"].map(is_there), [true, false, true, true]);
+        assert_eq!(memory.held(), 24 << 20);
+        // With nothing of its own to give up, it is refused.
+        let taken = memory.take("third", 11 << 20).unwrap();
+        let (to, from) = mpsc::channel(1);
+        to.send(Bytes::from(piece)).await.unwrap();
+        drop(to);
+        let refused = texts.keep(&caller("third/a"), "out_1".into(), Some(from)).await.unwrap_err();
+        assert_eq!(refused.kind.name(), "quota-exceeded");
+        drop((taken, texts));
+        assert_eq!(memory.held(), 0);
     }
 }

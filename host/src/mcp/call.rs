@@ -232,13 +232,25 @@ fn action(mut answer: Value, shape: Shape, gives: Option<&JsonObject>) -> ToolOu
 }
 
 impl ToolOutcome {
-    /// [`Self::cut`], where it holds up nobody.
-    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
-        let long = match &self {
+    /// Whether it is more than what is dealt with in no time.
+    pub(super) fn is_long(&self) -> bool {
+        match self {
             Self::Answer(answer) => is_longer(answer, LONG),
             Self::Failure(text) => text.len() > LONG,
-        };
-        match long {
+        }
+    }
+
+    /// About how many bytes of memory it has.
+    pub(super) fn heap(&self) -> u64 {
+        match self {
+            Self::Answer(answer) => json::heap(answer),
+            Self::Failure(text) => text.len() as u64,
+        }
+    }
+
+    /// [`Self::cut`], where it holds up nobody.
+    pub(super) async fn cut_aside(self, room: usize) -> Result<(CallToolResult, Vec<FullText>)> {
+        match self.is_long() {
             false => self.cut(room),
             true => aside(move || self.cut(room)).await,
         }

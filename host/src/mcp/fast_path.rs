@@ -132,6 +132,7 @@ mod tests {
 
     use super::*;
     use crate::mcp::IdentitySource;
+    use crate::policy::MemoryBudget;
     use skillhost_api::caller::Caller;
     use skillhost_api::error::Result;
     use skillhost_api::io::CallIo;
@@ -152,7 +153,8 @@ mod tests {
     #[tokio::test]
     async fn a_bug_is_an_answer_wherever_it_shows() {
         let identity = ClientIdentity { caller: Caller::default(), project: None, may_approve: false };
-        let server = Server::new(Arc::new(Broken), IdentitySource::Fixed(identity), Arc::default());
+        let memory = MemoryBudget::new(u64::MAX);
+        let server = Server::new(Arc::new(Broken), IdentitySource::Fixed(identity), Arc::default(), memory);
         let clients = Stateless::new(&server);
         // The first is found by asking for a listing, which is before there is a call.
         for tool in ["hello__greet", "list_skills"] {

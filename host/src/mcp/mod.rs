@@ -56,6 +56,7 @@ pub(crate) use self::stdio::Stdio;
 use self::tasks::Tasks;
 use self::tools::Ask;
 use crate::config::McpConfig;
+use crate::policy::MemoryBudget;
 
 /// A client's identity, as the transport knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +95,7 @@ struct ServerShared<S> {
     config: Arc<McpConfig>,
     offers: ToolListCache,
     tasks: Tasks,
+    memory: MemoryBudget,
     under_way: InFlightCalls,
     log_levels: LogLevels,
     /// The client at the other end of a pipe is told of changes.
@@ -101,14 +103,15 @@ struct ServerShared<S> {
 }
 
 impl<S: Service> Server<S> {
-    /// A server; clones share what they know of the catalogue and of tasks.
-    pub(crate) fn new(service: Arc<S>, whose: IdentitySource, config: Arc<McpConfig>) -> Self {
+    /// A server; clones share what they know of the catalogue and of tasks. What it holds for clients is held of `memory`.
+    pub(crate) fn new(service: Arc<S>, whose: IdentitySource, config: Arc<McpConfig>, memory: MemoryBudget) -> Self {
         let shared = ServerShared {
             service,
             whose,
             config,
             offers: ToolListCache::default(),
-            tasks: Tasks::default(),
+            tasks: Tasks::new(memory.clone()),
+            memory,
             under_way: InFlightCalls::default(),
             log_levels: LogLevels::default(),
             initialized: AtomicBool::new(false),
@@ -200,10 +203,12 @@ impl<S: Service> ServerShared<S> {
         let request = self.call(identity, ask.request);
         let told = CallListener { progress, log };
         let given = call::call(&*self.service, request, ask.input, ask.tell, ask.gives.as_deref(), told).await?;
+        let held = given.is_long().then(|| self.memory.take(&identity.caller.tenant, 2 * given.heap())).transpose()?;
         let (result, wholes) = given.cut_aside(ask.room).await?;
         for whole in wholes {
             self.keep(identity, whole).await;
         }
+        drop(held);
         Ok(result)
     }
 

@@ -11,7 +11,9 @@ use rmcp::model::{CallToolResult, CreateTaskResult, DetailedTask};
 use rmcp::task_manager::{TaskExit, TaskManager, TaskOptions};
 use skillhost_api::caller::Caller;
 
+use super::call;
 use crate::json;
+use crate::policy::{MemoryBudget, MemoryHold};
 
 /// How long a task is kept: the longest that a call can take, and a while to ask for its result.
 const KEPT: Duration = Duration::from_secs(2 * 60 * 60);
@@ -23,8 +25,8 @@ const MAX_TASKS: usize = 64;
 const MAX_BYTES: usize = 32 << 20;
 
 /// The tasks of all callers.
-#[derive(Default)]
 pub(super) struct Tasks {
+    memory: MemoryBudget,
     all: Mutex<HashMap<String, StoredTask>>,
 }
 
@@ -33,11 +35,24 @@ struct StoredTask {
     owner: Caller,
     since: Instant,
     manager: TaskManager,
-    /// Its end, once it has one: when, and how many bytes its result has.
-    end: Arc<OnceLock<(Instant, usize)>>,
+    /// Its end, once it has one.
+    end: Arc<OnceLock<TaskEnd>>,
+}
+
+/// The end of a task.
+struct TaskEnd {
+    at: Instant,
+    /// How many bytes its result has.
+    bytes: usize,
+    /// The host's memory that the result has.
+    _held: MemoryHold,
 }
 
 impl Tasks {
+    pub(super) fn new(memory: MemoryBudget) -> Self {
+        Self { memory, all: Mutex::default() }
+    }
+
     fn all(&self) -> MutexGuard<'_, HashMap<String, StoredTask>> {
         self.all.lock()
     }
@@ -57,7 +72,7 @@ impl Tasks {
             .with_ttl_ms(u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX))
             .with_poll_interval_ms(POLL_MS);
         let (manager, end) = (TaskManager::new(), Arc::<OnceLock<_>>::default());
-        let ended = Arc::clone(&end);
+        let (ended, mut held) = (Arc::clone(&end), self.memory.hold(&caller.tenant));
         let task = manager.spawn(options, |context| {
             Box::pin(async move {
                 let result = tokio::select! {
@@ -66,7 +81,13 @@ impl Tasks {
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                 };
                 let bytes = result.as_ref().map_or(0, |result| json::text(result).len());
-                let _ = ended.set((Instant::now(), bytes));
+                let heap = result.as_ref().map_or(0, heap);
+                // Refused is told in its place, and that is short.
+                let (result, bytes) = match held.grow(heap) {
+                    Ok(()) => (result, bytes),
+                    Err(full) => (Ok(call::failed(&full.context("the result is not kept"))), 0),
+                };
+                let _ = ended.set(TaskEnd { at: Instant::now(), bytes, _held: held });
                 result
             })
         });
@@ -107,10 +128,17 @@ impl Tasks {
     }
 }
 
-/// Lets go of the caller's tasks that are old, and of those that have ended, when they are too many, the first to end.
+/// About how many bytes of memory a result has.
+fn heap(result: &CallToolResult) -> u64 {
+    let texts = result.content.iter().filter_map(|content| content.as_text());
+    let texts: u64 = texts.map(|text| text.text.len() as u64).sum();
+    texts + result.structured_content.as_ref().map_or(0, json::heap)
+}
+
+/// Lets go of tasks that are old, and of the caller's that have ended, when they are too many, the first to end.
 fn let_go(all: &mut HashMap<String, StoredTask>, caller: &Caller) {
     all.retain(|_, task| {
-        let keep = task.owner != *caller || task.since.elapsed() < KEPT;
+        let keep = task.since.elapsed() < KEPT;
         if !keep {
             task.manager.shutdown();
         }
@@ -119,7 +147,7 @@ fn let_go(all: &mut HashMap<String, StoredTask>, caller: &Caller) {
     let mut ended: Vec<_> = all
         .iter()
         .filter(|(_, task)| task.owner == *caller)
-        .filter_map(|(id, task)| task.end.get().map(|(at, bytes)| (*at, id.clone(), *bytes)))
+        .filter_map(|(id, task)| task.end.get().map(|end| (end.at, id.clone(), end.bytes)))
         .collect();
     // The last to end first.
     ended.sort_unstable_by(|one, other| other.cmp(one));
@@ -157,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_ended_is_kept_for_its_caller_within_bounds() {
-        let tasks = Tasks::default();
+        let tasks = Tasks::new(MemoryBudget::new(1 << 30));
         let (me, other) = (Caller::default(), Caller { tenant: "other".into(), ..Caller::default() });
         let theirs = ended(&tasks, &other, 1).await;
         assert!(tasks.get(&me, &theirs).is_err() && tasks.get(&other, &theirs).is_ok());
@@ -186,5 +214,22 @@ mod tests {
             tasks.go_on(&me, std::future::pending());
         }
         assert!(!tasks.has_room(&me) && tasks.has_room(&other));
+    }
+
+    #[tokio::test]
+    async fn a_result_that_the_host_may_not_hold_is_told_as_an_error() {
+        let memory = MemoryBudget::new(4 << 20);
+        let tasks = Tasks::new(memory.clone());
+        let me = Caller::default();
+        let fits = ended(&tasks, &me, 1 << 20).await;
+        assert!(memory.held() >= 1 << 20);
+        let refused = ended(&tasks, &me, 3 << 19).await;
+        let shown = |task: &str| serde_json::to_string(&tasks.get(&me, task).unwrap()).unwrap();
+        assert!(shown(&fits).len() > 1 << 20);
+        assert!(shown(&refused).contains("quota-exceeded: the result is not kept"), "{}", shown(&refused));
+        drop(tasks);
+        while memory.held() > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }

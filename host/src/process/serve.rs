@@ -179,7 +179,8 @@ impl<D: Listener> ListeningHost<D> {
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
             // host, which waits for the lock, rather than join this one.
-            let served = server::serve(self.listener, Arc::clone(&service), self.serve).await;
+            let memory = self.host.memory().clone();
+            let served = server::serve_within(self.listener, Arc::clone(&service), self.serve, memory).await;
             service.stop.send_replace(true);
             served
         };

@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::peer;
+use crate::policy::{MemoryBudget, MemoryHold};
 
 /// Pieces of output that wait for the socket, and pieces of input that wait for the call.
 const QUEUE: usize = 16;
@@ -57,6 +58,16 @@ pub struct ServeOptions {
 /// Serves until it is told to stop or has been idle. The socket is closed first; when this returns, no connection and no
 /// call is left.
 pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options: ServeOptions) -> Result<()> {
+    serve_within(listener, service, options, MemoryBudget::new(u64::MAX)).await
+}
+
+/// The same; requests and answers are held of `memory`.
+pub(super) async fn serve_within<S: Service>(
+    listener: UnixListener,
+    service: Arc<S>,
+    options: ServeOptions,
+    memory: MemoryBudget,
+) -> Result<()> {
     let mut connections = JoinSet::new();
     let mut idle_since = Instant::now();
     // Whoever started it is on the way, and must not come too late because the timeout is short.
@@ -71,8 +82,9 @@ pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options:
                 Ok((stream, _)) => {
                     idle_timeout = options.idle_timeout;
                     let (service, hello, stop) = (Arc::clone(&service), Arc::clone(&hello), options.stop.clone());
+                    let memory = memory.clone();
                     connections.spawn(async move {
-                        if let Err(error) = serve_connection(stream, &*service, &hello, stop).await {
+                        if let Err(error) = serve_connection(stream, &*service, &hello, &memory, stop).await {
                             tracing::debug!("a connection ended: {error}");
                         }
                     });
@@ -104,6 +116,7 @@ async fn serve_connection<S: Service>(
     stream: UnixStream,
     service: &S,
     hello: &Hello,
+    memory: &MemoryBudget,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let known = peer::check(&stream);
@@ -135,10 +148,15 @@ async fn serve_connection<S: Service>(
             // Input of an earlier call that had crossed its answer.
             Some(frame) if matches!(frame.kind, FrameKind::Stdin | FrameKind::StdinEnd) => {}
             Some(frame) if frame.kind == FrameKind::Request => {
-                let goes_on = match frame.parse::<Call>() {
-                    Ok(call) => connection.call(service, call, &mut stop).await?,
+                let bytes = frame.payload.len() as u64;
+                let read = frame
+                    .parse::<Call>()
+                    .map_err(|error| Error::invalid_argument(format!("the host cannot read the request: {error}")));
+                drop(frame);
+                let held = |call: Call| memory.take(&call.caller.tenant, bytes).map(|held| (call, held));
+                let goes_on = match read.and_then(held) {
+                    Ok((call, held)) => connection.call(service, call, held, &mut stop).await?,
                     Err(error) => {
-                        let error = Error::invalid_argument(format!("the host cannot read the request: {error}"));
                         connection.writer.send(Frame::json(FrameKind::Error, &error)?).await?;
                         true
                     }
@@ -167,8 +185,15 @@ impl ClientConnection {
         self.reader.hello().await
     }
 
-    /// Runs one call to its end. False when the connection is to be closed.
-    async fn call<S: Service>(&mut self, service: &S, call: Call, stop: &mut watch::Receiver<bool>) -> Result<bool> {
+    /// Runs one call to its end; `held` is its request, and then its answer until that is sent. False when the connection is to be
+    /// closed.
+    async fn call<S: Service>(
+        &mut self,
+        service: &S,
+        call: Call,
+        mut held: MemoryHold,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<bool> {
         let (output, mut pieces) = mpsc::channel(QUEUE);
         let (mut input, receiver) = match call.request.takes_input() {
             true => {
@@ -235,7 +260,7 @@ impl ClientConnection {
                 },
                 ended = run(future.as_mut()), if future.is_some() => {
                     future = None;
-                    result = Some(ended.unwrap_or_else(|panic| Err(bug(&*panic))));
+                    result = Some(ended.unwrap_or_else(|panic| Err(bug(&*panic))).and_then(|answer| held_answer(answer, &mut held)));
                     input = None;
                     slots.clear();
                     pieces.close();
@@ -264,10 +289,16 @@ fn output_frame(output: CallOutput) -> Result<Frame> {
     }
 }
 
-fn last_frame(result: Result<Answer>) -> Result<Frame> {
-    match result.and_then(|answer| {
-        Frame::written(FrameKind::Answer, answer.json()?).map_err(|error| error.context("the answer"))
-    }) {
+/// An answer as it is sent, which is held until then in the place of the request.
+fn held_answer(answer: Answer, held: &mut MemoryHold) -> Result<Frame> {
+    let json = answer.json()?;
+    held.resize(json.len() as u64)
+        .and_then(|()| Frame::written(FrameKind::Answer, json))
+        .map_err(|error| error.context("the answer"))
+}
+
+fn last_frame(result: Result<Frame>) -> Result<Frame> {
+    match result {
         Ok(frame) => Ok(frame),
         Err(error) => Frame::json(FrameKind::Error, &error),
     }

@@ -10,6 +10,7 @@ use skillhost_api::types::{Authority, Call, Done, GetHostStatus, HostStatus, Req
 use tokio::sync::watch;
 
 use crate::host::Host;
+use crate::policy::MemoryBudget;
 
 /// The host, and the requests that are about its process.
 pub struct HostService {
@@ -22,6 +23,11 @@ impl HostService {
     /// The host process as it is now.
     pub fn status(&self) -> HostStatus {
         HostStatus { http: self.http.clone(), ..self.host.status() }
+    }
+
+    /// What the host holds for those that call it.
+    pub(crate) fn memory(&self) -> &MemoryBudget {
+        self.host.memory()
     }
 
     /// Whether the host answers: a request that needs its database would be served.

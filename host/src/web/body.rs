@@ -20,10 +20,16 @@ use tokio::time::timeout;
 use super::BUFFER;
 use super::connections::Busy;
 use super::metrics::RequestInFlight;
-use super::refusal::{HttpRefusal, Reason};
+use super::refusal::{HttpRefusal, HttpResponse, Reason};
+use crate::policy::MemoryHold;
 
 /// Reads a body of at most `max` bytes that comes within `patience`.
-pub(super) async fn whole<B>(body: B, max: usize, patience: Duration) -> Result<Bytes, HttpRefusal>
+pub(super) async fn whole<B>(
+    body: B,
+    max: usize,
+    patience: Duration,
+    held: &mut RequestHold,
+) -> Result<Bytes, HttpRefusal>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -37,8 +43,14 @@ where
     if body.size_hint().lower() > max as u64 {
         return Err(too_large());
     }
+    // As much as it says; of one that says nothing as much as it may have. In pieces, and then in one.
+    held.hold(2 * body.size_hint().upper().unwrap_or(max as u64).min(max as u64))?;
     match timeout(patience, Limited::new(body, max).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Ok(collected)) => {
+            let bytes = collected.to_bytes();
+            held.hold(bytes.len() as u64)?;
+            Ok(bytes)
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => {
             Err(HttpRefusal::new(Reason::BodyBroken, format!("the body of the request cannot be read: {error}")))
@@ -53,11 +65,32 @@ where
     }
 }
 
+/// What a request has of what its identity and tenant may have: its place, and the host's memory for its body, then for its answer.
+pub(super) struct RequestHold {
+    _slot: OwnedSemaphorePermit,
+    memory: MemoryHold,
+}
+
+impl RequestHold {
+    pub(super) fn new(slot: OwnedSemaphorePermit, memory: MemoryHold) -> Self {
+        Self { _slot: slot, memory }
+    }
+
+    fn hold(&mut self, bytes: u64) -> Result<(), HttpRefusal> {
+        self.memory.resize(bytes).map_err(|full| HttpRefusal::new(Reason::Memory, full.message))
+    }
+
+    /// Holds an answer in the place of the request. Of a stream no more is held than is written at a time.
+    pub(super) fn answered(&mut self, answer: &HttpResponse) -> Result<(), HttpRefusal> {
+        self.hold(answer.body().size_hint().exact().unwrap_or(BUFFER as u64))
+    }
+}
+
 /// Resources that a request holds until its answer is given to the system to send, or nobody takes it any more.
 pub(super) struct RequestGuard {
     pub(super) busy: Busy,
     /// What is given back before the last of a short answer is sent: a client that has it may ask the next thing at once.
-    pub(super) counted: Option<(Option<OwnedSemaphorePermit>, RequestInFlight)>,
+    pub(super) counted: Option<(Option<RequestHold>, RequestInFlight)>,
 }
 
 /// The requests of a connection of whose answers some is not sent yet.
@@ -132,6 +165,16 @@ mod tests {
     use http_body_util::{Full, StreamBody};
 
     use super::*;
+    use crate::policy::MemoryBudget;
+
+    fn held() -> RequestHold {
+        of(&MemoryBudget::new(1 << 30))
+    }
+
+    fn of(memory: &MemoryBudget) -> RequestHold {
+        let slot = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
+        RequestHold::new(slot, memory.hold("t"))
+    }
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -141,17 +184,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_read_whole_up_to_its_bound() {
-        assert_eq!(whole(pieces(4), 32, LONG).await.unwrap().len(), 32);
-        assert_eq!(whole(pieces(5), 32, LONG).await.unwrap_err().reason, Reason::BodySize);
-        assert_eq!(whole(Full::new(Bytes::from_static(b"1234")), 3, LONG).await.unwrap_err().reason, Reason::BodySize);
-        assert_eq!(whole(pieces(usize::MAX), 1 << 20, LONG).await.unwrap_err().reason, Reason::BodySize);
+        assert_eq!(whole(pieces(4), 32, LONG, &mut held()).await.unwrap().len(), 32);
+        assert_eq!(whole(pieces(5), 32, LONG, &mut held()).await.unwrap_err().reason, Reason::BodySize);
+        assert_eq!(
+            whole(Full::new(Bytes::from_static(b"1234")), 3, LONG, &mut held()).await.unwrap_err().reason,
+            Reason::BodySize
+        );
+        assert_eq!(whole(pieces(usize::MAX), 1 << 20, LONG, &mut held()).await.unwrap_err().reason, Reason::BodySize);
     }
 
     #[tokio::test]
     async fn a_body_that_never_ends_or_breaks_off_is_refused() {
         let never = StreamBody::new(stream::pending::<Result<Frame<Bytes>, std::io::Error>>());
-        assert_eq!(whole(never, 32, Duration::from_millis(10)).await.unwrap_err().reason, Reason::BodyTime);
+        assert_eq!(
+            whole(never, 32, Duration::from_millis(10), &mut held()).await.unwrap_err().reason,
+            Reason::BodyTime
+        );
         let broken = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(std::io::Error::other("it broke off"))]));
-        assert_eq!(whole(broken, 32, LONG).await.unwrap_err().reason, Reason::BodyBroken);
+        assert_eq!(whole(broken, 32, LONG, &mut held()).await.unwrap_err().reason, Reason::BodyBroken);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_held_before_it_is_read_and_its_answer_in_its_place() {
+        let memory = MemoryBudget::new(128);
+        let mut hold = of(&memory);
+        // What says nothing of its length may have all that there may be.
+        assert_eq!(whole(pieces(1), 33, LONG, &mut hold).await.unwrap_err().reason, Reason::Memory);
+        assert_eq!(whole(pieces(1), 32, LONG, &mut hold).await.unwrap().len(), 8);
+        assert_eq!(memory.held(), 8);
+        let answer = |bytes: usize| super::super::refusal::respond(http::StatusCode::OK, "text/plain", vec![0; bytes]);
+        assert_eq!(hold.answered(&answer(65)).unwrap_err().reason, Reason::Memory);
+        hold.answered(&answer(64)).unwrap();
+        assert_eq!(memory.held(), 64);
+        drop(hold);
+        assert_eq!(memory.held(), 0);
     }
 }

@@ -98,7 +98,8 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::web::body::{RequestGuard, ResponseBody};
+    use crate::policy::MemoryBudget;
+    use crate::web::body::{RequestGuard, RequestHold, ResponseBody};
     use crate::web::connections::Connections;
     use crate::web::metrics::{HttpEndpoint, Metrics};
 
@@ -119,8 +120,9 @@ mod tests {
             let (unsent, metrics) = (Arc::<Unsent>::default(), Metrics::new());
             let service = service_fn(|_| {
                 let slot = Arc::clone(&free).try_acquire_owned().ok();
+                let held = slot.map(|slot| RequestHold::new(slot, MemoryBudget::new(u64::MAX).hold("t")));
                 let taken =
-                    RequestGuard { busy: ours.begin(), counted: Some((slot, metrics.begin(HttpEndpoint::Mcp))) };
+                    RequestGuard { busy: ours.begin(), counted: Some((held, metrics.begin(HttpEndpoint::Mcp))) };
                 let body = Full::new(Bytes::from(vec![b'x'; LONG])).boxed();
                 let answer = Response::new(ResponseBody::new(body, taken, Arc::clone(&unsent)));
                 async { Ok::<_, Infallible>(answer) }

@@ -101,6 +101,9 @@ struct HostGauges {
     calls: Gauge,
     sandboxes: Gauge,
     warm: Gauge,
+    memory: Gauge,
+    memory_total: Gauge,
+    memory_refused: Gauge,
     started: Gauge<f64, AtomicU64>,
 }
 
@@ -146,6 +149,12 @@ impl Metrics {
         to.register("calls_under_way", "Calls under way in the host, whoever makes them", self.host.calls.clone());
         to.register("sandboxes", "Sandboxes that run", self.host.sandboxes.clone());
         to.register("warm_sandboxes", "Sandboxes that are ready and nobody's yet", self.host.warm.clone());
+        let help = "Memory that the host holds for those that call it, as its budget counts";
+        to.register_with_unit("memory", help, Unit::Bytes, self.host.memory.clone());
+        let help = "How much of that there may be";
+        to.register_with_unit("memory_total", help, Unit::Bytes, self.host.memory_total.clone());
+        let help = "How often some of it was refused since the host process serves";
+        to.register("memory_refused", help, self.host.memory_refused.clone());
         let help = "Since when the host process serves, in seconds since 1970";
         to.register_with_unit("start_time", help, Unit::Seconds, self.host.started.clone());
     }
@@ -188,6 +197,10 @@ impl Metrics {
         self.host.calls.set(count(status.calls));
         self.host.sandboxes.set(count(status.sandboxes));
         self.host.warm.set(count(status.warm.values().sum()));
+        let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        self.host.memory.set(amount(status.memory_bytes));
+        self.host.memory_total.set(amount(status.memory_total_bytes));
+        self.host.memory_refused.set(amount(status.memory_refused));
         self.host.started.set(Duration::from_millis(status.started_at_ms).as_secs_f64());
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("the metrics can be written");
@@ -243,6 +256,9 @@ mod tests {
             warm: [("a".to_owned(), 1), ("b".to_owned(), 4)].into(),
             backend: "docker".into(),
             http: None,
+            memory_bytes: 5,
+            memory_total_bytes: 6,
+            memory_refused: 7,
         }
     }
 
@@ -275,6 +291,9 @@ mod tests {
             "skillhost_calls_under_way 3",
             "skillhost_sandboxes 2",
             "skillhost_warm_sandboxes 5",
+            "skillhost_memory_bytes 5",
+            "skillhost_memory_total_bytes 6",
+            "skillhost_memory_refused 7",
             "skillhost_start_time_seconds 1.5",
         ] {
             assert!(text.lines().any(|shown| shown == line), "no line `{line}` in:\n{text}");

@@ -37,6 +37,8 @@ pub(super) enum Reason {
     Rate,
     /// Its identity has too many requests under way.
     Concurrency,
+    /// The host holds as much memory for its tenant, or for all, as it may.
+    Memory,
     /// Its body is too large.
     BodySize,
     /// Its body came too slowly.
@@ -64,7 +66,7 @@ impl Reason {
         match self {
             Self::Host | Self::Origin => StatusCode::FORBIDDEN,
             Self::NoToken | Self::WrongToken => StatusCode::UNAUTHORIZED,
-            Self::Rate | Self::Concurrency => StatusCode::TOO_MANY_REQUESTS,
+            Self::Rate | Self::Concurrency | Self::Memory => StatusCode::TOO_MANY_REQUESTS,
             Self::BodySize => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTime => StatusCode::REQUEST_TIMEOUT,
             Self::BodyBroken | Self::NoMessage => StatusCode::BAD_REQUEST,
@@ -92,6 +94,7 @@ impl Reason {
             Self::NoToken | Self::WrongToken => "auth",
             Self::Rate => "rate",
             Self::Concurrency => "concurrency",
+            Self::Memory => "memory",
             Self::BodySize => "body-size",
             Self::BodyTime => "body-time",
             Self::BodyBroken => "body-broken",
@@ -139,7 +142,7 @@ impl HttpRefusal {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
             }
             // What is left of the body is not read.
-            Reason::BodySize | Reason::BodyTime | Reason::BodyBroken => {
+            Reason::Memory | Reason::BodySize | Reason::BodyTime | Reason::BodyBroken => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Reason::Method => {

@@ -16,11 +16,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::authenticator::Authenticator;
-use super::body::{RequestGuard, whole};
+use super::body::{RequestGuard, RequestHold, whole};
 use super::connections::Busy;
 use super::metered::MeteredService;
 use super::metrics::{self, HttpEndpoint, Metrics};
@@ -64,7 +64,7 @@ impl HttpRouter {
     ) -> Self {
         let metrics = Metrics::new();
         let metered = MeteredService::new(Arc::clone(&service), Arc::clone(&metrics), stop.clone());
-        let server = Server::new(Arc::new(metered), IdentitySource::OfRequest, options);
+        let server = Server::new(Arc::new(metered), IdentitySource::OfRequest, options, service.memory().clone());
         // Hosts, origins and bodies are checked here, before a token is looked at; a second list would only differ.
         let how = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -101,14 +101,18 @@ impl HttpRouter {
         let endpoint = HttpEndpoint::at(request.uri().path());
         let mut under_way = self.metrics.begin(endpoint);
         let (parts, body) = request.into_parts();
-        let (mut answer, slot) = match self.admit(endpoint, parts, body, local, &busy).await {
+        let (answer, mut held) = match self.admit(endpoint, parts, body, local, &busy).await {
             Ok(answered) => answered,
             Err(refusal) => (self.refuse(refusal), None),
+        };
+        let mut answer = match held.as_mut().map_or(Ok(()), |held| held.answered(&answer)) {
+            Ok(()) => answer,
+            Err(full) => self.refuse(full),
         };
         // What depends on the token must not be kept for another one.
         answer.headers_mut().entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         under_way.answered(answer.status());
-        (answer, RequestGuard { busy, counted: Some((slot, under_way)) })
+        (answer, RequestGuard { busy, counted: Some((held, under_way)) })
     }
 
     fn refuse(&self, refusal: HttpRefusal) -> HttpResponse {
@@ -124,7 +128,7 @@ impl HttpRouter {
         body: Incoming,
         local: std::net::SocketAddr,
         busy: &Busy,
-    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+    ) -> Result<(HttpResponse, Option<RequestHold>), HttpRefusal> {
         self.origin_policy.check_host(&parts, local)?;
         let Some(origin) = self.origin_policy.origin(&parts.headers)? else {
             return self.enter(endpoint, parts, body, busy).await;
@@ -150,7 +154,7 @@ impl HttpRouter {
         parts: Parts,
         body: Incoming,
         busy: &Busy,
-    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+    ) -> Result<(HttpResponse, Option<RequestHold>), HttpRefusal> {
         if endpoint == HttpEndpoint::Mcp {
             return self.mcp(parts, body, busy).await;
         }
@@ -181,14 +185,15 @@ impl HttpRouter {
         mut parts: Parts,
         body: Incoming,
         busy: &Busy,
-    ) -> Result<(HttpResponse, Option<OwnedSemaphorePermit>), HttpRefusal> {
+    ) -> Result<(HttpResponse, Option<RequestHold>), HttpRefusal> {
         let client = self.authenticator.find(&parts.headers)?;
         busy.let_in();
         let slot = client.enter()?;
         if parts.method != Method::POST {
             return Err(HttpRefusal::new(Reason::NotPosted, "messages are posted to this path: use POST"));
         }
-        let body = whole(body, self.max_body, self.body_timeout).await?;
+        let mut held = RequestHold::new(slot, self.service.memory().hold(&client.identity().caller.tenant));
+        let body = whole(body, self.max_body, self.body_timeout, &mut held).await?;
         if !is_json(&parts.headers) {
             let message = "a message is JSON: send `Content-Type: application/json`";
             return Err(HttpRefusal::new(Reason::MediaType, message));
@@ -198,7 +203,7 @@ impl HttpRouter {
             && !self.server.hears_logs(client.identity())
         {
             let said = self.server.call_directly(call, Some(client.identity().clone()), peer.clone()).await;
-            return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(slot)));
+            return Ok((respond(StatusCode::OK, JSON, written(said).await), Some(held)));
         }
         vouch(&mut parts, client.identity());
         // The SDK has no use for a notification that is a request by itself.
@@ -208,7 +213,7 @@ impl HttpRouter {
             Cow::Borrowed(_) => body,
         };
         let answer = self.mcp.handle(Request::from_parts(parts, Full::new(body.clone()))).await;
-        Ok((said_as_json(answer, &body).await, Some(slot)))
+        Ok((said_as_json(answer, &body).await, Some(held)))
     }
 
     async fn ready(&self) -> Result<(), HttpRefusal> {

@@ -123,6 +123,11 @@ impl Server {
         eventually(&format!("{name} {value}"), || (self.metric(headers, name) == value).then_some(()));
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Tells it to stop.
     pub fn terminate(&self) {
         signal(i32::try_from(self.child.id()).unwrap(), Signal::TERM);

@@ -142,6 +142,18 @@ pub struct HostStatus {
     /// Where it serves MCP over HTTP, when it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<String>,
+    /// Memory that it holds for those that call it, as its budget counts.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub memory_bytes: u64,
+    /// How much of it there may be.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub memory_total_bytes: u64,
+    /// How often some of it was refused.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub memory_refused: u64,
 }
 
 /// Done, with nothing more to say than this.

@@ -59,6 +59,7 @@ mod mcp_lines;
 mod mcp_logs;
 mod mcp_schemas;
 mod mcp_sdk;
+mod memory_budget;
 mod network_refusals;
 mod nothing_survives;
 mod output;

@@ -1,0 +1,136 @@
+//! What the host holds for those that call it stays within its budget, whoever asks for how much at once.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Barrier;
+
+use serde_json::{Value, json};
+use skillhost_e2e::http::{Connection, Server, bearer, request, tool};
+use skillhost_e2e::{User, eventually, write};
+
+/// The budget.
+const BUDGET_MIB: u64 = 256;
+/// What the process may have besides: the engine, its pools' slots, compiled code, what one thread lifts at a time, buffers of connections.
+const BESIDES_MIB: u64 = 256;
+/// Agents of the tenant that takes all that it can.
+const GREEDY: usize = 5;
+/// The key of a long value.
+const LONG: &str = "probe:long";
+/// Its calls of each kind at once.
+const CALLS: usize = 48;
+
+fn token(tenant: &str, number: usize) -> String {
+    format!("the-token-of-{tenant}-{number}-0001")
+}
+
+/// A user whose host has that budget, with the agents of one tenant and one of another.
+fn user() -> User {
+    let user = User::with_skills(&["probe"]);
+    user.run(["host", "stop"]).ok();
+    let path = user.home().join("skillhost.toml");
+    let mut config = fs::read_to_string(&path).unwrap();
+    config +=
+        &format!("[host]\nmemory = \"{BUDGET_MIB}MiB\"\n[mcp]\ntask-after-ms = 0\n[http]\nwrite-timeout = \"10m\"\n");
+    for (tenant, number) in (0..GREEDY).map(|number| ("greedy", number)).chain([("other", 0)]) {
+        let file = user.home().join(format!("{tenant}{number}.token"));
+        write(&file, token(tenant, number));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        config += &format!(
+            "[[http.token]]\nfile = {file:?}\ntenant = \"{tenant}\"\nsession = \"s\"\nagent = \"agent{number}\"\nproject = {:?}\n",
+            user.project()
+        );
+    }
+    write(&path, config);
+    user
+}
+
+/// A field of the host process's `/proc/PID/status`, in MiB.
+fn memory_mib(server: &Server, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+    value.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() / 1024
+}
+
+fn call(server: &Server, tenant: &str, number: usize, name: &str, arguments: &Value) -> Value {
+    server.post(&[("Authorization", &bearer(&token(tenant, number)))], &tool(name, arguments)).json()
+}
+
+/// A long output that is kept for an agent, by its id.
+fn kept_output(server: &Server, number: usize) -> String {
+    let answer = call(server, "greedy", number, "probe.get", &json!({"key": LONG}));
+    let said = answer["result"]["content"].to_string();
+    let id = said.split("out_").nth(1).unwrap_or_else(|| panic!("{said:.500}"));
+    format!("out_{}", id.split(|end: char| !end.is_ascii_alphanumeric()).next().unwrap())
+}
+
+#[test]
+fn it_holds_under_the_worst_mix_and_another_tenants_call_is_served() {
+    let user = user();
+    let server = Server::start(&user);
+    // What a host has anyhow.
+    for tenant in ["greedy", "other"] {
+        call(&server, tenant, 0, "probe.grow", &json!({"mib": 1}));
+    }
+    let long = json!({"key": LONG, "value": "x".repeat(1_000_000)});
+    assert!(call(&server, "greedy", 0, "blackboard_publish", &long)["result"]["isError"] != true);
+    let before = memory_mib(&server, "VmRSS");
+    let outputs: Vec<String> = (0..GREEDY).map(|number| kept_output(&server, number)).collect();
+    let read = |number: usize| json!({"output_id": outputs[number], "max_bytes": 1 << 20});
+
+    // Answers that nobody takes, and finished tasks of as many.
+    let mut untaken: Vec<Connection> = Vec::new();
+    for number in (0..CALLS).map(|number| number % GREEDY) {
+        let auth = bearer(&token("greedy", number));
+        let auth = [("Authorization", auth.as_str())];
+        let mut connection = server.connect();
+        connection.send(&server.message(&auth, &tool("read_output", &read(number))));
+        untaken.push(connection);
+        let task = request("tools/call", json!({"name": "read_output", "arguments": read(number)}));
+        server.post(&auth, &task);
+    }
+    // Guests that grow, and long results, all at once.
+    let start = Barrier::new(2 * CALLS + 1);
+    let got: Vec<Value> = std::thread::scope(|scope| {
+        let (server, start) = (&server, &start);
+        let calls: Vec<_> = (0..2 * CALLS)
+            .map(|number| {
+                scope.spawn(move || {
+                    start.wait();
+                    let (name, arguments) = match number % 2 {
+                        0 => ("probe.grow", json!({"mib": 60})),
+                        _ => ("probe.get", json!({"key": LONG})),
+                    };
+                    call(server, "greedy", number % GREEDY, name, &arguments)
+                })
+            })
+            .collect();
+        start.wait();
+        // Whatever the one tenant holds, the other's small calls are served.
+        for _ in 0..20 {
+            let answer = call(server, "other", 0, "probe.grow", &json!({"mib": 1}));
+            assert_eq!(answer["result"]["structuredContent"]["result"], 1, "{answer}");
+        }
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    // At the door, or by the call.
+    let is_refused = |answer: &&Value| answer["result"]["isError"] == true || answer["error"].is_object();
+    for answer in got.iter().filter(is_refused) {
+        let said = answer.to_string();
+        assert!(said.contains("[host]"), "{said:.1000}");
+    }
+    let auth = bearer(&token("other", 0));
+    let auth = [("Authorization", auth.as_str())];
+    assert!(server.metric(&auth, "skillhost_memory_refused") > 0.0, "nothing was refused, so nothing was shown");
+    let peak = memory_mib(&server, "VmHWM");
+    assert!(peak <= before + BUDGET_MIB + BESIDES_MIB, "{peak} MiB, and {before} MiB before");
+
+    // What is not held any more comes back: all but finished tasks and kept outputs, which are bounded by themselves.
+    drop(untaken);
+    server.until(&auth, "skillhost_http_requests_in_flight{endpoint=\"mcp\"}", 0.0);
+    eventually("guests' memory comes back", || {
+        let answer = call(&server, "greedy", 0, "probe.grow", &json!({"mib": 8}));
+        (answer["result"]["structuredContent"]["result"] == 8).then_some(())
+    });
+    let shown = user.run(["host", "status"]).ok().text();
+    assert!(shown.contains("of 256.0 MiB"), "{shown}");
+}
