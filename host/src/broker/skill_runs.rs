@@ -17,6 +17,7 @@ use crate::policy::grant::Grant;
 use crate::policy::granted;
 use crate::policy::skill_gate::{Candidate, LookedAt, PendingAcceptance};
 use crate::policy::trust::TrustKind;
+use crate::skills::Limits;
 
 /// The effect that a call of a skill is.
 pub(crate) const SKILL_RUN: &str = "skill.run";
@@ -141,7 +142,10 @@ impl Broker {
 
     /// How far a skill reaches.
     pub(super) fn reach(&self, candidate: &Candidate<'_>, loaded: &Loaded) -> Grant {
-        granted::to_skill(&self.config, candidate.name, &loaded.manifest.capabilities).by_real_paths()
+        let grant = granted::to_skill(&self.config, candidate.name, &loaded.manifest.capabilities).by_real_paths();
+        // What every skill has without a word is nothing that anybody is asked about.
+        let limits = loaded.manifest.limits.within(&self.config.limits).most(&Limits::default());
+        Grant { limits, ..grant }
     }
 }
 

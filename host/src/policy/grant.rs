@@ -16,6 +16,7 @@ use skillhost_api::types::Network;
 use crate::blackboard::covers;
 use crate::config::Config;
 use crate::paths::real;
+use crate::skills::Limits;
 use crate::skills::http_host::HostPattern;
 use crate::skills::manifest::WorkspaceAccess;
 
@@ -48,6 +49,8 @@ pub(crate) struct Grant {
     pub(crate) http: BTreeSet<HostPattern>,
     /// Patterns of keys of what is set for it.
     pub(crate) config: BTreeSet<String>,
+    /// What each of its calls may use; what every skill has is nothing special.
+    pub(crate) limits: Limits,
 }
 
 /// The image roles of a grant.
@@ -149,6 +152,7 @@ impl Grant {
             read: common_patterns(&self.read, &other.read, covers_keys),
             http: common_patterns(&self.http, &other.http, HostPattern::covers),
             config: common_patterns(&self.config, &other.config, covers_keys),
+            limits: self.limits.least(&other.limits),
         }
     }
 
@@ -205,6 +209,7 @@ impl Grant {
         more(&mut new, "cores of a sandbox", self.cpus, kept.cpus);
         more(&mut new, "MiB of a sandbox", self.memory_mib, kept.memory_mib);
         new.extend(self.roles.beyond(&kept.roles));
+        new.extend(self.limits.beyond(&kept.limits).into_iter().map(|limit| format!("limit {limit}")));
         new.extend(keys(&self.config, &kept.config, "read what is set for it under"));
         new.extend(keys(&self.publish, &kept.publish, "publish blackboard keys"));
         new.extend(keys(&self.read, &kept.read, "read blackboard keys"));
@@ -299,7 +304,7 @@ mod tests {
         let usual = usual();
         assert_eq!(usual.beyond(&usual), Vec::<String>::new());
         type Change = fn(&mut Grant);
-        let wider: [(Change, &str); 14] = [
+        let wider: [(Change, &str); 15] = [
             (|r| r.network = Network::Bridge, "network bridge"),
             (|r| r.http.extend(["*.example.com".parse().unwrap()]), "HTTP requests to *.example.com"),
             (
@@ -308,6 +313,7 @@ mod tests {
             ),
             (|r| r.config.extend(["token".into()]), "read what is set for it under token"),
             (|r| r.roles = ["default", "build"].into_iter().collect(), "role build"),
+            (|r| r.limits.effects = 10_001, "limit effects: 10001, more than 10000"),
             (|r| r.cpus = 2.5, "cores of a sandbox: 2.5 (before: 1)"),
             (|r| r.memory_mib = 2048, "MiB of a sandbox: 2048 (before: 1024)"),
             (|r| r.containers = 2, "sandboxes at once: 2 (before: 1)"),
@@ -360,6 +366,7 @@ mod tests {
             read: set(&["**"]),
             http: ["a.example.org".parse().unwrap(), "*.example.com".parse().unwrap()].into(),
             config: set(&["**"]),
+            limits: Limits::MOST,
         };
         let http = ["a.example.org".parse().unwrap()].into();
         let both = Grant { cpus: 0.5, publish: set(&["stats:a"]), http, ..usual() };

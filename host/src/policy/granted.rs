@@ -10,6 +10,7 @@ use crate::config::{AgentBlackboard, Config, SkillPolicy};
 use crate::policy::actor_grant::ActorGrant;
 use crate::policy::grant::{Grant, GrantedRoles, PROJECT_ROOT, roots};
 use crate::roles::Roles;
+use crate::skills::Limits;
 use crate::skills::did_you_mean;
 use crate::skills::http_host::HostPattern;
 use crate::skills::imports::ImportKind;
@@ -67,6 +68,8 @@ pub(crate) fn to_agents(config: &Config) -> Grant {
         // Nor does anybody else make requests by the host, or read what is set for skills.
         http: BTreeSet::new(),
         config: BTreeSet::new(),
+        // Nor has anybody else calls that are held to them.
+        limits: Limits::MOST,
     }
 }
 
@@ -142,6 +145,8 @@ fn allowed(config: &Config, name: &str) -> Grant {
             None => HostPattern::every().into(),
         },
         config: every_key(),
+        // The operator's ceilings are their own: what is had under them is seen to where a call is.
+        limits: Limits::MOST,
     }
 }
 

@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The deadline of a skill that names none.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
@@ -61,18 +62,30 @@ macro_rules! limits {
 
             /// What is had of them under the operator's ceilings.
             pub fn within(&self, LimitCeilings(most): &LimitCeilings) -> Self {
-                Self { deadline: self.deadline.min(most.deadline), $( $name: self.$name.min(most.$name), )* }
+                self.least(most)
             }
 
-            /// The limits that are wider than in `before`, by key, each with both.
-            pub fn beyond(&self, before: &Self) -> Vec<String> {
+            /// The lower one of each.
+            pub fn least(&self, other: &Self) -> Self {
+                Self { deadline: self.deadline.min(other.deadline), $( $name: self.$name.min(other.$name), )* }
+            }
+
+            /// The higher one of each.
+            pub fn most(&self, other: &Self) -> Self {
+                Self { deadline: self.deadline.max(other.deadline), $( $name: self.$name.max(other.$name), )* }
+            }
+
+            /// The limits that are wider than in `other`, by key, each with both.
+            pub fn beyond(&self, other: &Self) -> Vec<String> {
                 let mut wider = Vec::new();
-                if self.deadline > before.deadline {
-                    wider.push(format!("deadline: {}, was {}", duration_text(self.deadline), duration_text(before.deadline)));
+                if self.deadline > other.deadline {
+                    let (now, other) = (duration_text(self.deadline), duration_text(other.deadline));
+                    wider.push(format!("deadline: {now}, more than {other}"));
                 }
                 $(
-                    if self.$name > before.$name {
-                        wider.push(format!("{}: {}, was {}", $key, with_unit(self.$name, $unit), with_unit(before.$name, $unit)));
+                    if self.$name > other.$name {
+                        let (now, other) = (with_unit(self.$name, $unit), with_unit(other.$name, $unit));
+                        wider.push(format!("{}: {now}, more than {other}", $key));
                     }
                 )*
                 wider
@@ -85,6 +98,16 @@ macro_rules! limits {
                     _ => return Err(A::Error::unknown_field(key, KEYS)),
                 }
                 Ok(())
+            }
+        }
+
+        /// As a manifest would say them, all of them.
+        impl Serialize for Limits {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some(KEYS.len()))?;
+                map.serialize_entry("deadline", &duration_text(self.deadline))?;
+                $( map.serialize_entry($key, &self.$name)?; )*
+                map.end()
             }
         }
     };
@@ -278,6 +301,23 @@ mod tests {
         for wrong in ["memory-mib = 0", "memory-mib = 5000", "unheard-of = 1", "deadline = \"2h\""] {
             assert!(toml::from_str::<LimitCeilings>(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let odd: Limits = toml::from_str("memory-mib = 65\ndeadline = \"1500ms\"\n").unwrap();
+        for limits in [Limits::default(), Limits::MOST, odd] {
+            let text = serde_json::to_string(&limits).unwrap();
+            assert_eq!(serde_json::from_str::<Limits>(&text).unwrap(), limits, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_limit_that_is_wider_is_said_with_both() {
+        assert_eq!(Limits::MOST.beyond(&Limits::default()).len(), KEYS.len());
+        assert_eq!(Limits::default().beyond(&Limits::MOST), Vec::<String>::new());
+        let wider = Limits { memory_mib: 65, ..Limits::default() };
+        assert_eq!(wider.beyond(&Limits::default()), ["memory-mib: 65 MiB, more than 64 MiB"]);
     }
 
     #[test]

@@ -19,7 +19,6 @@ use crate::paths::real;
 use crate::policy::Candidate;
 use crate::policy::grant::Grant;
 use crate::policy::skill_gate::PendingAcceptance;
-use crate::rooted::read_named;
 use crate::skills::descriptor::Descriptor;
 
 /// A skill of a package, loaded and described.
@@ -114,9 +113,6 @@ impl Host {
                 new.clone_from(&may);
             }
             widens |= !new.is_empty();
-            if let Some(old) = previous_limits(&dir) {
-                new.extend(loaded.manifest.limits.beyond(&old).into_iter().map(|limit| format!("limit {limit}")));
-            }
             // Nobody was asked about one that is new in a plugin, either.
             asks |= !new.is_empty() || (previous.is_some() && kept.is_none());
             planned.push(PlannedSkill { name: entry.name.clone(), actions, may, new, limits });
@@ -308,11 +304,4 @@ pub(super) fn compare(
 pub(super) fn short(package: &InstalledPackage) -> &str {
     let digest = package.digest.as_deref().unwrap_or(&package.content);
     digest.get(..19).unwrap_or(digest)
-}
-
-/// What the calls of the skill that is there now may use.
-pub(super) fn previous_limits(dir: &Path) -> Option<crate::skills::limits::Limits> {
-    use crate::skills::manifest::{self, Manifest};
-    let text = read_named(&dir.join(manifest::FILE), manifest::MAX_BYTES).ok()?;
-    Some(Manifest::parse(std::str::from_utf8(&text).ok()?, Path::new(manifest::FILE)).ok()?.limits)
 }

@@ -126,6 +126,37 @@ fn an_approval_lapses_when_component_or_manifest_change() {
 }
 
 #[test]
+fn limits_that_are_raised_are_asked_about_as_far_as_the_operator_lets_skills_have_them() {
+    let user = User::new("[limits]\neffects = 20_000\n");
+    let dir = user.add_skill("hello");
+    user.trust();
+    let manifest = dir.join("skill.toml");
+    hello(&user).ok();
+    // What every skill has without a word is nothing special, and less is always had.
+    for deadline in ["20s", "30s", "1s"] {
+        let text = fs::read_to_string(&manifest).unwrap();
+        let before = text.lines().find(|line| line.starts_with("deadline")).unwrap().to_owned();
+        edit(&manifest, &before, &format!("deadline = \"{deadline}\""));
+        hello(&user).ok();
+    }
+    edit(&manifest, "deadline = \"1s\"", "deadline = \"2m\"\neffects = 1_000_000\nhost-call-bytes = 201_326_593");
+    let (refused, what) = asked(hello(&user), "wider-grant");
+    let new = [
+        "limit deadline: 2m, more than 30s",
+        "limit host-call-bytes: 201326593 bytes, more than 201326592 bytes",
+        "limit effects: 20000, more than 10000",
+    ];
+    assert_eq!(all_new(&what), new, "{what}");
+    user.approve(&refused);
+    hello(&user).ok();
+    edit(&manifest, "deadline = \"2m\"", "deadline = \"3m\"");
+    let (_, what) = asked(hello(&user), "wider-grant");
+    assert_eq!(all_new(&what), ["limit deadline: 3m, more than 2m"], "{what}");
+    edit(&manifest, "deadline = \"3m\"", "deadline = \"90s\"");
+    hello(&user).ok();
+}
+
+#[test]
 fn what_a_trusted_skill_first_ran_with_is_its_baseline() {
     let user = User::with_skills(&["probe"]);
     let manifest = user.project().join("skills/probe/skill.toml");
