@@ -51,6 +51,11 @@ impl Cache {
         }
     }
 
+    /// Whether there is code of the component with this digest. Blocks.
+    pub(crate) fn has(&self, engine: &Engine, digest: &str) -> bool {
+        self.dir.path_of(name(engine, digest)).exists()
+    }
+
     /// Compiles the component of these bytes, and keeps what comes of it. Blocks; `digest` is theirs.
     pub(crate) fn compile(&self, kind: Concurrency, engine: &Engine, digest: &str, bytes: &[u8]) -> Result<Component> {
         let name = name(engine, digest);

@@ -20,6 +20,8 @@ mod runtime;
 mod slots;
 mod ticker;
 mod trace;
+#[cfg(test)]
+mod turn_tests;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -47,11 +49,14 @@ pub use invocation::{ComponentReader, ImportContext, Invocation, InvocationResul
 pub use linking::describe;
 pub use result_stream::ItemSink;
 use runtime::ComponentRuntime;
-use slots::FairSlots;
+use slots::{FairSlots, MAX_LIVE, RESERVED, SlotGuard};
 use trace::Trace;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
 const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// Whose turn it is where there is one alone.
+const NOBODY: &str = "";
 
 /// Runs components.
 pub struct Engine {
@@ -65,8 +70,8 @@ pub struct Engine {
     memory: MemoryBudget,
     /// The places for guardrails.
     guards: Semaphore,
-    /// One compile at a time: each uses every core.
-    compiling: Semaphore,
+    /// One compile at a time, for each uses every core; tenants by turns.
+    compiling: FairSlots,
     /// The program that finds where in its source a component trapped.
     program: Option<PathBuf>,
     /// One such lookup at a time.
@@ -135,10 +140,10 @@ impl Engine {
             concurrent: std::sync::OnceLock::new(),
             cache: Arc::new(Cache::new(cache, program.clone().map(|program| Compiler { program, bounds }))),
             ready: Mutex::new(LruCache::new(MAX_READY)),
-            live: FairSlots::default(),
+            live: FairSlots::new(MAX_LIVE, RESERVED),
             memory,
             guards: Semaphore::new(usize::try_from(config::MAX_GUARDS)?),
-            compiling: Semaphore::new(1),
+            compiling: FairSlots::new(1, 0),
             program,
             locating: Semaphore::new(1),
             guests: Some(guests),
@@ -179,21 +184,37 @@ impl Engine {
         self.ready.lock().get(digest)?.linked.get().cloned()
     }
 
-    /// The component with this digest and of this kind, compiled and linked. `bytes` is asked only when it is not ready; what
-    /// it gives must have that digest.
-    pub async fn prepare<B>(&self, kind: Concurrency, digest: &str, bytes: B) -> Result<LinkedComponent>
+    /// The component with this digest and of this kind, compiled and linked, for this tenant. `bytes` is asked only when it is not
+    /// ready; what it gives must have that digest.
+    ///
+    /// Who waits for a compile waits for the turn of their own tenant, also where another has asked for the same component: that one
+    /// may have a thousand others before it. Whoever's turn is first compiles it for all.
+    pub async fn prepare<B>(&self, kind: Concurrency, digest: &str, tenant: &str, bytes: B) -> Result<LinkedComponent>
     where
         B: AsyncFnOnce() -> Result<Vec<u8>>,
     {
         let slot = self.slot(digest);
-        let prepared = slot.linked.get_or_try_init(async || {
-            let compiles = || {
+        if let Some(linked) = slot.linked.get() {
+            return Ok(linked.clone());
+        }
+        let turn = match self.is_compiled(kind, digest).await? {
+            true => None,
+            false => {
                 slot.compiling.send_replace(true);
-            };
-            let (component, has_lines) = self.compiled(kind, digest, bytes().await?, compiles).await?;
+                Some(self.compiling.acquire(tenant).await)
+            }
+        };
+        let prepared = slot.linked.get_or_try_init(async || {
+            let (component, has_lines) = self.compiled(kind, digest, tenant, bytes().await?, turn).await?;
             link(&self.runtime(kind)?.linker, kind, &component, has_lines)
         });
         Ok(prepared.await?.clone())
+    }
+
+    /// Whether the code of a component is kept. It may be gone when it is wanted.
+    async fn is_compiled(&self, kind: Concurrency, digest: &str) -> Result<bool> {
+        let (engine, cache, digest) = (self.runtime(kind)?.engine.clone(), self.cache.clone(), digest.to_owned());
+        aside(move || Ok(cache.has(&engine, &digest))).await
     }
 
     /// The same with other imports than the host's own: `define` puts them into a linker that has WASI. It is linked anew each
@@ -205,7 +226,7 @@ impl Engine {
         bytes: Vec<u8>,
         define: impl FnOnce(&mut Linker<StoreData<C>>) -> wasmtime::Result<()>,
     ) -> Result<LinkedComponent<C>> {
-        let (component, has_lines) = self.compiled(kind, digest, bytes, || {}).await?;
+        let (component, has_lines) = self.compiled(kind, digest, NOBODY, bytes, None).await?;
         let defined = linking::wasi(&self.runtime(kind)?.engine, kind).and_then(|mut linker| {
             capabilities::filesystem::add_to_linker(&mut linker, kind)?;
             capabilities::http::add_to_linker(&mut linker, kind)?;
@@ -216,13 +237,15 @@ impl Engine {
         link(&linker, kind, &component, has_lines)
     }
 
-    /// The component of these bytes, from the cache or compiled now, which is told before; and whether it has lines of its source.
+    /// The component of these bytes, from the cache or compiled now, in the turn that there is or the tenant's next; and whether it
+    /// has lines of its source.
     async fn compiled(
         &self,
         kind: Concurrency,
         digest: &str,
+        tenant: &str,
         bytes: Vec<u8>,
-        compiles: impl FnOnce(),
+        turn: Option<SlotGuard>,
     ) -> Result<(Component, bool)> {
         let bytes: Arc<[u8]> = bytes.into();
         let compiler = self.runtime(kind)?.engine.clone();
@@ -232,8 +255,10 @@ impl Engine {
         let component = match compiled {
             Some(component) => component,
             None => {
-                compiles();
-                let _turn = self.compiling.acquire().await.map_err(|_| ended())?;
+                let _turn = match turn {
+                    Some(turn) => turn,
+                    None => self.compiling.acquire(tenant).await,
+                };
                 let cache = self.cache.clone();
                 aside(move || cache.compile(kind, &compiler, &digest, &bytes)).await?
             }
@@ -244,7 +269,7 @@ impl Engine {
     /// Compiles the component of these bytes, so that its first call need not.
     pub(crate) async fn compile_ahead(&self, kind: Concurrency, bytes: Vec<u8>) -> Result<()> {
         let digest = sha256(&bytes);
-        self.compiled(kind, &digest, bytes, || {}).await.map(drop)
+        self.compiled(kind, &digest, NOBODY, bytes, None).await.map(drop)
     }
 
     /// Waits until the component with this digest is being compiled, by whomever.

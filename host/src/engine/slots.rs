@@ -1,4 +1,4 @@
-//! The places for calls that run, shared out by tenant.
+//! Places for what takes a while, shared out by tenant: for calls that run, and for compiling.
 //!
 //! Whoever asks while there is room begins at once. Where there is none, tenants wait their turn, one call each: a tenant with a
 //! thousand waiting calls is served as often as one with a single call. Calls may run for as long as their deadline, though, so a few places
@@ -18,12 +18,16 @@ pub(super) const RESERVED: u32 = 16;
 /// How many of a tenant's calls wait before it is looked which of them have left.
 const FORGET_LEFT: usize = 64;
 
-/// The places for calls.
-#[derive(Debug, Default)]
+/// The places of one kind.
+#[derive(Debug)]
 pub(super) struct FairSlots(Arc<Mutex<Slots>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slots {
+    /// For whoever asks.
+    places: u32,
+    /// Beside those, for tenants that hold fewer than as many.
+    reserved: u32,
     used: u32,
     tenants: HashMap<Arc<str>, TenantSlots>,
     /// The tenants that wait, the next one first.
@@ -47,6 +51,12 @@ pub(super) struct SlotGuard {
 }
 
 impl FairSlots {
+    /// So many for whoever asks, and so many for tenants that hold fewer than as many.
+    pub(super) fn new(places: u32, reserved: u32) -> Self {
+        let (tenants, turns) = (HashMap::new(), VecDeque::new());
+        Self(Arc::new(Mutex::new(Slots { places, reserved, used: 0, tenants, turns })))
+    }
+
     /// Waits for a place. Dropping this leaves the queue.
     pub(super) async fn acquire(&self, tenant: &str) -> SlotGuard {
         let (send, receive) = oneshot::channel();
@@ -83,6 +93,12 @@ impl FairSlots {
 }
 
 impl FairSlots {
+    /// How many of a tenant's wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self, tenant: &str) -> usize {
+        self.0.lock().tenants.get(tenant).map_or(0, |all| all.waiting.len())
+    }
+
     /// How many are taken.
     pub(super) fn taken(&self) -> usize {
         usize::try_from(self.0.lock().used).unwrap_or(usize::MAX)
@@ -91,7 +107,7 @@ impl FairSlots {
 
 impl Slots {
     fn has_room_for(&self, held: u32) -> bool {
-        self.used < MAX_LIVE || self.used < MAX_LIVE + RESERVED && held < RESERVED
+        self.used < self.places || self.used < self.places + self.reserved && held < self.reserved
     }
 
     fn take(&mut self, slots: &Arc<Mutex<Self>>, tenant: Arc<str>) -> SlotGuard {
@@ -169,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_is_served_by_turns_of_tenants() {
-        let slots = FairSlots::default();
+        let slots = FairSlots::new(MAX_LIVE, RESERVED);
         let mut held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
         // What is kept for others is not for who has so much.
         assert!(now(&slots, "many").is_none());
@@ -197,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_and_goes_while_nothing_is_free_leaves_nothing() {
-        let slots = FairSlots::default();
+        let slots = FairSlots::new(MAX_LIVE, RESERVED);
         let held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
         let mut stays: Waiting<'_> = Box::pin(slots.acquire("many"));
         assert!(poll!(&mut stays).is_pending());
@@ -212,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thousand_that_wait_hold_up_one_call_of_another_by_one_turn() {
-        let slots = FairSlots::default();
+        let slots = FairSlots::new(MAX_LIVE, RESERVED);
         let mut held: Vec<_> = (0..MAX_LIVE).map(|_| now(&slots, "many").unwrap()).collect();
         held.extend((0..RESERVED).map(|_| now(&slots, "full").unwrap()));
         let mut flood: Vec<Waiting<'_>> =
@@ -224,5 +240,23 @@ mod tests {
         assert!(poll!(&mut one).is_pending());
         held.pop();
         assert!(poll!(&mut one).is_ready());
+    }
+
+    #[tokio::test]
+    async fn one_place_goes_round_among_tenants() {
+        let slots = FairSlots::new(1, 0);
+        let held = now(&slots, "many").unwrap();
+        let waits = |tenant: &'static str| -> Waiting<'_> { Box::pin(slots.acquire(tenant)) };
+        let (mut second, mut third, mut other) = (waits("many"), waits("many"), waits("other"));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending() && poll!(&mut other).is_pending());
+        drop(held);
+        // The first that waited is of the tenant whose turn it is; after it, the other's.
+        let std::task::Poll::Ready(held) = poll!(&mut second) else { panic!("nobody has the place") };
+        assert!(poll!(&mut other).is_pending());
+        drop(held);
+        let std::task::Poll::Ready(held) = poll!(&mut other) else { panic!("one tenant has two turns") };
+        assert!(poll!(&mut third).is_pending());
+        drop(held);
+        assert!(poll!(&mut third).is_ready());
     }
 }

@@ -95,8 +95,9 @@ impl Host {
             Some(prepared) => prepared,
             None => {
                 let read = component.clone();
-                let preparing =
-                    self.engine.prepare(found.descriptor.concurrency, digest, async || blocking(move || read()).await);
+                let preparing = self
+                    .engine
+                    .prepare(found.descriptor.concurrency, digest, "", async || blocking(move || read()).await);
                 Box::pin(preparing).await?
             }
         };

@@ -128,9 +128,10 @@ impl Host {
                 Some(prepared) => prepared,
                 None => {
                     let read = component.clone();
-                    let preparing = self
-                        .engine
-                        .prepare(descriptor.concurrency, &descriptor.digest, async || blocking(move || read()).await);
+                    let preparing =
+                        self.engine.prepare(descriptor.concurrency, &descriptor.digest, &caller.tenant, async || {
+                            blocking(move || read()).await
+                        });
                     // Boxed for the same reason.
                     Box::pin(with_background(preparing, self.tell_compiling(&descriptor.digest, &name, io)))
                         .await

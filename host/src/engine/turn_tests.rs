@@ -1,0 +1,64 @@
+//! Compiling goes round among tenants, with real components.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::{JoinHandle, yield_now};
+
+use super::*;
+
+/// Components of the tenant that has many.
+const MANY: usize = 6;
+
+fn component(number: usize) -> Vec<u8> {
+    let text = format!(
+        "(component (core module $guest (func (export \"run\") (result i32) (i32.const {number})))
+         (core instance $guest (instantiate $guest))
+         (func (export \"run\") (result u32) (canon lift (core func $guest \"run\"))))"
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Those who were served, in their order: a tenant, and which component.
+type Served = Arc<Mutex<Vec<(&'static str, usize)>>>;
+
+fn asks(engine: &Arc<Engine>, served: &Served, tenant: &'static str, number: usize) -> JoinHandle<()> {
+    let (engine, served, bytes) = (engine.clone(), served.clone(), component(number));
+    tokio::spawn(async move {
+        let digest = sha256(&bytes);
+        engine.prepare(Concurrency::Sequential, &digest, tenant, async || Ok(bytes)).await.unwrap();
+        served.lock().push((tenant, number));
+    })
+}
+
+// On one thread: who was served says so before the next one's turn begins.
+#[tokio::test]
+async fn who_has_many_components_compiled_delays_another_by_one_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = PrivateDir::open(dir.path()).unwrap().cache("compiled").unwrap();
+    let engine = Arc::new(Engine::open(cache, None, compile::BOUNDS, MemoryBudget::new(u64::MAX)).unwrap());
+    let served = Served::default();
+    // One is being compiled while all others come.
+    let under_way = engine.compiling.acquire("many").await;
+    let mut all: Vec<_> = (0..MANY).map(|number| asks(&engine, &served, "many", number)).collect();
+    while engine.compiling.waiting("many") < MANY {
+        yield_now().await;
+    }
+    // One of its own, and one that the other tenant has asked for as its last.
+    all.push(asks(&engine, &served, "other", MANY));
+    while engine.compiling.waiting("other") < 1 {
+        yield_now().await;
+    }
+    all.push(asks(&engine, &served, "third", MANY - 1));
+    while engine.compiling.waiting("third") < 1 {
+        yield_now().await;
+    }
+    drop(under_way);
+    for one in all {
+        one.await.unwrap();
+    }
+    let served = served.lock();
+    let first: Vec<_> = served.iter().take(3).map(|(tenant, _)| *tenant).collect();
+    assert_eq!((first, served.len()), (vec!["many", "other", "third"], MANY + 2), "{served:?}");
+    assert_eq!(engine.compiling.taken(), 0);
+}
