@@ -47,16 +47,18 @@ impl Embedded {
     /// Writes in a session, all or nothing, and then tells those who watch.
     async fn change<T: Send + 'static>(
         &self,
-        scope: String,
+        by: &Caller,
         work: impl FnOnce(&mut SessionTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
         due: impl FnOnce(&T) -> Option<u64> + Send + 'static,
     ) -> Result<T> {
         let (limits, hub, next) = (self.limits.clone(), self.hub.clone(), self.due.clone());
+        let (scope, tenant) = (by.session_key(), by.tenant.clone());
         self.db
             .run_then(
                 move |transaction| {
                     let told = atomically(transaction, |transaction| {
                         let mut session = SessionTransaction::open(transaction, &scope, &limits, now_ms())?;
+                        session.of_tenant(&tenant)?;
                         let answer = work(&mut session)?;
                         Ok((answer, session.close()?))
                     })?;
@@ -81,6 +83,12 @@ impl Embedded {
                  [blackboard] in skillhost.toml is \"refuse\": delete what is not needed, give values a time to live, or \
                  raise the limits there"
             )),
+            WriteRefusal::OverShare(whose, table, share) => Error::quota_exceeded(format!(
+                "the blackboards of the {whose} may have {} entries and {} bytes in all, published output included ({table} in \
+                 skillhost.toml): delete what is not needed, give values a time to live, or raise `blackboard-entries` and \
+                 `blackboard-bytes` there",
+                share.entries, share.bytes
+            )),
             WriteRefusal::TooLarge(bytes) => Error::too_large(format!(
                 "`{key}` has {bytes} bytes, and the session's blackboard holds {max_bytes} in all: publish a summary, or raise \
                  `max-bytes` under [blackboard] in skillhost.toml"
@@ -97,11 +105,11 @@ impl Embedded {
                 text.len()
             )));
         }
-        let (scope, agent) = (by.session_key(), by.agent.clone());
+        let agent = by.agent.clone();
         let (key, expected) = (write.key.clone(), write.if_version);
         let placed = self
             .change(
-                scope,
+                by,
                 move |session| session.put(Partition::Values, &agent, write, &text),
                 |placed| placed.as_ref().ok().and_then(|placed| placed.expires_at_ms),
             )
@@ -151,10 +159,10 @@ impl BlackboardStore for Embedded {
     }
 
     fn delete(&self, by: &Caller, key: &str, if_version: Option<u64>) -> BoxFuture<'_, Result<Option<u64>>> {
-        let (scope, agent, key) = (by.session_key(), by.agent.clone(), key.to_owned());
+        let (by, agent, key) = (by.clone(), by.agent.clone(), key.to_owned());
         async move {
             let name = key.clone();
-            let deleted = self.change(scope, move |session| session.delete(&agent, &key, if_version), |_| None).await?;
+            let deleted = self.change(&by, move |session| session.delete(&agent, &key, if_version), |_| None).await?;
             deleted.map_err(|refused| self.refused(&name, if_version, refused))
         }
         .boxed()
@@ -261,7 +269,7 @@ impl BlackboardStore for Embedded {
         chunks: Vec<Value>,
         after: Totals,
     ) -> BoxFuture<'_, Result<()>> {
-        let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
+        let (stream, ttl, by) = (stream.clone(), self.limits.stream_ttl, stream.by.clone());
         let first = chunk_key(&stream.container_id, &stream.exec_id, before.chunks);
         // As text before it is the database's turn, which others wait for.
         let chunks: Vec<_> = chunks.into_iter().map(|value| (value.to_string(), value)).collect();
@@ -279,25 +287,26 @@ impl BlackboardStore for Embedded {
             Ok(Ok(due))
         };
         async move {
-            let appended = self.change(scope, work, |due| due.ok().flatten()).await?;
+            let appended = self.change(&by, work, |due| due.ok().flatten()).await?;
             appended.map(drop).map_err(|refused| self.refused(&first, None, refused))
         }
         .boxed()
     }
 
     fn end_stream(&self, stream: &PublishedExec, end: Value) -> BoxFuture<'_, Result<()>> {
-        let (stream, ttl, scope) = (stream.clone(), self.limits.stream_ttl, stream.by.session_key());
+        let (stream, ttl, by) = (stream.clone(), self.limits.stream_ttl, stream.by.clone());
         let work = move |session: &mut SessionTransaction<'_>| {
             let text = end.to_string();
             let key = complete_key(&stream.exec_id);
             // A host that was killed between this and forgetting the stream has published the end already.
             let write =
                 WriteRequest { key, value: end, if_version: Some(0), ttl: Some(ttl), ..WriteRequest::default() };
+            session.beyond_shares();
             let placed = session.put(Partition::Streams, &stream.by.agent, write, &text)?;
             session.forget_stream(&stream.exec_id)?;
             Ok(placed.ok().and_then(|placed| placed.expires_at_ms))
         };
-        self.change(scope, work, |due| *due).map(|done| done.map(drop)).boxed()
+        async move { self.change(&by, work, |due| *due).await.map(drop) }.boxed()
     }
 
     fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {

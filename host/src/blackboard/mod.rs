@@ -17,6 +17,8 @@ mod key;
 mod read;
 mod row;
 mod session_transaction;
+#[cfg(test)]
+mod share_tests;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -71,6 +73,22 @@ pub(crate) struct BlackboardLimits {
     pub(crate) watch_queue: usize,
     /// How long entries of a stream stay.
     pub(crate) stream_ttl: Duration,
+    /// What a session has, its streams included.
+    pub(crate) session: BoardShare,
+    /// What all sessions of a tenant have together.
+    pub(crate) tenant: BoardShare,
+}
+
+/// How much of the blackboard some may have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BoardShare {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+impl BoardShare {
+    /// No bound.
+    pub(crate) const ALL: Self = Self { entries: u64::MAX, bytes: u64::MAX };
 }
 
 /// A value to be written under a key.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use skillhost_api::types::{BlackboardChange, BlackboardEvent};
 
 use super::watch::SizedEvent;
-use super::{BlackboardLimits, Eviction, Totals, WriteRequest};
+use super::{BlackboardLimits, BoardShare, Eviction, Totals, WriteRequest};
 
 /// The partition of a session's room that an entry counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,15 @@ pub(super) enum Partition {
     Streams = 1,
 }
 
+impl Partition {
+    fn other(self) -> Self {
+        match self {
+            Self::Values => Self::Streams,
+            Self::Streams => Self::Values,
+        }
+    }
+}
+
 /// The reason why a write was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteRefusal {
@@ -28,6 +37,8 @@ pub(super) enum WriteRefusal {
     Conflict(u64),
     /// There is no room, and nothing makes any.
     Full,
+    /// Whose share of all blackboards it is more than, by name and by its table, and how much that is.
+    OverShare(&'static str, &'static str, BoardShare),
     /// It is more than there is room for at all.
     TooLarge(u64),
 }
@@ -47,6 +58,17 @@ struct Usage {
     bytes: u64,
 }
 
+impl Usage {
+    fn plus(self, other: Self) -> Self {
+        let (entries, bytes) = (self.entries.saturating_add(other.entries), self.bytes.saturating_add(other.bytes));
+        Self { entries, bytes }
+    }
+
+    fn is_within(self, share: BoardShare) -> bool {
+        self.entries <= share.entries && self.bytes <= share.bytes
+    }
+}
+
 /// A session's entries in a transaction. What it counted is written by [`SessionTransaction::close`].
 pub(super) struct SessionTransaction<'a> {
     transaction: &'a Transaction<'a>,
@@ -56,6 +78,10 @@ pub(super) struct SessionTransaction<'a> {
     event: u64,
     values: Usage,
     streams: Usage,
+    /// What the tenant's other sessions have, where it matters.
+    elsewhere: Usage,
+    /// Whether shares do not count: the end of a stream is short, and somebody waits for it.
+    beyond_shares: bool,
     told: Vec<SizedEvent>,
 }
 
@@ -112,8 +138,48 @@ impl<'a> SessionTransaction<'a> {
             event,
             values: Usage { entries, bytes },
             streams: Usage { entries: stream_entries, bytes: stream_bytes },
+            elsewhere: Usage::default(),
+            beyond_shares: false,
             told: Vec::new(),
         })
+    }
+
+    /// Says whose session it is, for what all sessions of a tenant may have together. What they have is read in this same transaction,
+    /// and all writes pass one thread.
+    pub(super) fn of_tenant(&mut self, tenant: &str) -> rusqlite::Result<()> {
+        self.transaction
+            .prepare_cached("INSERT OR IGNORE INTO board_tenants VALUES (?1, ?2)")?
+            .execute([self.scope, tenant])?;
+        if self.limits.tenant == BoardShare::ALL {
+            return Ok(());
+        }
+        let (entries, bytes) = self
+            .transaction
+            .prepare_cached(
+                "SELECT coalesce(sum(entries + stream_entries), 0), coalesce(sum(bytes + stream_bytes), 0)
+                 FROM board_tenants JOIN board_sessions USING (scope) WHERE tenant = ?1 AND scope <> ?2",
+            )?
+            .query_row([tenant, self.scope], |row| <(u64, u64)>::try_from(row))?;
+        self.elsewhere = Usage { entries, bytes };
+        Ok(())
+    }
+
+    /// Has shares not count for what is written from here on.
+    pub(super) fn beyond_shares(&mut self) {
+        self.beyond_shares = true;
+    }
+
+    /// The share that is passed when the session has so much.
+    fn share_passed(&self, session: Usage) -> Option<WriteRefusal> {
+        if self.beyond_shares {
+            return None;
+        }
+        let BlackboardLimits { session: of_session, tenant: of_tenant, .. } = self.limits;
+        if !session.is_within(*of_session) {
+            return Some(WriteRefusal::OverShare("session", "[quota.session]", *of_session));
+        }
+        let passes = !session.plus(self.elsewhere).is_within(*of_tenant);
+        passes.then_some(WriteRefusal::OverShare("tenant", "[quota.tenant]", *of_tenant))
     }
 
     /// Writes what was counted; the answer is what happened, for those who watch.
@@ -167,6 +233,12 @@ impl<'a> SessionTransaction<'a> {
         if keeps && grows && (after.entries > self.limits.max_entries || after.bytes > self.limits.max_bytes) {
             return Ok(Err(WriteRefusal::Full));
         }
+        // At least the entry itself stays; the others of its room may go for it, where they may.
+        let least = if keeps { after } else { Usage { entries: 1, bytes } };
+        let other = *self.usage(room.other());
+        if let Some(passed) = self.share_passed(least.plus(other)).filter(|_| grows) {
+            return Ok(Err(passed));
+        }
         *self.usage(room) = after;
         self.event += 1;
         let version = there + 1;
@@ -215,7 +287,7 @@ impl<'a> SessionTransaction<'a> {
             dropped: 0,
         });
         self.told.push(SizedEvent { event: event.clone(), bytes: text.len() });
-        self.make_room(room, &event.key)?;
+        self.make_room(room, &event.key, grows)?;
         Ok(Ok(WrittenEntry { created_at_ms, created_by, expires_at_ms, event }))
     }
 
@@ -274,10 +346,11 @@ impl<'a> SessionTransaction<'a> {
     }
 
     /// Lets the entries go that were not used for longest, but never `keep`, which was just written.
-    fn make_room(&mut self, room: Partition, keep: &str) -> rusqlite::Result<()> {
+    fn make_room(&mut self, room: Partition, keep: &str, grew: bool) -> rusqlite::Result<()> {
         loop {
             let usage = *self.usage(room);
-            if usage.entries <= self.limits.max_entries && usage.bytes <= self.limits.max_bytes {
+            let has_room = usage.entries <= self.limits.max_entries && usage.bytes <= self.limits.max_bytes;
+            if has_room && !(grew && self.share_passed(self.values.plus(self.streams)).is_some()) {
                 return Ok(());
             }
             let oldest = self

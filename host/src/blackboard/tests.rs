@@ -9,18 +9,20 @@ use skillhost_api::types::BlackboardChange as Change;
 use super::*;
 use crate::db::{Db, Durability};
 
-struct Board {
-    store: Arc<Embedded>,
+pub(super) struct Board {
+    pub(super) store: Arc<Embedded>,
     dir: tempfile::TempDir,
 }
 
-fn limits() -> BlackboardLimits {
+pub(super) fn limits() -> BlackboardLimits {
     BlackboardLimits {
         max_entries: 10_000,
         max_bytes: 64 << 20,
         eviction: Eviction::Lru,
         watch_queue: 1_000,
         stream_ttl: Duration::from_secs(3600),
+        session: BoardShare::ALL,
+        tenant: BoardShare::ALL,
     }
 }
 
@@ -28,7 +30,7 @@ fn reopened(dir: &tempfile::TempDir) -> Embedded {
     Embedded::new(Db::open(&dir.path().join("state.db"), Durability::Process).unwrap(), limits())
 }
 
-fn board_with(limits: BlackboardLimits) -> Board {
+pub(super) fn board_with(limits: BlackboardLimits) -> Board {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(&dir.path().join("state.db"), Durability::Process).unwrap();
     Board { store: Arc::new(Embedded::new(db, limits)), dir }
@@ -44,7 +46,7 @@ impl Board {
         reopened(&self.dir)
     }
 
-    async fn put(&self, key: &str, value: Value) -> BlackboardEntry {
+    pub(super) async fn put(&self, key: &str, value: Value) -> BlackboardEntry {
         self.store.publish(&me(), write(key, value)).await.unwrap()
     }
 
@@ -58,7 +60,7 @@ impl Board {
     }
 }
 
-fn me() -> Caller {
+pub(super) fn me() -> Caller {
     Caller::default()
 }
 
@@ -66,7 +68,7 @@ fn select(pattern: &str) -> Selection {
     Selection { pattern: pattern.into(), readable: None }
 }
 
-fn write(key: &str, value: Value) -> WriteRequest {
+pub(super) fn write(key: &str, value: Value) -> WriteRequest {
     WriteRequest { key: key.into(), value, ..WriteRequest::default() }
 }
 

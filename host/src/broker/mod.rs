@@ -126,7 +126,7 @@ impl Broker {
         let (quota, runtime, audit) = (Quota::new(config.quota.clone()), Handle::current(), Arc::new(audit));
         let broker = Self {
             sandboxes,
-            blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits())),
+            blackboard: Arc::new(Embedded::new(db.clone(), config.blackboard.limits(&config.quota))),
             streams: Streams::default(),
             invocations: InvocationRecorder::start(&runtime, audit.clone(), logs.clone()),
             heads: AuditHeads::start(audit.clone(), &config.audit)?,

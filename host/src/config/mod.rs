@@ -193,14 +193,20 @@ impl Default for BlackboardConfig {
 }
 
 impl BlackboardConfig {
-    /// As the store knows it.
-    pub(crate) fn limits(&self) -> blackboard::BlackboardLimits {
+    /// As the store knows it, with what sessions and tenants have of it.
+    pub(crate) fn limits(&self, quota: &QuotaLimits) -> blackboard::BlackboardLimits {
+        let share = |of: &SharedQuota| blackboard::BoardShare {
+            entries: of.blackboard_entries.unwrap_or(u64::MAX),
+            bytes: of.blackboard_bytes.map_or(u64::MAX, |size| size.0),
+        };
         blackboard::BlackboardLimits {
             max_entries: self.max_entries,
             max_bytes: self.max_bytes.0,
             eviction: self.eviction,
             watch_queue: self.watch_queue,
             stream_ttl: self.stream_ttl.0,
+            session: share(&quota.session),
+            tenant: share(&quota.tenant),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::Size;
+
 /// What one agent may hold at once, and what all agents of a session and of a tenant may hold together.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
@@ -44,6 +46,10 @@ pub struct SharedQuota {
     pub commands: Option<u64>,
     /// How many of those may begin in a second.
     pub command_rate: Option<std::num::NonZeroU32>,
+    /// Entries of the blackboards, published output among them.
+    pub blackboard_entries: Option<u64>,
+    /// Their bytes: keys, values, tags and metadata.
+    pub blackboard_bytes: Option<Size>,
 }
 
 impl Default for QuotaLimits {
@@ -75,6 +81,9 @@ impl QuotaLimits {
             invocations: *invocations,
             commands: Some(*commands),
             command_rate: *command_rate,
+            // A session has one blackboard, whichever of its agents writes.
+            blackboard_entries: None,
+            blackboard_bytes: None,
         }
     }
 }

@@ -61,6 +61,11 @@ CREATE TABLE IF NOT EXISTS board_streams (
     stdout_bytes INTEGER NOT NULL,
     stderr_bytes INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS board_tenants (
+    scope TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS board_tenants_tenant ON board_tenants (tenant);
 CREATE TABLE IF NOT EXISTS developed (
     project TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
@@ -102,7 +107,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 
 /// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
 /// [`COLUMNS`] says.

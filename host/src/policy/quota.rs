@@ -82,7 +82,7 @@ impl Amounts {
     }
 
     fn limits(quota: &SharedQuota) -> Self {
-        let SharedQuota { sandboxes, cpus, memory_mib, processes, invocations, commands, command_rate: _ } = quota;
+        let SharedQuota { sandboxes, cpus, memory_mib, processes, invocations, commands, .. } = quota;
         let limits = [*sandboxes, cpus.map(milli), *memory_mib, *processes, *invocations, *commands];
         Self(limits.map(|limit| limit.unwrap_or(u64::MAX)))
     }
