@@ -98,6 +98,11 @@ impl FromStr for Reference {
         let registry = if ["index.docker.io", DOCKER_HUB.1].contains(&registry) { DOCKER_HUB.0 } else { registry };
         let is_host = !registry.is_empty()
             && registry.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:[]".contains(&byte));
+        if ends_in_odd_number(registry) {
+            return Err(wrong(
+                "its registry is an address in a form that stands for another: write it as four numbers",
+            ));
+        }
         if !is_host || registry.parse::<http::uri::Authority>().is_err() {
             return Err(wrong("its registry is no host"));
         }
@@ -120,6 +125,21 @@ impl FromStr for Reference {
         let tag = if tag.is_none() && digest.is_none() { Some("latest".into()) } else { tag };
         Ok(Self { registry: registry.to_ascii_lowercase(), repository, tag, digest })
     }
+}
+
+/// Whether a registry's name ends in a number and is no plain address: `127.1`, `0x7f.1` and `127.0.0.1.` are 127.0.0.1 in an URL,
+/// and would be asked under a name that no rule knows.
+fn ends_in_odd_number(registry: &str) -> bool {
+    if registry.starts_with('[') {
+        return false;
+    }
+    let name = registry.split(':').next().unwrap_or_default();
+    let last = name.strip_suffix('.').unwrap_or(name).rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_number = match last.strip_prefix("0x") {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()),
+    };
+    is_number && name.parse::<std::net::Ipv4Addr>().is_err()
 }
 
 impl fmt::Display for Reference {
@@ -179,6 +199,10 @@ mod tests {
             "gh cr.io/a",
             "ghcr.io/a?x=1",
             "ghcr.io//a",
+            "127.1/a",
+            "0x7f.1:5000/a",
+            "127.0.0.1./a",
+            "1.2.3.4.5/a",
         ] {
             assert!(text.parse::<Reference>().is_err(), "{text:?}");
         }
