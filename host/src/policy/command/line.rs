@@ -95,6 +95,7 @@ impl<'a> LineWalk<'a, '_> {
         let Some(depth) = depth.checked_sub(1) else {
             return self.parts.unknown("it is nested deeper than is looked at");
         };
+        self.divided(node);
         match node.kind() {
             "program"
             | "list"
@@ -163,14 +164,55 @@ impl<'a> LineWalk<'a, '_> {
             | "special_variable_name"
             | "string_content"
             | "number"
-            | "word"
             | "raw_string"
             | "ansi_c_string"
             | "brace_expression"
             | "test_operator" => {}
+            "word" if has_blank(self.text(node)) => self.parts.unknown("a word has a space in it that divides words"),
+            "word" => {}
             // Told where it is looked at as a whole.
             "ERROR" => self.children(node, depth),
             other => self.parts.unknown(format!("what it says with `{other}` is not looked at")),
+        }
+    }
+
+    /// Sees to it that what the grammar divides is divided where Bash does: it passes over letters without a word, takes a new line
+    /// for a space, and makes two words of one.
+    fn divided(&mut self, node: Node<'_>) {
+        let (newlines, touching) = match node.kind() {
+            "command" | "redirected_statement" | "declaration_command" | "unset_command" | "variable_assignments" => {
+                (false, false)
+            }
+            "program"
+            | "list"
+            | "pipeline"
+            | "subshell"
+            | "do_group"
+            | "if_statement"
+            | "elif_clause"
+            | "else_clause"
+            | "while_statement"
+            | "negated_command"
+            | "case_statement"
+            | "case_item"
+            | "compound_statement"
+            | "for_statement"
+            | "function_definition" => (true, true),
+            _ => return,
+        };
+        let mut last: Option<Node<'_>> = None;
+        for child in children(node) {
+            if let Some(last) = last.replace(child) {
+                let between = self.text.get(last.end_byte()..child.start_byte()).unwrap_or("?");
+                let rest = between.replace("\\\n", "");
+                let is_space = rest.chars().all(|c| matches!(c, ' ' | '\t') || (newlines && c == '\n'));
+                // `a>b` is whole; in `a2>b` the number is the word's.
+                let begins = child.child(0).is_some_and(|first| first.kind() != "file_descriptor");
+                let is_redirection = child.kind().ends_with("_redirect") && begins;
+                if !is_space || (!touching && between.is_empty() && !is_redirection) {
+                    return self.parts.unknown("it is divided in another way than Bash divides it");
+                }
+            }
         }
     }
 
@@ -428,9 +470,24 @@ fn runs(text: &str) -> bool {
     false
 }
 
-/// A word without quotes as it comes out; none where files or braces decide that.
+/// Whether a word without quotes has a space, a tab or a line end in it that nothing keeps from dividing it.
+fn has_blank(text: &str) -> bool {
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            ' ' | '\t' | '\n' => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// A word without quotes as it comes out; none where files, braces or somebody's home decide that.
 fn unescaped(text: &str) -> Option<String> {
     let mut out = String::new();
+    // What stands before: a home may be named at the beginning, and where something is assigned.
+    let mut last = '=';
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match c {
@@ -439,8 +496,10 @@ fn unescaped(text: &str) -> Option<String> {
                 next => out.push(next),
             },
             '*' | '?' | '[' | ']' => return None,
+            '~' if matches!(last, '=' | ':') => return None,
             c => out.push(c),
         }
+        last = c;
     }
     Some(out)
 }

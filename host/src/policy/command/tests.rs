@@ -235,6 +235,11 @@ fn what_cannot_be_known_takes_the_strictest_decision_and_is_never_allowed() {
         "ls 'x",
         "if true; then",
         "a > out b > {x,y}",
+        "ls\n\\\nrm -rf x",
+        "ls\n\\rm -rf x",
+        "ls -a2> x",
+        "ls { }",
+        "ls {$x!h$ }",
     ];
     are(&rules("allow = ['ls -* *', 'cat -* *']\nunknown = 'deny'\notherwise = 'allow'"), Deny, &lines);
     are(&rules("ask = ['reboot']"), Ask, &lines);
@@ -253,6 +258,8 @@ fn what_may_be_a_denied_argument_is_not_allowed() {
             "git $X",
             "git -C \"$D\" status",
             "echo a > \"$F\"",
+            "echo a > ~/x",
+            "echo a > x:~",
             "find . -exec rm {} +",
         ],
     );
