@@ -77,6 +77,9 @@ mod digest;
 mod distribution;
 pub mod engine;
 mod failpoint;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod host;
 mod http_client;
 mod ids;

@@ -418,7 +418,12 @@ impl Config {
             return Err(Error::too_large(message));
         }
         let text = std::fs::read_to_string(path).map_err(place)?;
-        let mut config: Self = toml::from_str(&text).map_err(|error| {
+        Self::parse(&text, path)
+    }
+
+    /// Reads the text of the file at `path`.
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self> {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
             Error::invalid_argument(format!("{}: {}", path.display(), error.to_string().trim_end()))
         })?;
         if let Some(odd) = config.local.read_only.iter().find(|shown| !can_be_shown(shown)) {

@@ -94,10 +94,7 @@ struct RegistryRequest<'a> {
 impl RegistryClient {
     /// For the repository of `reference`. Asks nothing yet, but Docker's configuration for a credential.
     pub(crate) fn open(reference: &Reference, access: &RegistryAccess, purpose: RegistryUse) -> Result<Self> {
-        let plain = access.plain_http || reference.is_local();
-        let scheme = if plain { "http" } else { "https" };
-        let base = format!("{scheme}://{}/v2/{}/", reference.host(), reference.repository);
-        let base = base.parse().map_err(|error| Error::invalid_argument(format!("{reference}: {error}")))?;
+        let base = base_url(reference, access.plain_http || reference.is_local())?;
         let follow = redirect::Policy::custom(move |attempt| {
             if attempt.previous().len() > MAX_REDIRECTS {
                 attempt.error("it leads from one place to the next without an end")
@@ -443,6 +440,13 @@ impl RegistryErrors {
         let first = read.and_then(|read| read.errors.into_iter().next());
         first.map(|error| format!(" ({}: {})", shortened(&error.code), shortened(&error.message))).unwrap_or_default()
     }
+}
+
+/// Where the repository is.
+pub(crate) fn base_url(reference: &Reference, plain_http: bool) -> Result<Url> {
+    let scheme = if plain_http { "http" } else { "https" };
+    let base = format!("{scheme}://{}/v2/{}/", reference.host(), reference.repository);
+    base.parse().map_err(|error| Error::invalid_argument(format!("{reference}: {error}")))
 }
 
 fn shortened(words: &str) -> String {

@@ -23,7 +23,7 @@ fn case(name: &str) -> String {
 }
 
 /// The JSON of a value.
-pub(super) fn from_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Val) -> Result<Value> {
+pub(crate) fn from_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Val) -> Result<Value> {
     Ok(match value {
         Val::Bool(value) => (*value).into(),
         Val::S8(value) => (*value).into(),
@@ -71,7 +71,7 @@ fn number_of<T: 'static>(store: &mut StoreContextMut<'_, T>, held: ResourceAny) 
 }
 
 /// The value of this type that the JSON is.
-pub(super) fn to_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Value, ty: &Type) -> Result<Val> {
+pub(crate) fn to_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Value, ty: &Type) -> Result<Val> {
     let int = || value.as_i64().ok_or_else(unknown);
     let whole = || value.as_u64().ok_or_else(unknown);
     Ok(match ty {

@@ -31,6 +31,8 @@ mod witness;
 mod workspace_dir;
 mod world;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use json_values::{from_val, to_val};
 pub(crate) use real::RealHost;
 pub(crate) use run::{EffectsOf, SkillReport, TestReport, TestRunner};
 pub(crate) use skill::SkillTests;

@@ -46,6 +46,8 @@ const LAYERS: &[&[&str]] = &[
     &["mcp"],
     &["web"],
     &["cli"],
+    // Doors for `tests/fuzz`.
+    &["fuzzing"],
 ];
 
 /// The crates whose files are looked at for circles.

@@ -16,6 +16,9 @@
 mod read;
 mod write;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use write::build;
+
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;

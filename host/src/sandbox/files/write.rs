@@ -58,7 +58,7 @@ struct Pending {
 }
 
 /// Makes the tree that comes at `to`; nothing when the sandbox ended it before it was whole.
-pub(super) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Option<(Copied, Notes)>> {
+pub(crate) fn build(host: &Dir, to: &Path, socket: Arc<TreeSocket>) -> Result<Option<(Copied, Notes)>> {
     let (links, links_bytes, budget, copied, notes) = Default::default();
     let mut builder =
         TreeWriter { host, to, root: None, file: None, links, links_bytes, began: false, budget, copied, notes };

@@ -128,7 +128,7 @@ pub(super) fn encode(exec: u32, message: &ToSupervisor, out: &mut Vec<u8>) -> Re
         .map_err(|ProtocolError(reason)| Error::too_large(format!("the command and its environment: {reason}")))
 }
 
-pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
+pub(crate) fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
     let Some(header) = Header::decode(buffer)? else {
         return Ok(None);
     };

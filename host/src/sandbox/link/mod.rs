@@ -43,6 +43,8 @@ pub use skillhost_protocol::{
     FileStat, ListedFile, Outcome, TerminalSize, User,
 };
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use connection::take_frame;
 pub use exec::{Exec, ExecControl, ExecStdin, Link};
 pub use files::{FileRead, FileWatch};
 pub use listener::{SOCKET_NAME, SupervisorListener};

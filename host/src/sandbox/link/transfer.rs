@@ -53,6 +53,10 @@ impl AsFd for TreeSocket {
 }
 
 impl TreeSocket {
+    pub(crate) fn new(socket: OwnedFd, passes: bool) -> Self {
+        Self { socket, passes, stopped: AtomicBool::new(false) }
+    }
+
     /// What sends a tree on it.
     pub fn sender(self: Arc<Self>) -> TreeSender<Arc<Self>> {
         let passes = self.passes;
@@ -110,7 +114,7 @@ impl Transfer {
                 false => (channel, TreeRoute::Output(theirs)),
             }
         };
-        Ok(Self { channel, socket: Arc::new(TreeSocket { socket, passes, stopped: AtomicBool::new(false) }), way })
+        Ok(Self { channel, socket: Arc::new(TreeSocket::new(socket, passes)), way })
     }
 
     /// This end of the tree's socket.

@@ -1,0 +1,145 @@
+//! Doors for `tests/fuzz`: what reads a stranger's words, and is otherwise nobody's outside of this crate to call.
+//!
+//! Nothing is decided here. Each function calls the one that the host calls, and gives what of the outcome can be held to a promise.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cap_std::fs::Dir;
+use serde_json::Value;
+use skillhost_api::error::Result;
+use skillhost_api::types::Command;
+use skillhost_protocol::{Header, ProtocolError};
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Type, Val};
+
+use crate::config::{CommandRules, Config, EffectDecision};
+use crate::distribution::artifact::OciManifest;
+use crate::distribution::lock::LockFile;
+use crate::distribution::package::SkillPackage;
+use crate::distribution::plugin::PluginManifest;
+use crate::distribution::reference::Reference;
+use crate::distribution::{place, registry, tarball};
+use crate::policy::command;
+use crate::sandbox::files::build;
+use crate::sandbox::link::{self, TreeSocket};
+use crate::skills::{Ty, lift};
+use crate::{rooted, testing};
+
+/// The next whole frame that a sandbox's supervisor has sent.
+pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, ProtocolError> {
+    link::take_frame(buffer)
+}
+
+/// Makes the tree that a sandbox sends at `to`, beneath `host`; says whether it was whole.
+pub fn receive_tree(host: &Dir, to: &Path, socket: OwnedFd) -> Result<bool> {
+    Ok(build(host, to, Arc::new(TreeSocket::new(socket, true)))?.is_some())
+}
+
+/// Reads the manifest `file` of a plugin: its name, and those of its skills.
+pub fn plugin(file: &str, bytes: &[u8]) -> Result<(String, Vec<String>)> {
+    let manifest = PluginManifest::read(file, bytes)?;
+    Ok((manifest.name, manifest.skills.unwrap_or_default()))
+}
+
+/// A reference, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceParts {
+    /// As it is written in full.
+    pub shown: String,
+    /// The host that is asked, with its port.
+    pub host: String,
+    /// The repository.
+    pub repository: String,
+    /// What stands for it in a request.
+    pub version: String,
+    /// Whether its registry is on this machine.
+    pub is_local: bool,
+    /// Where its manifest is; none where no address can be made of it.
+    pub url: Option<String>,
+}
+
+/// Reads a reference to an artifact.
+pub fn reference(text: &str) -> Result<ReferenceParts> {
+    let reference: Reference = text.parse()?;
+    let base = registry::base_url(&reference, reference.is_local()).ok();
+    Ok(ReferenceParts {
+        shown: reference.to_string(),
+        host: reference.host().to_owned(),
+        repository: reference.repository.clone(),
+        version: reference.version().to_owned(),
+        is_local: reference.is_local(),
+        url: base.and_then(|base| Some(base.join(&format!("manifests/{}", reference.version())).ok()?.into())),
+    })
+}
+
+/// Reads a manifest from a registry, and writes it again.
+pub fn oci_manifest(bytes: &[u8]) -> Result<Vec<u8>> {
+    let manifest = OciManifest::read(bytes)?;
+    // Whether it is a skill's is another question, which must have an answer as well.
+    let _ = manifest.layers_of_package();
+    manifest.bytes()
+}
+
+/// Reads a lock file, and writes it again.
+pub fn lock_file(bytes: &[u8]) -> Result<String> {
+    LockFile::parse(bytes)?.text()
+}
+
+/// Reads an archive and writes what is in it as the directory `at`: the package's digest, and that of the archive's own copy.
+pub fn unpack(bytes: &[u8], is_compressed: bool, at: &Path) -> Result<(String, String)> {
+    let mut package = SkillPackage::default();
+    match is_compressed {
+        true => tarball::read_gz(bytes, &mut package)?,
+        false => tarball::read_tar(bytes, &mut package)?,
+    }
+    place::write_directory(at, &package)?;
+    let mut again = SkillPackage::default();
+    tarball::read_tar(&tarball::write(&package)?, &mut again)?;
+    let digests = (package.digest(), again.digest());
+    // What it says it is.
+    let _ = package.without_wrapper().and_then(|package| package.identity());
+    Ok(digests)
+}
+
+/// Reads a configuration, the content of `file`.
+pub fn config(text: &str, file: &Path) -> Result<Config> {
+    Config::parse(text, file)
+}
+
+/// Reads a regular file beneath `dir`, as files that others wrote are read: by way of links, or itself.
+pub fn read_beneath(dir: &Path, path: &Path, by_links: bool) -> Result<Vec<u8>> {
+    const MAX: u64 = 1 << 16;
+    let dir = rooted::open_dir(dir)?;
+    match by_links {
+        true => rooted::read_beneath(&dir, path, MAX),
+        false => rooted::read_whole(rooted::open_itself(&dir, path)?, MAX),
+    }
+}
+
+/// The JSON of a component's value.
+pub fn lift_value(value: &Val, ty: &Ty) -> Result<Value> {
+    lift::lift(value, ty)
+}
+
+/// What becomes of a command under rules.
+pub fn decide(rules: &CommandRules, command: &Command) -> EffectDecision {
+    command::decide(rules, command, []).decision
+}
+
+/// What a command starts: the words of each program, of which those that are not known are none; and what of it cannot be known.
+pub fn taken_apart(command: &Command) -> (Vec<Vec<Option<String>>>, Vec<String>) {
+    command::taken_apart(command)
+}
+
+/// The JSON of a value, as a skill's tests have it.
+pub fn val_to_json<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Val) -> wasmtime::Result<Value> {
+    testing::from_val(store, value)
+}
+
+/// The value of this type that the JSON in a skill's test is.
+pub fn json_to_val<T: 'static>(store: &mut StoreContextMut<'_, T>, value: &Value, ty: &Type) -> wasmtime::Result<Val> {
+    testing::to_val(store, value, ty)
+}
