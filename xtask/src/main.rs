@@ -9,6 +9,7 @@ mod clients;
 mod demo;
 mod engine;
 mod freeze;
+mod fuzz;
 mod guests;
 mod host;
 mod lane;
@@ -74,6 +75,22 @@ enum Verb {
         #[arg(long, default_value = "local")]
         backend: String,
     },
+    /// Look with libFuzzer for inputs that break a promise: `cargo xtask fuzz [TARGET…] [--seconds N]`.
+    ///
+    /// `cargo xtask test` runs each target over what is kept in `tests/fuzz`, and over some mutations of it. It takes a C++ compiler.
+    Fuzz {
+        /// Which targets; all, without any.
+        targets: Vec<String>,
+        /// How long each of them is tried.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Add to the corpus what was found and reaches more of the code.
+        #[arg(long)]
+        keep: bool,
+        /// Only show which targets there are.
+        #[arg(long)]
+        list: bool,
+    },
     /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
     ///
     /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind.
@@ -128,6 +145,8 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Test { arguments } => test::test(&arguments),
         Verb::Soak => test::soak(),
         Verb::Chaos { seeds, seed, backend } => chaos::chaos(seeds, seed, &backend),
+        Verb::Fuzz { list: true, .. } => fuzz::list(),
+        Verb::Fuzz { targets, seconds, keep, .. } => fuzz::fuzz(&targets, seconds, keep),
         Verb::Engine { kind, command } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Clients { names } => clients::clients(&names),

@@ -1,0 +1,1 @@
+//! Nothing: what its dependency compiles is what counts.

@@ -1,0 +1,34 @@
+//! The program that libFuzzer drives: the target that `SKILLHOST_FUZZ_TARGET` names.
+
+#![no_main]
+#![allow(unsafe_code, reason = "libFuzzer is C++: it calls these two by name")]
+
+use std::sync::OnceLock;
+
+use skillhost_fuzz::Target;
+
+static TARGET: OnceLock<Target> = OnceLock::new();
+
+/// Called once, before anything else.
+#[unsafe(no_mangle)]
+extern "C" fn LLVMFuzzerInitialize(_argc: *mut i32, _argv: *mut *mut *mut u8) -> i32 {
+    // What libFuzzer knows as a crash is the end of the process.
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        std::process::abort();
+    }));
+    let name = std::env::var(skillhost_fuzz::TARGET).expect("the variable that names the target");
+    let target = skillhost_fuzz::target(&name).unwrap_or_else(|| panic!("there is no target {name}"));
+    let _ = TARGET.set(target);
+    0
+}
+
+/// Called with each input.
+#[unsafe(no_mangle)]
+extern "C" fn LLVMFuzzerTestOneInput(data: *const u8, len: usize) -> i32 {
+    // SAFETY: libFuzzer gives so many bytes, which stay until this returns. With none of them the pointer may be null.
+    let input = if len == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(data, len) } };
+    (TARGET.get().expect("it was initialised").run)(input);
+    0
+}

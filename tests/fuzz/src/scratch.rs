@@ -1,0 +1,12 @@
+//! A directory to write in that nobody has to wait for a disk for.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+/// A new one, which goes with its value: in memory where the system has such a place.
+pub fn dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.expect("a directory for what is unpacked")
+}

@@ -1,0 +1,130 @@
+//! Lines for the shell under rules. What a line is taken apart into is held to what bash starts when it is given that line; and a
+//! denied command stays denied, whatever stands before it and however it is quoted.
+
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+use skillhost::config::{CommandRules, EffectDecision};
+use skillhost::fuzzing::{decide, taken_apart};
+use skillhost_api::types::Command;
+
+use crate::bash::Bash;
+
+static DENY: LazyLock<CommandRules> =
+    LazyLock::new(|| toml::from_str("deny = ['rm -r', 'git push', '> /etc*']\nunknown = 'ask'").expect("rules"));
+static ALLOW: LazyLock<CommandRules> =
+    LazyLock::new(|| toml::from_str("allow = ['p0 -* *', 'p1 -n= a', '> out', '< *']").expect("rules"));
+
+/// Longer lines are for the other half of the test.
+const MAX_RUN: usize = 400;
+
+thread_local! {
+    static BASH: RefCell<Option<Bash>> = RefCell::new(Bash::start());
+}
+
+pub fn run(input: &[u8]) {
+    let Ok(line) = std::str::from_utf8(input) else { return };
+    if line.contains('\0') {
+        return;
+    }
+    let shell = |line: &str| Command::Shell(line.to_owned());
+    let (starts, unknown) = taken_apart(&shell(line));
+    // Words are no line: nothing of it is expanded.
+    let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    let (of_words, _) = taken_apart(&Command::Argv(words.clone()));
+    assert!(of_words.iter().flatten().flatten().all(|word| word.len() <= line.len()));
+
+    let allowed = decide(&ALLOW, &shell(line));
+    let denied = decide(&DENY, &shell(line));
+    // What comes next is part of a here-document, or of the same command, to bash as well.
+    let goes_on = line.contains("<<") || line.ends_with('\\');
+    if unknown.is_empty() && !goes_on {
+        assert_eq!(
+            decide(&DENY, &shell(&format!("{line}\nrm -r x"))),
+            EffectDecision::Deny,
+            "{line:?} hides what is behind it"
+        );
+        assert_eq!(
+            decide(&DENY, &shell(&format!("rm -r x\n{line}"))),
+            EffectDecision::Deny,
+            "{line:?} hides what is before it"
+        );
+        assert!(
+            denied <= decide(&DENY, &shell(&format!("{line}\ntrue"))),
+            "{line:?} is less of a danger with more behind it"
+        );
+    } else if !unknown.is_empty() {
+        assert_ne!(allowed, EffectDecision::Allow, "{line:?} is allowed, and not known: {unknown:?}");
+        assert_ne!(denied, EffectDecision::Allow, "{line:?} is allowed, and not known: {unknown:?}");
+    }
+    quoted(&words);
+
+    if unknown.is_empty() && line.len() <= MAX_RUN && Bash::takes(line) {
+        let started = BASH.with_borrow_mut(|bash| bash.as_mut().map(|bash| bash.starts(line)).unwrap_or_default());
+        for argv in started {
+            assert!(
+                starts.iter().any(|words| is(words, &argv)),
+                "{line:?} starts {argv:?} in bash, and is taken apart into {starts:?}"
+            );
+        }
+    }
+}
+
+/// However words are quoted, they are the same command.
+fn quoted(words: &[String]) {
+    let styles: [fn(&str) -> String; 3] = [
+        |word| format!("'{}'", word.replace('\'', r"'\''")),
+        |word| word.chars().map(|c| format!("'{c}'").replace("'''", r"\'")).collect::<String>() + "''",
+        |word| {
+            let escaped: String =
+                word.chars().map(|c| if "$`\"\\".contains(c) { format!("\\{c}") } else { c.to_string() }).collect();
+            format!("\"{escaped}\"")
+        },
+    ];
+    let of = |style: &fn(&str) -> String| {
+        let line = words.iter().map(|word| style(word)).collect::<Vec<_>>().join(" ");
+        (taken_apart(&Command::Shell(line.clone())), line)
+    };
+    let [first, others @ ..] = styles;
+    let (first, line) = of(&first);
+    for other in others {
+        let (other, other_line) = of(&other);
+        if first.1.is_empty() && other.1.is_empty() {
+            let same =
+                first.0.len() == other.0.len() && first.0.iter().zip(&other.0).all(|(one, other)| alike(one, other));
+            assert!(same, "{line:?} and {other_line:?} are the same to bash: {:?}, {:?}", first.0, other.0);
+        }
+    }
+}
+
+/// Whether two parts can be the same command. What is not known of one is not looked for in the other.
+fn alike(one: &[Option<String>], other: &[Option<String>]) -> bool {
+    let known = |words: &[Option<String>]| words.iter().cloned().collect::<Option<Vec<_>>>();
+    match (known(one), known(other)) {
+        (Some(argv), _) => is(other, &argv),
+        (_, Some(argv)) => is(one, &argv),
+        (None, None) => true,
+    }
+}
+
+/// Whether a part of a line is this command; a word that is not known stands for any number of them.
+fn is(words: &[Option<String>], argv: &[String]) -> bool {
+    // Which beginnings of the command the words so far can be, by length.
+    let mut can = vec![false; argv.len() + 1];
+    can[0] = true;
+    for word in words {
+        match word {
+            None => {
+                let first = can.iter().position(|can| *can).unwrap_or(can.len());
+                can[first..].fill(true);
+            }
+            Some(word) => {
+                for len in (0..argv.len()).rev() {
+                    can[len + 1] = can[len] && argv[len] == *word;
+                }
+                can[0] = false;
+            }
+        }
+    }
+    can[argv.len()]
+}

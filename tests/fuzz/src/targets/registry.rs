@@ -1,0 +1,38 @@
+//! What a registry's artifacts are called, and what is written down about them.
+
+use std::net::Ipv6Addr;
+
+use skillhost::fuzzing;
+
+/// What is read is what is written of it.
+pub fn lock_file(input: &[u8]) {
+    let Ok(text) = fuzzing::lock_file(input) else { return };
+    assert_eq!(fuzzing::lock_file(text.as_bytes()), Ok(text));
+}
+
+pub fn oci_manifest(input: &[u8]) {
+    let Ok(bytes) = fuzzing::oci_manifest(input) else { return };
+    assert_eq!(fuzzing::oci_manifest(&bytes), Ok(bytes));
+}
+
+/// A reference has one form, and leads to its own registry and repository and nowhere else.
+pub fn reference(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(parts) = fuzzing::reference(text) else { return };
+    assert_eq!(fuzzing::reference(&parts.shown).as_ref(), Ok(&parts), "{text:?}");
+    let Some(url) = &parts.url else { return };
+    let (scheme, usual) = if parts.is_local { ("http", 80) } else { ("https", 443) };
+    let path = format!("/v2/{}/manifests/{}", parts.repository, parts.version);
+    let authority = url.strip_prefix(&format!("{scheme}://")).and_then(|rest| rest.strip_suffix(&path));
+    assert_eq!(authority.map(|one| place(one, usual)), Some(place(&parts.host, usual)), "{text:?} leads to {url}");
+}
+
+/// Host and port; addresses of IPv6 have more than one form, and ports can have zeros before them.
+fn place(authority: &str, usual: u16) -> (String, u16) {
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, port.parse().unwrap_or(usual)),
+        _ => (authority, usual),
+    };
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok());
+    (address.map_or_else(|| host.to_owned(), |address| address.to_string()), port)
+}

@@ -1,0 +1,77 @@
+//! Each target over all that is kept of it, and over mutations of that: as many as take a second, from a seed that is printed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use skillhost_fuzz::{Mutator, TARGETS, target};
+
+/// The seed of mutations; the clock gives it otherwise.
+const SEED: &str = "SKILLHOST_FUZZ_SEED";
+/// How many mutations there are of each target; `cargo xtask fuzz` tries as many as there is time for.
+const MUTATIONS: usize = 300;
+
+fn try_all(name: &str) {
+    let target = target(name).unwrap();
+    let kept = target.kept();
+    assert!(!kept.is_empty(), "{name} has no corpus");
+    for (file, input) in &kept {
+        if catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err() {
+            panic!("the input tests/fuzz/{file} breaks a promise of {name}, as said above");
+        }
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seed = std::env::var(SEED).map_or(now, |seed| seed.parse().unwrap());
+    println!("{name}: {MUTATIONS} mutations; {SEED}={seed} makes the same again");
+    let inputs: Vec<Vec<u8>> = kept.into_iter().map(|(_, input)| input).collect();
+    let mut mutator = Mutator::new(seed);
+    for _ in 0..MUTATIONS {
+        let input = mutator.of(&inputs);
+        if catch_unwind(AssertUnwindSafe(|| (target.run)(&input))).is_err() {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));
+            std::fs::write(&file, &input).unwrap();
+            panic!(
+                "an input breaks a promise of {name}, as said above. It is in {}, and {SEED}={seed} makes it again: put it into \
+                 tests/fuzz/regressions/{name}/ under a name that says what it is, and mend what it shows",
+                file.display()
+            );
+        }
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident),+ $(,)?) => {
+        const NAMES: &[&str] = &[$(stringify!($name)),+];
+        $(
+            #[test]
+            fn $name() {
+                try_all(stringify!($name));
+            }
+        )+
+    };
+}
+
+tests! {
+    command,
+    config,
+    fake_values,
+    frames_to_host,
+    frames_to_supervisor,
+    link,
+    lock_file,
+    manifest,
+    oci_manifest,
+    paths,
+    plugin,
+    reference,
+    roles,
+    skill_md,
+    tarball,
+    tree,
+    values,
+}
+
+#[test]
+fn every_target_is_here() {
+    assert_eq!(TARGETS.iter().map(|target| target.name).collect::<Vec<_>>(), NAMES);
+}

@@ -1,0 +1,165 @@
+//! Looks for inputs that break a promise, with libFuzzer: what reached new code is where the next inputs come from.
+//!
+//! Dependencies are those of the ordinary build: only the workspace's own crates are built again, counting what runs in them
+//! (`tests/fuzz/instrument.sh`). libFuzzer itself is C++, which the crate `libfuzzer-sys` carries, and is compiled once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::run::{cargo, output, program, root, run, say, target};
+
+/// The package with the targets, and its program.
+const PACKAGE: &str = "skillhost-fuzz";
+const PROGRAM: &str = "skillhost-libfuzzer";
+/// The longest input that is tried: what is longer shows little that is not shown by these, and takes its time.
+const MAX_LEN: usize = 4096;
+/// Seconds after which one input is taken for one that never ends, and MiB of memory that none may need.
+const TIMEOUT: usize = 20;
+const MAX_MEMORY: usize = 2048;
+
+/// Tries inputs on each of these targets, for so many seconds; on all, when none is named. `keep`: what was found joins the corpus.
+pub(crate) fn fuzz(names: &[String], seconds: u64, keep: bool) -> Result<()> {
+    let all = targets()?;
+    if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+        bail!("there is no target {unknown}; there are {}", all.join(", "));
+    }
+    let fuzzer = build()?;
+    let mut broken = Vec::new();
+    for name in all.iter().filter(|name| names.is_empty() || names.contains(name)) {
+        let target = FuzzTarget::of(&fuzzer, name)?;
+        if seconds > 0 && target.search(seconds).is_err() {
+            broken.push(name.as_str());
+            continue;
+        }
+        if keep {
+            target.keep()?;
+        }
+    }
+    if !broken.is_empty() {
+        bail!(
+            "promises are broken of {}: the inputs are in tests/fuzz/regressions, and `cargo test --workspace --test corpus {}` tries \
+             them again. Give each a name that says what it is, and mend what it shows",
+            broken.join(", "),
+            broken[0]
+        );
+    }
+    Ok(())
+}
+
+/// Shows which targets there are.
+pub(crate) fn list() -> Result<()> {
+    for name in targets()? {
+        println!("{name}");
+    }
+    Ok(())
+}
+
+/// The names of the targets: each has a corpus.
+fn targets() -> Result<Vec<String>> {
+    let corpus = fuzz_dir().join("corpus");
+    let entries = fs::read_dir(&corpus).with_context(|| format!("{} cannot be read", corpus.display()))?;
+    let mut names: Vec<String> =
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn fuzz_dir() -> PathBuf {
+    root().join("tests/fuzz")
+}
+
+/// Builds the program that libFuzzer drives.
+fn build() -> Result<PathBuf> {
+    let libfuzzer = libfuzzer()?;
+    say("building what is fuzzed (a first build takes minutes)");
+    // All of the workspace, so that dependencies have the features of the ordinary build.
+    let mut command = cargo();
+    command.args(["build", "--workspace", "--bin", PROGRAM, "--features"]).arg(format!("{PACKAGE}/libfuzzer"));
+    command.env("RUSTC_WORKSPACE_WRAPPER", fuzz_dir().join("instrument.sh")).env("SKILLHOST_LIBFUZZER", libfuzzer);
+    run(&mut command)?;
+    Ok(target().join("debug").join(PROGRAM))
+}
+
+/// Compiles libFuzzer, and says in which directory it is.
+fn libfuzzer() -> Result<PathBuf> {
+    /// What cargo says of a package's build script.
+    #[derive(Deserialize)]
+    struct BuildMessage {
+        reason: String,
+        #[serde(default)]
+        package_id: String,
+        #[serde(default)]
+        out_dir: PathBuf,
+    }
+    if output(program("c++").arg("--version")).is_err() {
+        bail!("libFuzzer is C++, and there is no `c++` here: install a compiler (`apt-get install g++`)");
+    }
+    say("building libFuzzer");
+    let mut command = cargo();
+    command.args(["build", "--release", "--locked", "--message-format", "json", "--target-dir"]);
+    command.arg(target().join("libfuzzer")).current_dir(fuzz_dir().join("libfuzzer"));
+    let said = output(&mut command)?;
+    if !said.status.success() {
+        bail!("libFuzzer could not be built: {}", String::from_utf8_lossy(&said.stderr).trim());
+    }
+    let messages = said.stdout.split(|byte| *byte == b'\n');
+    let mut built = messages.filter_map(|line| serde_json::from_slice::<BuildMessage>(line).ok());
+    let ours = built.find(|one| one.reason == "build-script-executed" && one.package_id.contains("libfuzzer-sys"));
+    Ok(ours.context("cargo does not say where it has built libFuzzer")?.out_dir)
+}
+
+/// A target, and where its inputs are.
+struct FuzzTarget<'a> {
+    fuzzer: &'a Path,
+    name: &'a str,
+    corpus: PathBuf,
+    regressions: PathBuf,
+    /// What was found on this machine.
+    found: PathBuf,
+}
+
+impl<'a> FuzzTarget<'a> {
+    fn of(fuzzer: &'a Path, name: &'a str) -> Result<Self> {
+        let within = |directory: &str| fuzz_dir().join(directory).join(name);
+        let found = target().join("fuzz").join(name);
+        fs::create_dir_all(&found)?;
+        Ok(Self { fuzzer, name, corpus: within("corpus"), regressions: within("regressions"), found })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = program(self.fuzzer);
+        command.env("SKILLHOST_FUZZ_TARGET", self.name);
+        command.arg(format!("-max_len={MAX_LEN}"));
+        command.arg(format!("-timeout={TIMEOUT}")).arg(format!("-rss_limit_mb={MAX_MEMORY}"));
+        command
+    }
+
+    /// Tries inputs until the time is over or one breaks a promise.
+    fn search(&self, seconds: u64) -> Result<()> {
+        say(&format!("{}: {seconds} s", self.name));
+        fs::create_dir_all(&self.regressions)?;
+        let mut command = self.command();
+        // A crash is written there.
+        command.arg(format!("-artifact_prefix={}/", self.regressions.display()));
+        command.arg(format!("-max_total_time={seconds}")).arg("-print_final_stats=1");
+        let words = fuzz_dir().join("dictionaries").join(self.name);
+        if words.exists() {
+            command.arg(format!("-dict={}", words.display()));
+        }
+        let searched = run(command.arg(&self.found).arg(&self.corpus).arg(&self.regressions));
+        // Git knows no empty directory, and neither does anybody miss it.
+        let _ = fs::remove_dir(&self.regressions);
+        searched
+    }
+
+    /// Adds to the corpus, of what was found, the fewest inputs that together reach all the code that is reached.
+    fn keep(&self) -> Result<()> {
+        say(&format!("{}: keeping what reaches more", self.name));
+        let mut command = self.command();
+        run(command.args(["-set_cover_merge=1", "-use_counters=0"]).arg(&self.corpus).arg(&self.found))
+    }
+}
