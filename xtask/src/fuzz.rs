@@ -39,12 +39,12 @@ pub(crate) fn fuzz(names: &[String], seconds: u64, keep: bool) -> Result<()> {
             target.keep()?;
         }
     }
-    if !broken.is_empty() {
+    if let Some(first) = broken.first() {
         bail!(
             "promises are broken of {}: the inputs are in tests/fuzz/regressions, and `cargo test --workspace --test corpus {}` tries \
              them again. Give each a name that says what it is, and mend what it shows",
             broken.join(", "),
-            broken[0]
+            first
         );
     }
     Ok(())

@@ -25,6 +25,8 @@ use crate::private_dir;
 const PREFIX: &str = "sbx_";
 /// The bytes of an id's random part.
 const ID_BYTES: usize = 6;
+/// What leads the names that files and directories have until they are whole.
+const TEMPORARY: &[u8] = b".tmp";
 /// The record's name.
 const RECORD: &str = "record.json";
 /// A record larger than this is not one of ours: the environment of a launch may take some of it.
@@ -45,8 +47,24 @@ impl SandboxDirs {
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
         let supervisor = root.join(format!("supervisor-{}", *DIGEST));
         let places = Self { root, supervisor };
+        places.forget_temporary();
         places.write_supervisor().map_err(|error| at(&places.supervisor, error))?;
         Ok(places)
+    }
+
+    /// Removes what an earlier host died in the middle of making.
+    fn forget_temporary(&self) {
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let left = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(TEMPORARY));
+        for path in left.map(|entry| entry.path()) {
+            let removed = match path.is_dir() && !path.is_symlink() {
+                true => std::fs::remove_dir_all(&path),
+                false => std::fs::remove_file(&path),
+            };
+            if let Err(error) = removed {
+                tracing::warn!("{}: {error}", path.display());
+            }
+        }
     }
 
     fn write_supervisor(&self) -> std::io::Result<()> {

@@ -179,6 +179,13 @@ impl<'a> LineWalk<'a, '_> {
     /// Sees to it that what the grammar divides is divided where Bash does: it passes over letters without a word, takes a new line
     /// for a space, and makes two words of one.
     fn divided(&mut self, node: Node<'_>) {
+        // To Bash the letters before it make a word of it.
+        let is_word = |child: &Node<'_>| {
+            child.kind() == "file_descriptor" && !self.text(*child).bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if children(node).iter().any(is_word) {
+            return self.parts.unknown("a word stands where the grammar sees the number of a redirection");
+        }
         let (newlines, touching) = match node.kind() {
             "command" | "redirected_statement" | "declaration_command" | "unset_command" | "variable_assignments" => {
                 (false, false)

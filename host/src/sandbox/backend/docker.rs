@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bollard::errors::Error as ApiError;
@@ -81,6 +82,8 @@ pub struct DockerBackend {
     config: EngineConfig,
     /// Where a file can be put to see whether the engine sees it.
     state_dir: Option<PathBuf>,
+    /// Of the state directory, once what earlier hosts left has been looked for.
+    deployment: OnceLock<String>,
     client: OnceCell<EngineClient>,
     skills: SkillVolumes,
     networks: SessionNetworks,
@@ -102,6 +105,7 @@ impl DockerBackend {
             endpoint: EngineEndpoint::from_env(),
             config,
             state_dir: None,
+            deployment: OnceLock::new(),
             client: OnceCell::new(),
             skills: SkillVolumes::default(),
             networks: SessionNetworks::default(),
@@ -402,6 +406,7 @@ impl DockerBackend {
     }
 
     async fn sweep(&self, deployment: &str) -> Result<()> {
+        let _ = self.deployment.set(deployment.to_owned());
         let client = self.client().await?;
         let (_, helpers) = self.of_deployment(deployment).await?;
         for left in helpers.into_iter().filter_map(|container| container.id) {

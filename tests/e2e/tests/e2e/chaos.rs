@@ -369,7 +369,8 @@ fn check(user: &User, acknowledged: &[u64]) {
     });
     let sandboxes = user.state().join("sandboxes");
     let left: Vec<_> = fs::read_dir(sandboxes).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("sbx_")), "left: {left:?}");
+    let is_left = |name: &str| name.starts_with("sbx_") || name.starts_with(".tmp");
+    assert!(!left.iter().any(|name| is_left(&name.to_string_lossy())), "left: {left:?}");
     if local() {
         // As much of it as their names have.
         let groups = format!("skillhost-{}*", &deployment[..12]);

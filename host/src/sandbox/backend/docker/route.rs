@@ -17,7 +17,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
 
-use super::super::{ImageId, Route, Transport};
+use super::super::{ImageId, LABEL_DEPLOYMENT, Route, Transport};
 use super::body::bind;
 use super::{ASK, DockerBackend, EngineClient, force};
 use crate::ids::random_hex;
@@ -201,6 +201,8 @@ impl DockerBackend {
             // Whatever the image would run, this runs nothing.
             entrypoint: Some(vec!["/.skillhost-never".to_owned()]),
             cmd: Some(Vec::new()),
+            // One that is left by a host which dies now is removed by the next one.
+            labels: self.deployment.get().map(|name| [(LABEL_DEPLOYMENT.to_owned(), name.clone())].into()),
             host_config: Some(host_config),
             ..ContainerCreateBody::default()
         };
