@@ -105,9 +105,10 @@ impl Error {
             // A sandbox's own permissions are another thing, and have their kind to themselves.
             io::ErrorKind::PermissionDenied => ErrorKind::Denied,
             io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-            io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-                ErrorKind::InvalidArgument
-            }
+            io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory => ErrorKind::InvalidArgument,
             _ => ErrorKind::Other,
         };
         Self::new(kind, error.to_string())

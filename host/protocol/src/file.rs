@@ -76,6 +76,21 @@ impl ByteRange {
 }
 
 impl FileOp {
+    /// The path that it is about, as it was asked for.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Read { path, .. }
+            | Self::Write { path, .. }
+            | Self::TreeIn { path, .. }
+            | Self::TreeOut { path, .. }
+            | Self::Stat { path, .. }
+            | Self::List { path, .. }
+            | Self::Remove { path, .. }
+            | Self::Watch { path, .. } => path,
+        }
+    }
+
     /// Whether it moves a tree, on a socket of its own.
     #[must_use]
     pub fn is_tree(&self) -> bool {

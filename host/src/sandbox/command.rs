@@ -1,4 +1,4 @@
-//! What a command, its environment and a line for a shell can be: what Linux takes, said before it is asked.
+//! What a command, its environment, a line for a shell and a path can be: what Linux takes, said before it is asked.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,8 @@ const MAX_COMMAND: usize = 3 * 512 * 1024;
 /// The same with what the kernel counts for each string, its end and a pointer; the image's own environment has the rest.
 const MAX_COUNTED: usize = 15 * 128 * 1024;
 const FOR_EACH: usize = 9;
+/// The longest path that Linux takes, in bytes.
+const MAX_PATH: usize = 4095;
 
 /// Refuses names and values that an environment cannot hold.
 pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
@@ -99,6 +101,17 @@ pub(super) fn check_line(line: &str) -> Result<()> {
         true => Err(Error::too_large(format!(
             "the line has {} bytes, and at most {MAX_COMMAND} are taken: write it to a file of the sandbox, and source that",
             line.len()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a path that no kernel takes: what follows of it, and repeats it in errors, has a bound then.
+pub(super) fn check_path(path: &[u8]) -> Result<()> {
+    match path.len() > MAX_PATH {
+        true => Err(Error::invalid_argument(format!(
+            "the path has {} bytes, and Linux takes at most {MAX_PATH}",
+            path.len()
         ))),
         false => Ok(()),
     }

@@ -28,6 +28,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_protocol::Notes;
 use tokio::task::spawn_blocking;
 
+use super::command::check_path;
 use super::link::{FileKind, Link, User};
 
 /// The most bytes that one copy moves.
@@ -49,6 +50,7 @@ pub struct Copied {
 /// Copies the file or directory `from`, beneath `host`, to `dest` in the sandbox. A file that is copied to a directory, or
 /// to what ends in `/`, keeps its name.
 pub async fn copy_in(link: &Link, user: User, host: Dir, from: &Path, dest: &str) -> Result<Copied> {
+    check_path(from.as_os_str().as_encoded_bytes())?;
     let dest = &match from.file_name().and_then(OsStr::to_str) {
         Some(name)
             if host.metadata(from).is_ok_and(|meta| meta.is_file())
@@ -71,6 +73,7 @@ pub async fn copy_in(link: &Link, user: User, host: Dir, from: &Path, dest: &str
 /// Copies the file or directory `src` in the sandbox to `to`, beneath `host`. A file that is copied to a directory keeps
 /// its name.
 pub async fn copy_out(link: &Link, user: User, src: &str, host: Dir, to: &Path) -> Result<Copied> {
+    check_path(to.as_os_str().as_encoded_bytes())?;
     let to = match Path::new(src).file_name() {
         Some(name) if host.metadata(here(to)).is_ok_and(|meta| meta.is_dir()) && !is_dir(link, &user, src).await => {
             &to.join(name)

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::connection::{self, ConnectionGuard, LinkShared, OperationEvent, StdinState};
 use super::{CloseReason, ExecEvent, HelloConfig};
+use crate::sandbox::command::check_path;
 
 /// A connection to a sandbox's supervisor. Clones share it; it ends with the last of them and of its execs.
 #[derive(Debug, Clone)]
@@ -40,6 +41,7 @@ impl Link {
 
     /// Asks for a file operation, with the descriptor that belongs to it. A tree without one travels in frames.
     pub(super) fn file(&self, op: FileOp, user: User, socket: Option<OwnedFd>) -> Result<(Channel, ExecStdin)> {
+        check_path(op.path().as_bytes())?;
         let framed = op.is_tree() && socket.is_none();
         let start = |window| ToSupervisor::File(FileStart { op, user, window, framed });
         self.start(DEFAULT_WINDOW, socket, start)

@@ -49,6 +49,10 @@ impl UserId {
                 FileErrorKind::InvalidArgument,
                 format!("cannot {verb} {path}: something on the way to it is not a directory"),
             ),
+            io::ErrorKind::InvalidFilename => (
+                FileErrorKind::InvalidArgument,
+                format!("cannot {verb} {path}: a name in it is longer than Linux takes"),
+            ),
             io::ErrorKind::ReadOnlyFilesystem => (
                 FileErrorKind::Permission,
                 format!(

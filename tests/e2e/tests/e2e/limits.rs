@@ -1,7 +1,7 @@
 //! A guest that runs into a limit gets the documented error, and the next call works.
 
 use serde_json::{Value, json};
-use skillhost_e2e::User;
+use skillhost_e2e::{User, ask, eventually, needs_engine};
 
 /// A user whose `probe` has these limits.
 fn limited(limits: &str) -> User {
@@ -124,4 +124,28 @@ fn commands_under_way_and_their_rate_are_bounded() {
     assert!(refused.contains("1 of 1 commands"), "{refused}");
     let recorded = user.audit().into_iter().rfind(|record| record["effect"] == "sandbox.shell").unwrap();
     assert_eq!(recorded["outcome"], "quota-exceeded");
+}
+
+#[test]
+fn what_nobody_means_is_refused_with_its_kind_and_harms_nothing() {
+    needs_engine!();
+    let user = limited("deadline = \"120s\"\nfuel = 1_000_000_000_000");
+    let pid = || user.run(["host", "status", "--output", "json"]).json()["pid"].clone();
+    // A sandbox of the same session that has nothing to do with it.
+    let other = user.launch([]);
+    let before = pid();
+    let heard = user.call("probe.provoke", &json!({})).ok().json()["result"].clone();
+    let heard: Vec<&str> = heard.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    assert!(heard.len() > 250, "{heard:#?}");
+    let wrong: Vec<_> = heard
+        .iter()
+        .filter(|one| one.contains(": other: ") || one.starts_with("must fail: ") && one.ends_with(": ok"))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!((user.shell(&other, "echo here")["stdout"].as_str(), pid()), (Some("here\n"), before));
+    user.run(["audit", "verify"]).ok();
+    user.run(["sandbox", "stop", &other]).ok();
+    eventually("nothing of it is left", || {
+        ask(&user, &["list"])["containers"].as_array().unwrap().is_empty().then_some(())
+    });
 }

@@ -1,5 +1,7 @@
 //! Does to the world just what its caller says.
 
+mod provoke;
+
 mod component {
     #![allow(clippy::too_many_arguments, reason = "generated: a string is two arguments to a core function")]
     skillhost_guest::bindings!("probe": blackboard, files, log, sandbox, scripts, types);
@@ -388,6 +390,10 @@ impl Guest for Probe {
         }
         println!("to standard output");
         eprintln!("to standard error \u{1b}[31m");
+    }
+
+    fn provoke() -> Vec<String> {
+        provoke::all()
     }
 
     fn reach_out(times: u32) -> Vec<String> {
