@@ -291,6 +291,10 @@ impl<'a> LineWalk<'a, '_> {
     /// `[ … ]` and `[[ … ]]`.
     fn test(&mut self, node: Node<'_>, depth: usize) {
         let is_command = child_text(node, 0, self.text) == "[";
+        if is_command && self.text(node).contains('\n') {
+            // To Bash a line end is the end of this command, and to the grammar a space.
+            self.parts.unknown("its test goes over several lines");
+        }
         let mut left = vec![node];
         while let Some(node) = left.pop() {
             for child in children(node) {

@@ -239,6 +239,7 @@ fn what_cannot_be_known_takes_the_strictest_decision_and_is_never_allowed() {
         "ls\n\\rm -rf x",
         "ls -a2> x",
         "ls { }",
+        "[ a =\nrm ] || ls",
     ];
     are(&rules("allow = ['ls -* *', 'cat -* *']\nunknown = 'deny'\notherwise = 'allow'"), Deny, &lines);
     are(&rules("ask = ['reboot']"), Ask, &lines);
