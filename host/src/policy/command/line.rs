@@ -155,6 +155,10 @@ impl<'a> LineWalk<'a, '_> {
                     self.parts.unknown("a pattern with an expansion is not looked at");
                 }
             }
+            // The grammar takes what ends the word in Bash, and what follows, for a part of it.
+            "heredoc_start" if self.text(node).contains(['&', '|', ';', '<', '>', '(', ')', '$', '`']) => {
+                self.parts.unknown("the word that ends a here-document is no plain one");
+            }
             "comment"
             | "heredoc_start"
             | "heredoc_content"

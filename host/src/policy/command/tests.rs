@@ -240,6 +240,7 @@ fn what_cannot_be_known_takes_the_strictest_decision_and_is_never_allowed() {
         "ls -a2> x",
         "ls { }",
         "[ a =\nrm ] || ls",
+        "cat <<E1&rm\nE1&rm\n",
     ];
     are(&rules("allow = ['ls -* *', 'cat -* *']\nunknown = 'deny'\notherwise = 'allow'"), Deny, &lines);
     are(&rules("ask = ['reboot']"), Ask, &lines);
