@@ -39,11 +39,25 @@ impl HostConfig {
 fn machines_memory() -> u64 {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     let groups = read(Path::new("/proc/self/cgroup"));
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let base = Path::new("/sys/fs/cgroup");
-    let own: PathBuf = base.join(group);
-    let limits = own.ancestors().take_while(|dir| dir.starts_with(base)).map(|dir| read(&dir.join("memory.max")));
-    least(&read(Path::new("/proc/meminfo")), limits)
+    least(&read(Path::new("/proc/meminfo")), limits_of(&groups).iter().map(|limit| read(limit)))
+}
+
+/// Where the limits of memory stand that hold for the groups in a `/proc/PID/cgroup`, in both versions of the kernel's: of each group
+/// and of those around it.
+fn limits_of(groups: &str) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        let (base, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            some if some.split(',').any(|one| one == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        let own = Path::new(base).join(group.trim_start_matches('/'));
+        all.extend(own.ancestors().take_while(|dir| dir.starts_with(base)).map(|dir| dir.join(file)));
+    }
+    all
 }
 
 fn least(meminfo: &str, limits: impl Iterator<Item = String>) -> u64 {
@@ -65,6 +79,15 @@ mod tests {
         assert_eq!(of(&["max\n", ""]), 2 << 20);
         assert_eq!(of(&["max\n", "1048576\n", "4194304\n"]), 1 << 20);
         assert!(machines_memory() > 0);
+        let both = "12:memory,cpu:/a/b\n3:pids:/x\n0::/c\nbroken\n";
+        let expected = [
+            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/c/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(limits_of(both), expected.map(PathBuf::from));
         assert!(HostConfig::default().memory() >= LEAST_DEFAULT);
     }
 }
