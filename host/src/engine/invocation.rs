@@ -21,7 +21,7 @@ use super::limiter::{LimitHit, Limiter, size};
 use super::result_stream::{self, ItemSink};
 use super::slots::SlotGuard;
 use super::trace::Trace;
-use super::{Engine, LinkedComponent, ended, failure};
+use super::{Engine, LinkedComponent, NOBODY, ended, failure};
 use crate::capabilities::{
     CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, Over, ProgramOutput,
     View, WriteRecorder,
@@ -37,7 +37,7 @@ pub trait ImportContext: WasiHttpHooks + 'static {
     fn deadline(&self) -> Instant;
     /// Whose it is; nobody's where there is one alone.
     fn tenant(&self) -> &str {
-        ""
+        NOBODY
     }
     /// Whether the call is over, for what it was about to hand over.
     fn over(&self) -> Over {
@@ -251,7 +251,7 @@ impl Engine {
         let slot = tokio::time::timeout_at(deadline.into(), place).await.map_err(|_| failure::no_place(&limits))?;
         let runtime = self.runtime(prepared.kind)?;
         // Guardrails are the host's own: what a tenant holds keeps none from being asked.
-        let held = self.memory.take(if guards { "" } else { &tenant }, at_begin(&limits))?;
+        let held = self.memory.take(if guards { NOBODY } else { &tenant }, at_begin(&limits))?;
         let mut store = store(&runtime.engine, &limits, held, workspace, program.as_ref(), context)?;
         // Before anything of it is dropped.
         let over = over.on_drop();

@@ -55,8 +55,8 @@ use trace::Trace;
 /// How many components stay ready in memory; the one used longest ago goes first.
 const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Whose turn it is where there is one alone.
-const NOBODY: &str = "";
+/// The tenant of what is the host's own: guardrails, and what is compiled ahead.
+pub(crate) const NOBODY: &str = "";
 
 /// Runs components.
 pub struct Engine {

@@ -21,7 +21,7 @@ use crate::broker::GuardrailRunner;
 use crate::capabilities::Log;
 use crate::catalog::{Loaded, SkillSource};
 use crate::config::EffectDecision;
-use crate::engine::Invocation;
+use crate::engine::{Invocation, NOBODY};
 use crate::policy::{Actor, ActorGrant, EffectVerdict, Effects};
 use crate::skills::manifest::Capabilities;
 use crate::skills::{Action, Descriptor, SkillName};
@@ -97,7 +97,7 @@ impl Host {
                 let read = component.clone();
                 let preparing = self
                     .engine
-                    .prepare(found.descriptor.concurrency, digest, "", async || blocking(move || read()).await);
+                    .prepare(found.descriptor.concurrency, digest, NOBODY, async || blocking(move || read()).await);
                 Box::pin(preparing).await?
             }
         };

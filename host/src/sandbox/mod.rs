@@ -335,7 +335,7 @@ impl Sandboxes {
 
     /// The session's workspace on the host, made when it is not there.
     pub fn workspace(&self, caller: &Caller) -> Result<PathBuf> {
-        self.inner.workspaces.ensure(caller)
+        Ok(self.inner.workspaces.ensure(caller)?.0)
     }
 
     /// Whether it is heard of: not so for one that somebody else has paused. One that does not run has said what it had to say.

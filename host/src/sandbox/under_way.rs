@@ -41,42 +41,48 @@ impl EndNotice {
     }
 }
 
-/// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
-pub struct SandboxExec {
-    exec: Exec,
+/// Tells whoever follows something that is under way why its sandbox ended.
+struct EndTeller {
     end: EndNotice,
     /// The sandbox has ended, and its cause is asked for.
     died: Option<Error>,
     _under_way: ExecInFlight,
 }
 
+impl EndTeller {
+    fn new(end: EndNotice, under_way: ExecInFlight) -> Self {
+        Self { end, died: None, _under_way: under_way }
+    }
+
+    /// The next event, or why there is none. What the wait for the cause is cut off in is asked for again.
+    async fn told(&mut self, next: impl Future<Output = Result<Option<ExecEvent>>>) -> Result<Option<ExecEvent>> {
+        if self.died.is_none() {
+            match next.await {
+                Err(error) if error.kind == ErrorKind::SandboxDied => self.died = Some(error),
+                other => return other,
+            }
+        }
+        match &self.died {
+            Some(error) => Err(self.end.explain(error.clone()).await),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A running command; dropping it ends its whole process tree. Dereferences to [`Exec`].
+pub struct SandboxExec {
+    exec: Exec,
+    teller: EndTeller,
+}
+
 impl SandboxExec {
     pub(super) fn new(exec: Exec, end: EndNotice, under_way: ExecInFlight) -> Self {
-        Self { exec, end, died: None, _under_way: under_way }
+        Self { exec, teller: EndTeller::new(end, under_way) }
     }
 
     /// As [`Exec::next`]; a sandbox that has ended says why. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
-        let next = if self.died.is_some() { Ok(None) } else { self.exec.next().await };
-        explained(next, &self.end, &mut self.died).await
-    }
-}
-
-/// An event, or why there is none. What the wait for the cause is cut off in is asked for again.
-async fn explained(
-    next: Result<Option<ExecEvent>>,
-    end: &EndNotice,
-    died: &mut Option<Error>,
-) -> Result<Option<ExecEvent>> {
-    match next {
-        Err(error) if error.kind == ErrorKind::SandboxDied => *died = Some(error),
-        Err(error) => return Err(error),
-        Ok(_) if died.is_some() => {}
-        Ok(event) => return Ok(event),
-    }
-    match died {
-        Some(error) => Err(end.explain(error.clone()).await),
-        None => Ok(None),
+        self.teller.told(self.exec.next()).await
     }
 }
 
@@ -97,27 +103,22 @@ impl DerefMut for SandboxExec {
 /// A persistent shell; dropping it ends it with all of its processes. Dereferences to [`ShellSession`].
 pub struct SandboxSession {
     session: ShellSession,
-    end: EndNotice,
-    /// As of [`SandboxExec`].
-    died: Option<Error>,
-    _under_way: ExecInFlight,
+    teller: EndTeller,
 }
 
 impl SandboxSession {
     pub(super) fn new(session: ShellSession, end: EndNotice, under_way: ExecInFlight) -> Self {
-        Self { session, end, died: None, _under_way: under_way }
+        Self { session, teller: EndTeller::new(end, under_way) }
     }
 
     /// As [`ShellSession::next`]; a sandbox that has ended says why. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<ExecEvent>> {
-        let next = if self.died.is_some() { Ok(None) } else { self.session.next().await };
-        explained(next, &self.end, &mut self.died).await
+        self.teller.told(self.session.next()).await
     }
 
     /// As [`ShellSession::next_at_last`], the same way. Cancel safe.
     pub async fn next_at_last(&mut self) -> Result<Option<ExecEvent>> {
-        let next = if self.died.is_some() { Ok(None) } else { self.session.next_at_last().await };
-        explained(next, &self.end, &mut self.died).await
+        self.teller.told(self.session.next_at_last()).await
     }
 }
 

@@ -163,8 +163,8 @@ impl Workspaces {
         self.root.join(caller.session_key())
     }
 
-    /// The session's workspace, made when it is not there.
-    pub fn ensure(&self, caller: &Caller) -> Result<PathBuf> {
+    /// The session's workspace, made when it is not there, and its user.
+    pub fn ensure(&self, caller: &Caller) -> Result<(PathBuf, SandboxUser)> {
         let (path, user) = (self.path(caller), self.user(caller)?);
         match DirBuilder::new().mode(PRIVATE).create(&path) {
             Err(error) if error.kind() != IoErrorKind::AlreadyExists => return Err(at(&path, error)),
@@ -172,7 +172,7 @@ impl Workspaces {
         }
         // Done on every call: a launch that was killed between the steps is made good by the next one.
         hand_over(&path, user).map_err(|error| at(&path, error.into()))?;
-        Ok(path)
+        Ok((path, user))
     }
 
     fn note(&self, caller: &Caller) -> Result<()> {
@@ -232,9 +232,9 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let identity = SandboxUser::of_host();
         let workspaces = Workspaces::open(state.path(), None).unwrap();
-        let path = workspaces.ensure(&Caller::default()).unwrap();
+        let (path, _) = workspaces.ensure(&Caller::default()).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert_eq!(workspaces.ensure(&Caller::default()).unwrap(), path);
+        assert_eq!(workspaces.ensure(&Caller::default()).unwrap(), (path.clone(), identity));
         let meta = path.metadata().unwrap();
         assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (identity.uid, identity.gid, MODE));
         assert_eq!(path.parent().unwrap().metadata().unwrap().mode() & 0o7777, PRIVATE);
@@ -273,14 +273,14 @@ mod tests {
         workspaces.ensure(&old).unwrap();
         let workspaces = Workspaces::open(state.path(), Some(ids)).unwrap();
         let owner = |path: PathBuf| path.metadata().unwrap().uid();
-        let users = [&one, &two].map(|caller| owner(workspaces.ensure(caller).unwrap()));
+        let users = [&one, &two].map(|caller| owner(workspaces.ensure(caller).unwrap().0));
         let (spare, user) = workspaces.spare().unwrap();
         let adopted = workspaces.adopt(&spare, &caller("c", "d")).unwrap().unwrap();
         assert_eq!(owner(adopted), user.uid);
         assert!(users[0] != users[1] && !users.contains(&user.uid) && users[0] >= ids.first);
         drop(workspaces);
         let workspaces = Workspaces::open(state.path(), Some(ids)).unwrap();
-        assert_eq!([&two, &one].map(|caller| owner(workspaces.ensure(caller).unwrap())), [users[1], users[0]]);
+        assert_eq!([&two, &one].map(|caller| owner(workspaces.ensure(caller).unwrap().0)), [users[1], users[0]]);
         assert_eq!(workspaces.user(&caller("c", "d")).unwrap(), user);
         assert_eq!(workspaces.user(&old).unwrap(), SandboxUser::of_host(), "its files are that one's");
         std::fs::write(workspaces.root.join("broken.json"), "{").unwrap();

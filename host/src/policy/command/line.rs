@@ -17,6 +17,22 @@ const MAX_PARSER_CHECKS: usize = 5_000;
 /// How deep a line may be nested.
 const MAX_NESTING: usize = 100;
 
+/// Kinds of nodes that hold statements, and of which nothing else is to be said.
+const STATEMENTS: [&str; 12] = [
+    "program",
+    "list",
+    "pipeline",
+    "subshell",
+    "do_group",
+    "if_statement",
+    "elif_clause",
+    "else_clause",
+    "while_statement",
+    "negated_command",
+    "case_statement",
+    "case_item",
+];
+
 /// Adds all that a line runs.
 pub(super) fn read(text: &str, reading: Reading<'_>, parts: &mut CommandParts) {
     if reading.depth == 0 {
@@ -97,19 +113,8 @@ impl<'a> LineWalk<'a, '_> {
         };
         self.divided(node);
         match node.kind() {
-            "program"
-            | "list"
-            | "pipeline"
-            | "subshell"
-            | "do_group"
-            | "if_statement"
-            | "elif_clause"
-            | "else_clause"
-            | "while_statement"
-            | "negated_command"
-            | "case_statement"
-            | "case_item"
-            | "redirected_statement"
+            kind if STATEMENTS.contains(&kind) => self.children(node, depth),
+            "redirected_statement"
             | "function_definition"
             | "variable_assignments"
             | "command_substitution"
@@ -190,25 +195,13 @@ impl<'a> LineWalk<'a, '_> {
         if children(node).iter().any(is_word) {
             return self.parts.unknown("a word stands where the grammar sees the number of a redirection");
         }
-        let (newlines, touching) = match node.kind() {
+        // Between statements there may be line ends, or nothing at all.
+        let of_statements = match node.kind() {
             "command" | "redirected_statement" | "declaration_command" | "unset_command" | "variable_assignments" => {
-                (false, false)
+                false
             }
-            "program"
-            | "list"
-            | "pipeline"
-            | "subshell"
-            | "do_group"
-            | "if_statement"
-            | "elif_clause"
-            | "else_clause"
-            | "while_statement"
-            | "negated_command"
-            | "case_statement"
-            | "case_item"
-            | "compound_statement"
-            | "for_statement"
-            | "function_definition" => (true, true),
+            "compound_statement" | "for_statement" | "function_definition" => true,
+            kind if STATEMENTS.contains(&kind) => true,
             _ => return,
         };
         let mut last: Option<Node<'_>> = None;
@@ -216,11 +209,11 @@ impl<'a> LineWalk<'a, '_> {
             if let Some(last) = last.replace(child) {
                 let between = self.text.get(last.end_byte()..child.start_byte()).unwrap_or("?");
                 let rest = between.replace("\\\n", "");
-                let is_space = rest.chars().all(|c| matches!(c, ' ' | '\t') || (newlines && c == '\n'));
+                let is_space = rest.chars().all(|c| matches!(c, ' ' | '\t') || (of_statements && c == '\n'));
                 // `a>b` is whole; in `a2>b` the number is the word's.
                 let begins = child.child(0).is_some_and(|first| first.kind() != "file_descriptor");
                 let is_redirection = child.kind().ends_with("_redirect") && begins;
-                if !is_space || (!touching && between.is_empty() && !is_redirection) {
+                if !is_space || (!of_statements && between.is_empty() && !is_redirection) {
                     return self.parts.unknown("it is divided in another way than Bash divides it");
                 }
             }

@@ -111,13 +111,18 @@ impl Inner {
             if let Some(skill) = &spec.skill {
                 place.put_skill(skill)?;
             }
-            let user = match route.own_users {
-                true => SandboxUser::of_host(),
-                false => self.workspaces.user(&spec.owner)?,
-            };
-            let workspace = match route.shares_files {
-                true => Workspace::Directory(self.workspaces.ensure(&spec.owner)?),
-                false => Workspace::Volume { volume: self.session_name(&spec.owner) },
+            let (workspace, user) = match route.shares_files {
+                true => {
+                    let (directory, user) = self.workspaces.ensure(&spec.owner)?;
+                    (Workspace::Directory(directory), user)
+                }
+                false => {
+                    let user = match route.own_users {
+                        true => SandboxUser::of_host(),
+                        false => self.workspaces.user(&spec.owner)?,
+                    };
+                    (Workspace::Volume { volume: self.session_name(&spec.owner) }, user)
+                }
             };
             let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, user, route.transport);
             let info = SandboxInfo { notes: passed_over, ..info };
