@@ -204,21 +204,46 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
+    /// How many bytes the next frame's payload has, once that is known; `None` at the end. Cancel safe.
+    pub async fn coming(&mut self) -> Result<Option<usize>> {
+        while self.header()?.is_none() {
+            if self.fill(HEADER).await? == 0 {
+                return self.end();
+            }
+        }
+        Ok(self.header()?.map(|(_, length)| length))
+    }
+
     /// The next frame; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Frame>> {
+        let Some(length) = self.coming().await? else { return Ok(None) };
         loop {
-            let missing = match self.take()? {
-                Take::Frame(frame) => return Ok(Some(frame)),
-                Take::Missing(missing) => missing,
-            };
-            if self.fill(missing).await? == 0 {
-                return match self.buffer.is_empty() {
-                    true => Ok(None),
-                    false => {
-                        Err(Error::unavailable("the connection to the host process broke in the middle of a message"))
-                    }
-                };
+            if let Some(frame) = self.take()? {
+                return Ok(Some(frame));
             }
+            if self.fill((HEADER + length).saturating_sub(self.buffer.len())).await? == 0 {
+                return self.end();
+            }
+        }
+    }
+
+    /// Reads the next frame and keeps nothing of it.
+    pub async fn skip(&mut self) -> Result<()> {
+        let mut left = self.coming().await?.map_or(0, |length| HEADER + length);
+        loop {
+            let here = left.min(self.buffer.len());
+            self.buffer.advance(here);
+            left -= here;
+            if left == 0 || self.fill(0).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn end<T>(&self) -> Result<Option<T>> {
+        match self.buffer.is_empty() {
+            true => Ok(None),
+            false => Err(Error::unavailable("the connection to the host process broke in the middle of a message")),
         }
     }
 
@@ -231,26 +256,23 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    fn take(&mut self) -> Result<Take> {
-        let Some((mut header, rest)) = self.buffer.split_at_checked(HEADER) else {
-            return Ok(Take::Missing(HEADER));
-        };
+    /// Kind and length of the payload that comes, when its header is here.
+    fn header(&self) -> Result<Option<(FrameKind, usize)>> {
+        let Some((mut header, _)) = self.buffer.split_at_checked(HEADER) else { return Ok(None) };
         let (length, code) = (header.get_u32_le() as usize, header.get_u8());
         let (kind, max) = FrameKind::of(code).ok_or_else(|| protocol(format!("a message of kind {code}")))?;
         if length > max {
             return Err(protocol(format!("a {kind:?} of {length} bytes where {max} is the most")));
         }
-        if rest.len() < length {
-            return Ok(Take::Missing(length - rest.len()));
-        }
-        self.buffer.advance(HEADER);
-        Ok(Take::Frame(Frame { kind, payload: self.buffer.split_to(length).freeze() }))
+        Ok(Some((kind, length)))
     }
-}
 
-enum Take {
-    Frame(Frame),
-    Missing(usize),
+    fn take(&mut self) -> Result<Option<Frame>> {
+        Ok(self.header()?.filter(|(_, length)| self.buffer.len() >= HEADER + length).map(|(kind, length)| {
+            self.buffer.advance(HEADER);
+            Frame { kind, payload: self.buffer.split_to(length).freeze() }
+        }))
+    }
 }
 
 /// Whether an I/O error means that the other side is gone, which is how a killed process looks.

@@ -21,12 +21,12 @@ use super::limiter::{LimitHit, Limiter, size};
 use super::result_stream::{self, ItemSink};
 use super::slots::SlotGuard;
 use super::trace::Trace;
-use super::{Engine, LinkedComponent, NOBODY, ended, failure};
+use super::{Engine, LinkedComponent, ended, failure};
 use crate::capabilities::{
     CapabilitiesView, Context, FilesystemAccess, FilesystemView, Log, NetworkRefusals, OpenFiles, Over, ProgramOutput,
     View, WriteRecorder,
 };
-use crate::policy::MemoryHold;
+use crate::policy::{MemoryHold, NOBODY};
 use crate::skills::{Limits, ProgramStart, program};
 
 /// What an invocation's imports work with: [`Context`] where they act, or another where they are not the host's own.

@@ -38,7 +38,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::capabilities::{self, Context};
 use crate::config::HostConfig;
 use crate::digest::sha256;
-use crate::policy::MemoryBudget;
+use crate::policy::{MemoryBudget, NOBODY};
 use crate::private_dir::PrivateDir;
 pub use crate::skills::{Concurrency, Limits};
 use crate::subprocess::ProcessBounds;
@@ -54,9 +54,6 @@ use trace::Trace;
 
 /// How many components stay ready in memory; the one used longest ago goes first.
 const MAX_READY: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-
-/// The tenant of what is the host's own: guardrails, and what is compiled ahead.
-pub(crate) const NOBODY: &str = "";
 
 /// Runs components.
 pub struct Engine {

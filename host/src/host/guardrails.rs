@@ -21,8 +21,8 @@ use crate::broker::GuardrailRunner;
 use crate::capabilities::Log;
 use crate::catalog::{Loaded, SkillSource};
 use crate::config::EffectDecision;
-use crate::engine::{Invocation, NOBODY};
-use crate::policy::{Actor, ActorGrant, EffectVerdict, Effects};
+use crate::engine::Invocation;
+use crate::policy::{Actor, ActorGrant, EffectVerdict, Effects, NOBODY};
 use crate::skills::manifest::Capabilities;
 use crate::skills::{Action, Descriptor, SkillName};
 

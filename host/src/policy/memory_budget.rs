@@ -29,6 +29,9 @@ const FOR_LITTLE: u64 = 8;
 /// The part that is little.
 const LITTLE: u64 = 64;
 
+/// The tenant of what is the host's own: guardrails, what is compiled ahead, and requests that have not said yet whose they are.
+pub(crate) const NOBODY: &str = "";
+
 /// How much the host holds, and may hold. Clones are the same budget.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryBudget(Arc<HeldMemory>);

@@ -14,6 +14,7 @@
 //! A host that leaves closes its socket first. A client that got into the socket's queue just before sees the connection
 //! close without a hello, and goes on as one that found nobody.
 
+mod connections;
 mod listener;
 mod log;
 mod peer;
@@ -27,6 +28,8 @@ mod service;
 mod start;
 mod state_dir;
 
+#[cfg(feature = "http")]
+pub(crate) use connections::{Busy, Connections, ServedConnection, TenantPlace, TenantPlaces};
 pub use listener::Listener;
 pub use log::LOG_FILE;
 pub use recover::recover;

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::server::{self, ServeOptions};
+use super::server::{self, ServeOptions, SocketLimits};
 use super::state_dir::Lock;
 use super::{HostService, Listener, StateDir, log};
 use crate::host::{Host, HostOptions};
@@ -179,8 +179,8 @@ impl<D: Listener> ListeningHost<D> {
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
             // host, which waits for the lock, rather than join this one.
-            let memory = self.host.memory().clone();
-            let served = server::serve_within(self.listener, Arc::clone(&service), self.serve, memory).await;
+            let limits = SocketLimits::of(self.host.memory().clone());
+            let served = server::serve_within(self.listener, Arc::clone(&service), self.serve, limits).await;
             service.stop.send_replace(true);
             served
         };

@@ -20,21 +20,21 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::service::{Service, bug, stopped, told_to_stop};
-use skillhost_api::types::Call;
+use skillhost_api::types::{Authority, Call};
 use skillhost_api::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::connections::{Connections, ServedConnection, TenantPlace, TenantPlaces};
 use super::peer;
-use crate::policy::{MemoryBudget, MemoryHold};
+use crate::policy::{MemoryBudget, MemoryHold, NOBODY};
 
 /// Pieces of output that wait for the socket, and pieces of input that wait for the call.
 const QUEUE: usize = 16;
 
-/// The most connections at once; more wait to be accepted.
+/// The most connections at once. Those that wait for their next request give way to more, else these wait.
 const MAX_CONNECTIONS: usize = 1_024;
 
 /// How long a new connection may take to say hello, a leaving one to take what is last said to it, and the first one to
@@ -58,44 +58,55 @@ pub struct ServeOptions {
 /// Serves until it is told to stop or has been idle. The socket is closed first; when this returns, no connection and no
 /// call is left.
 pub async fn serve<S: Service>(listener: UnixListener, service: Arc<S>, options: ServeOptions) -> Result<()> {
-    serve_within(listener, service, options, MemoryBudget::new(u64::MAX)).await
+    serve_within(listener, service, options, SocketLimits::of(MemoryBudget::new(u64::MAX))).await
 }
 
-/// The same; requests and answers are held of `memory`.
+/// What there may be of all clients together.
+pub(super) struct SocketLimits {
+    pub(super) connections: usize,
+    /// Of it requests and answers are held.
+    pub(super) memory: MemoryBudget,
+}
+
+impl SocketLimits {
+    pub(super) fn of(memory: MemoryBudget) -> Self {
+        Self { connections: MAX_CONNECTIONS, memory }
+    }
+}
+
+/// The same, within these limits.
 pub(super) async fn serve_within<S: Service>(
     listener: UnixListener,
     service: Arc<S>,
     options: ServeOptions,
-    memory: MemoryBudget,
+    limits: SocketLimits,
 ) -> Result<()> {
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::new(limits.connections);
     let mut idle_since = Instant::now();
     // Whoever started it is on the way, and must not come too late because the timeout is short.
     let mut idle_timeout = options.idle_timeout.map(|timeout| timeout.max(PATIENCE));
     let hello = Arc::new(options.hello);
+    let places = TenantPlaces::half_of(limits.connections);
     let mut stopping = options.stop.clone();
     loop {
         let idle = connections.is_empty();
         let leave_at = idle_timeout.map(|timeout| idle_since + timeout);
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => {
+            new = connections.changed(listener.accept()) => {
+                idle_since = Instant::now();
+                if let Some(((stream, _), new)) = new {
                     idle_timeout = options.idle_timeout;
-                    let (service, hello, stop) = (Arc::clone(&service), Arc::clone(&hello), options.stop.clone());
-                    let memory = memory.clone();
-                    connections.spawn(async move {
-                        if let Err(error) = serve_connection(stream, &*service, &hello, &memory, stop).await {
-                            tracing::debug!("a connection ended: {error}");
-                        }
+                    let door = Door {
+                        service: Arc::clone(&service),
+                        memory: limits.memory.clone(),
+                        places: Arc::clone(&places),
+                    };
+                    let (hello, stop) = (Arc::clone(&hello), options.stop.clone());
+                    connections.spawn(new, |connection| async move {
+                        serve_connection(stream, &connection, &door, &hello, stop).await
                     });
                 }
-                // Out of descriptors, say: a connection that ends gives some back, and so may another program.
-                Err(error) => {
-                    tracing::warn!("no connection can be accepted: {error}");
-                    let _ = timeout(Duration::from_secs(1), connections.join_next()).await;
-                }
-            },
-            _ = connections.join_next(), if !idle => idle_since = Instant::now(),
+            }
             () = sleep_until(leave_at.unwrap_or(idle_since)), if idle && leave_at.is_some() => {
                 if !service.busy() {
                     break;
@@ -107,16 +118,76 @@ pub(super) async fn serve_within<S: Service>(
     }
     drop(listener);
     // Each of them has seen the stop too; none may hold up the end.
-    let _ = timeout(PATIENCE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(PATIENCE, connections.ended()).await;
     connections.shutdown().await;
     Ok(())
 }
 
+/// What all connections have in common.
+struct Door<S> {
+    service: Arc<S>,
+    memory: MemoryBudget,
+    places: Arc<TenantPlaces>,
+}
+
+impl<S: Service> Door<S> {
+    /// The next request, held by its tenant, with its place; `None` when the client has left.
+    async fn request(&self, from: &mut FrameReader<OwnedReadHalf>) -> Result<Option<Result<Admitted>>> {
+        let Some(bytes) = from.coming().await? else { return Ok(None) };
+        // Whose it is, it says itself.
+        let unread = match self.memory.take(NOBODY, bytes as u64) {
+            Ok(held) => held,
+            Err(full) => {
+                from.skip().await?;
+                return Ok(Some(Err(full)));
+            }
+        };
+        let Some(frame) = from.next().await? else { return Ok(None) };
+        match frame.kind {
+            FrameKind::Request => {
+                let read = frame.parse();
+                drop((frame, unread));
+                let read = read
+                    .map_err(|error| Error::invalid_argument(format!("the host cannot read the request: {error}")))
+                    .and_then(|call| self.admit(call, bytes as u64));
+                Ok(Some(read))
+            }
+            // Input of an earlier call that had crossed its answer.
+            FrameKind::Stdin | FrameKind::StdinEnd => Box::pin(self.request(from)).await,
+            _ => Err(unexpected(&frame)),
+        }
+    }
+
+    fn admit(&self, call: Call, bytes: u64) -> Result<Admitted> {
+        let place = match call.authority {
+            Authority::Agent => Some(self.places.enter(&call.caller.tenant).ok_or_else(|| self.no_place())?),
+            // Whoever looks after the host gets in whatever its agents do.
+            Authority::Owner | Authority::Person | Authority::Declined => None,
+        };
+        let held = self.memory.take(&call.caller.tenant, bytes)?;
+        Ok(Admitted { call, held, _place: place })
+    }
+
+    fn no_place(&self) -> Error {
+        Error::quota_exceeded(format!(
+            "the tenant has {} calls under way over the host's socket, half of what it carries: wait until one has ended",
+            self.places.most()
+        ))
+    }
+}
+
+/// A request that is let in.
+struct Admitted {
+    call: Call,
+    held: MemoryHold,
+    _place: Option<TenantPlace>,
+}
+
 async fn serve_connection<S: Service>(
     stream: UnixStream,
-    service: &S,
+    served: &Arc<ServedConnection>,
+    door: &Door<S>,
     hello: &Hello,
-    memory: &MemoryBudget,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let known = peer::check(&stream);
@@ -139,33 +210,22 @@ async fn serve_connection<S: Service>(
         return Ok(());
     }
     loop {
-        let frame = tokio::select! {
-            frame = connection.reader.next() => frame?,
+        let request = tokio::select! {
+            biased;
+            request = door.request(&mut connection.reader) => request?,
+            () = served.gives_way() => return Ok(()),
             () = stopped(&mut stop) => return Ok(()),
         };
-        match frame {
+        let busy = served.begin();
+        match request {
             None => return Ok(()),
-            // Input of an earlier call that had crossed its answer.
-            Some(frame) if matches!(frame.kind, FrameKind::Stdin | FrameKind::StdinEnd) => {}
-            Some(frame) if frame.kind == FrameKind::Request => {
-                let bytes = frame.payload.len() as u64;
-                let read = frame
-                    .parse::<Call>()
-                    .map_err(|error| Error::invalid_argument(format!("the host cannot read the request: {error}")));
-                drop(frame);
-                let held = |call: Call| memory.take(&call.caller.tenant, bytes).map(|held| (call, held));
-                let goes_on = match read.and_then(held) {
-                    Ok((call, held)) => connection.call(service, call, held, &mut stop).await?,
-                    Err(error) => {
-                        connection.writer.send(Frame::json(FrameKind::Error, &error)?).await?;
-                        true
-                    }
-                };
-                if !goes_on {
+            Some(Ok(admitted)) => {
+                busy.let_in();
+                if !connection.call(&*door.service, admitted, &mut stop).await? {
                     return Ok(());
                 }
             }
-            Some(frame) => return Err(unexpected(&frame)),
+            Some(Err(error)) => connection.writer.send(Frame::json(FrameKind::Error, &error)?).await?,
         }
     }
 }
@@ -185,15 +245,15 @@ impl ClientConnection {
         self.reader.hello().await
     }
 
-    /// Runs one call to its end; `held` is its request, and then its answer until that is sent. False when the connection is to be
-    /// closed.
+    /// Runs one call to its end. False when the connection is to be closed.
     async fn call<S: Service>(
         &mut self,
         service: &S,
-        call: Call,
-        mut held: MemoryHold,
+        admitted: Admitted,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<bool> {
+        // Held is its request, and then its answer until that is sent.
+        let Admitted { call, mut held, _place } = admitted;
         let (output, mut pieces) = mpsc::channel(QUEUE);
         let (mut input, receiver) = match call.request.takes_input() {
             true => {

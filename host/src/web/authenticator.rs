@@ -3,7 +3,7 @@
 //! A token names an identity; rate and concurrency are counted for the identity, so that two tokens of one agent share what
 //! one agent may use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::refusal::{HttpRefusal, Reason};
 use crate::config::HttpConfig;
 use crate::config::http::{RATE, TokenDigest, digest_of};
 use crate::mcp::ClientIdentity;
+use crate::process::{TenantPlace, TenantPlaces};
 use crate::project;
 
 /// When a client may try again whose requests have to end first.
@@ -38,6 +39,21 @@ pub(super) enum Authenticator {
 pub(super) struct HttpClient {
     identity: ClientIdentity,
     bounds: Arc<ClientLimits>,
+    /// The places of all tenants, where there are several.
+    places: Option<Arc<TenantPlaces>>,
+}
+
+/// A request of a client's that is under way.
+#[derive(Debug)]
+pub(super) struct RequestSlot {
+    _of_identity: OwnedSemaphorePermit,
+    _of_tenant: Option<TenantPlace>,
+}
+
+impl RequestSlot {
+    pub(super) fn new(of_identity: OwnedSemaphorePermit, of_tenant: Option<TenantPlace>) -> Self {
+        Self { _of_identity: of_identity, _of_tenant: of_tenant }
+    }
 }
 
 /// Rate limiter and concurrency limit of one identity.
@@ -67,8 +83,11 @@ impl Authenticator {
             let project = anybody.project.map(|project| project::outside_state_dir(project, state_dir)).transpose()?;
             let anybody = ClientIdentity { project, ..anybody };
             // All are one: there is nobody whom a rate would be fair to.
-            return Ok(Self::Anybody(HttpClient { identity: anybody, bounds: ClientLimits::new(config, config.rate) }));
+            let bounds = ClientLimits::new(config, config.rate);
+            return Ok(Self::Anybody(HttpClient { identity: anybody, bounds, places: None }));
         }
+        let tenants: HashSet<_> = tokens.values().map(|token| &token.caller.tenant).collect();
+        let places = (tenants.len() > 1).then(|| TenantPlaces::half_of(config.max_connections));
         let mut bounds: HashMap<&Caller, Arc<ClientLimits>> = HashMap::new();
         let mut known = HashMap::new();
         for (digest, token) in tokens {
@@ -85,7 +104,7 @@ impl Authenticator {
                 project: project.map_err(|error| error.context(format!("the [[http.token]] of {}", token.caller)))?,
                 may_approve: token.may_approve,
             };
-            known.insert(digest, HttpClient { identity, bounds: Arc::clone(bounds) });
+            known.insert(digest, HttpClient { identity, bounds: Arc::clone(bounds), places: places.clone() });
         }
         Ok(Self::Known(known))
     }
@@ -133,16 +152,23 @@ impl HttpClient {
     }
 
     /// One more request, until what this gives is dropped.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
-        let slot = Arc::clone(&self.bounds.slots).try_acquire_owned().map_err(|_| {
+    pub(super) fn enter(&self) -> Result<RequestSlot, HttpRefusal> {
+        let of_identity = Arc::clone(&self.bounds.slots).try_acquire_owned().map_err(|_| {
             let message = "as many of your requests are under way as may be (`concurrent` in [http] of the configuration): wait for one to end";
             HttpRefusal::new(Reason::Concurrency, message).retry_after(SOON)
         })?;
+        let place = |places: &Arc<TenantPlaces>| {
+            places.enter(&self.identity.caller.tenant).ok_or_else(|| {
+                let message = "your tenant's requests have half of all connections (`max-connections` in [http] of the configuration): wait for one to end";
+                HttpRefusal::new(Reason::Concurrency, message).retry_after(SOON)
+            })
+        };
+        let of_tenant = self.places.as_ref().map(place).transpose()?;
         self.bounds.rate.as_ref().map_or(Ok(()), |rate| rate.check()).map_err(|until| {
             let message = "your requests come faster than they may (`rate` in [http] of the configuration): wait before the next one";
             HttpRefusal::new(Reason::Rate, message).retry_after(until.wait_time_from(self.bounds.clock.now()))
         })?;
-        Ok(slot)
+        Ok(RequestSlot::new(of_identity, of_tenant))
     }
 }
 
@@ -155,6 +181,33 @@ mod tests {
 
     fn anybody() -> ClientIdentity {
         ClientIdentity { caller: Caller::default(), project: None, may_approve: false }
+    }
+
+    #[test]
+    fn no_tenant_has_all_connections_where_there_are_several() {
+        let token = |number: usize, tenant: &str| {
+            let digest = hex::encode(Sha256::digest(format!("the-token-number-{number}")));
+            format!("[[token]]\nsha256 = '{digest}'\ntenant = '{tenant}'\nsession = 's'\nagent = 'a{number}'\n")
+        };
+        let all = |tenants: [&str; 3]| {
+            let tokens: String = tenants.iter().enumerate().map(|(number, tenant)| token(number, tenant)).collect();
+            let config: HttpConfig = toml::from_str(&format!("max-connections = 4\n{tokens}")).unwrap();
+            Authenticator::new(&config, anybody(), Path::new("/no/such/state")).unwrap()
+        };
+        let enter = |all: &Authenticator, number: usize| {
+            all.find(&said(&[&format!("Bearer the-token-number-{number}")]))
+                .unwrap()
+                .enter()
+                .map_err(|refusal| refusal.reason)
+        };
+        let several = all(["one", "one", "two"]);
+        let held = [enter(&several, 0).unwrap(), enter(&several, 1).unwrap()];
+        assert_eq!(enter(&several, 0).err(), Some(Reason::Concurrency));
+        let _another = enter(&several, 2).expect("another tenant has its own");
+        drop(held);
+        enter(&several, 0).expect("what is given back can be had again");
+        let alone = all(["one", "one", "one"]);
+        let _held: Vec<_> = (0..5).map(|_| enter(&alone, 0).expect("there is nobody to be fair to")).collect();
     }
 
     fn known(rate: u32, concurrent: usize) -> Authenticator {

@@ -14,14 +14,14 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use parking_lot::Mutex;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::BUFFER;
-use super::connections::Busy;
+use super::authenticator::RequestSlot;
 use super::metrics::RequestInFlight;
 use super::refusal::{HttpRefusal, HttpResponse, Reason};
 use crate::policy::MemoryHold;
+use crate::process::Busy;
 
 /// Reads a body of at most `max` bytes that comes within `patience`.
 pub(super) async fn whole<B>(
@@ -67,12 +67,12 @@ where
 
 /// What a request has of what its identity and tenant may have: its place, and the host's memory for its body, then for its answer.
 pub(super) struct RequestHold {
-    _slot: OwnedSemaphorePermit,
+    _slot: RequestSlot,
     memory: MemoryHold,
 }
 
 impl RequestHold {
-    pub(super) fn new(slot: OwnedSemaphorePermit, memory: MemoryHold) -> Self {
+    pub(super) fn new(slot: RequestSlot, memory: MemoryHold) -> Self {
         Self { _slot: slot, memory }
     }
 
@@ -173,7 +173,7 @@ mod tests {
 
     fn of(memory: &MemoryBudget) -> RequestHold {
         let slot = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
-        RequestHold::new(slot, memory.hold("t"))
+        RequestHold::new(RequestSlot::new(slot, None), memory.hold("t"))
     }
 
     const LONG: Duration = Duration::from_secs(60);

@@ -14,12 +14,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::body::Unsent;
-use super::connections::HttpConnection;
+use crate::process::ServedConnection;
 
 /// A connection whose end of input is told late.
 pub(super) struct HalfClosed<S> {
     stream: S,
-    connection: Arc<HttpConnection>,
+    connection: Arc<ServedConnection>,
     unsent: Arc<Unsent>,
     patience: Duration,
     ended: Option<Pin<Box<Sleep>>>,
@@ -27,7 +27,7 @@ pub(super) struct HalfClosed<S> {
 
 impl<S> HalfClosed<S> {
     /// `patience` is how long a call still goes on whose client sends nothing more.
-    pub(super) fn new(stream: S, connection: Arc<HttpConnection>, unsent: Arc<Unsent>, patience: Duration) -> Self {
+    pub(super) fn new(stream: S, connection: Arc<ServedConnection>, unsent: Arc<Unsent>, patience: Duration) -> Self {
         Self { stream, connection, unsent, patience, ended: None }
     }
 }
@@ -99,18 +99,18 @@ mod tests {
 
     use super::*;
     use crate::policy::MemoryBudget;
+    use crate::web::authenticator::RequestSlot;
     use crate::web::body::{RequestGuard, RequestHold, ResponseBody};
-    use crate::web::connections::Connections;
     use crate::web::metrics::{HttpEndpoint, Metrics};
 
     /// More than sockets hold.
     const LONG: usize = 16 << 20;
 
     /// A client that has sent a request whose answer is long, and how many more requests there may be.
-    async fn asked(says_no_more: bool) -> (UnixStream, Arc<Semaphore>, Arc<HttpConnection>) {
+    async fn asked(says_no_more: bool) -> (UnixStream, Arc<Semaphore>, Arc<ServedConnection>) {
         let (mut client, server) = UnixStream::pair().unwrap();
         let slots = Arc::new(Semaphore::new(1));
-        let (_, connection) = Connections::default().add();
+        let connection = ServedConnection::new(Arc::default());
         client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         if says_no_more {
             client.shutdown().await.unwrap();
@@ -120,7 +120,8 @@ mod tests {
             let (unsent, metrics) = (Arc::<Unsent>::default(), Metrics::new());
             let service = service_fn(|_| {
                 let slot = Arc::clone(&free).try_acquire_owned().ok();
-                let held = slot.map(|slot| RequestHold::new(slot, MemoryBudget::new(u64::MAX).hold("t")));
+                let held = slot
+                    .map(|slot| RequestHold::new(RequestSlot::new(slot, None), MemoryBudget::new(u64::MAX).hold("t")));
                 let taken =
                     RequestGuard { busy: ours.begin(), counted: Some((held, metrics.begin(HttpEndpoint::Mcp))) };
                 let body = Full::new(Bytes::from(vec![b'x'; LONG])).boxed();

@@ -2,11 +2,9 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,17 +12,15 @@ use rustix::net::sockopt;
 use skillhost_api::service::stopped;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
 use super::BUFFER;
 use super::body::{ResponseBody, Unsent};
-use super::connections::{Connections, HttpConnection};
 use super::half_closed::HalfClosed;
 use super::router::HttpRouter;
 use crate::config::HttpConfig;
-use crate::process::PATIENCE;
+use crate::process::{Connections, PATIENCE, ServedConnection};
 
 /// The most bytes of a request's head.
 const MAX_HEAD: usize = 32 << 10;
@@ -68,66 +64,29 @@ pub(super) async fn serve(
     bounds: ConnectionLimits,
     stop: watch::Receiver<bool>,
 ) {
-    let mut known = Connections::default();
-    let idle = known.idle();
-    let mut tasks = JoinSet::new();
+    let mut connections = Connections::new(bounds.connections);
     let mut stopping = stop.clone();
-    // One that has come while all places are taken.
-    let mut waiting: Option<TcpStream> = None;
     loop {
-        if known.count() < bounds.connections
-            && let Some(stream) = waiting.take()
-        {
-            let (number, connection) = known.add();
-            let (router, stop) = (Arc::clone(&router), stop.clone());
-            let serving = async move {
-                if let Err(error) = serve_one(stream, connection, router, bounds, stop).await {
-                    tracing::debug!("an HTTP connection ended: {error}");
-                }
-            };
-            tasks.spawn(async move {
-                // Its number is told also of one that a bug has ended.
-                let _ = AssertUnwindSafe(serving).catch_unwind().await;
-                number
-            });
-        }
         tokio::select! {
-            accepted = listener.accept(), if waiting.is_none() => match accepted {
-                Ok((stream, _)) => {
-                    waiting = Some(stream);
-                    if known.count() >= bounds.connections {
-                        known.make_room();
-                    }
-                }
-                // Out of descriptors, say: a connection that ends gives some back, and so may another program.
-                Err(error) => {
-                    tracing::warn!("no HTTP connection can be accepted: {error}");
-                    if let Ok(Some(Ok(number))) = timeout(Duration::from_secs(1), tasks.join_next()).await {
-                        known.remove(number);
-                    }
-                }
+            new = connections.changed(listener.accept()) => if let Some(((stream, _), new)) = new {
+                let (router, stop) = (Arc::clone(&router), stop.clone());
+                connections.spawn(new, |connection| serve_one(stream, connection, router, bounds, stop));
             },
-            Some(Ok(number)) = tasks.join_next() => known.remove(number),
-            () = idle.notified(), if waiting.is_some() => known.make_room(),
             () = stopped(&mut stopping) => break,
         }
     }
-    drop((listener, waiting));
+    drop(listener);
     // Each of them has seen the stop too; none may hold up the end.
-    if timeout(LAST_ANSWERS, ended(&mut tasks)).await.is_err() {
+    if timeout(LAST_ANSWERS, connections.ended()).await.is_err() {
         router.end_streams();
-        let _ = timeout(PATIENCE, ended(&mut tasks)).await;
+        let _ = timeout(PATIENCE, connections.ended()).await;
     }
-    tasks.shutdown().await;
-}
-
-async fn ended(tasks: &mut JoinSet<u64>) {
-    while tasks.join_next().await.is_some() {}
+    connections.shutdown().await;
 }
 
 async fn serve_one(
     stream: TcpStream,
-    connection: Arc<HttpConnection>,
+    connection: Arc<ServedConnection>,
     router: Arc<HttpRouter>,
     bounds: ConnectionLimits,
     mut stop: watch::Receiver<bool>,

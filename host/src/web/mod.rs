@@ -4,12 +4,12 @@
 //!
 //! | | or else |
 //! | --- | --- |
-//! | one of `max-connections` connections | one that is idle gives way ([`connections`]), or it waits to be accepted |
+//! | one of `max-connections` connections | one that is idle gives way ([`crate::process`]), or it waits to be accepted |
 //! | its head has come whole within `header-timeout`, and is of a bearable size | closed, 431 |
 //! | it is meant for us ([`origin_policy`]): nobody's name for this address but ours | 403 |
 //! | no web page sent it, or one that is allowed | 403 |
 //! | it has a token ([`authenticator`]), which says who calls | 401 |
-//! | its identity has a request free, and is not too fast | 429 |
+//! | its identity has a request free, its tenant a place, and it is not too fast | 429 |
 //! | its body has come whole ([`body`]), bounded in bytes and time | 413, 408 |
 //!
 //! So nothing that is written by somebody without a token is read beyond its head, and what one identity can hold (memory for
@@ -25,7 +25,6 @@
 
 mod authenticator;
 mod body;
-mod connections;
 mod half_closed;
 mod listen;
 mod metered;

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 
 use super::authenticator::Authenticator;
 use super::body::{RequestGuard, RequestHold, whole};
-use super::connections::Busy;
 use super::metered::MeteredService;
 use super::metrics::{self, HttpEndpoint, Metrics};
 use super::origin_policy::OriginPolicy;
@@ -31,7 +30,7 @@ use crate::config::HttpConfig;
 use crate::config::McpConfig;
 use crate::json::{self, written};
 use crate::mcp::{self, ClientIdentity, IdentitySource, Server, Stateless, mended, read};
-use crate::process::HostService;
+use crate::process::{Busy, HostService};
 
 /// How long the host may take to say that it is ready.
 const READY: Duration = Duration::from_secs(5);
