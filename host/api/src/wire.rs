@@ -204,19 +204,21 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// How many bytes the next frame's payload has, once that is known; `None` at the end. Cancel safe.
-    pub async fn coming(&mut self) -> Result<Option<usize>> {
-        while self.header()?.is_none() {
+    /// Kind of the next frame and bytes of its payload, once they are known; `None` at the end. Cancel safe.
+    pub async fn coming(&mut self) -> Result<Option<(FrameKind, usize)>> {
+        loop {
+            if let Some(header) = self.header()? {
+                return Ok(Some(header));
+            }
             if self.fill(HEADER).await? == 0 {
                 return self.end();
             }
         }
-        Ok(self.header()?.map(|(_, length)| length))
     }
 
     /// The next frame; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Frame>> {
-        let Some(length) = self.coming().await? else { return Ok(None) };
+        let Some((_, length)) = self.coming().await? else { return Ok(None) };
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
@@ -229,7 +231,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Reads the next frame and keeps nothing of it.
     pub async fn skip(&mut self) -> Result<()> {
-        let mut left = self.coming().await?.map_or(0, |length| HEADER + length);
+        let mut left = self.coming().await?.map_or(0, |(_, length)| HEADER + length);
         loop {
             let here = left.min(self.buffer.len());
             self.buffer.advance(here);

@@ -29,8 +29,11 @@ const FOR_LITTLE: u64 = 8;
 /// The part that is little.
 const LITTLE: u64 = 64;
 
-/// The tenant of what is the host's own: guardrails, what is compiled ahead, and requests that have not said yet whose they are.
+/// The tenant of what is the host's own: guardrails, and what is compiled ahead. No caller has this name, nor the next.
 pub(crate) const NOBODY: &str = "";
+
+/// The tenant of requests that have not said yet whose they are: what they hold keeps no guardrail from being asked.
+pub(crate) const UNREAD: &str = "\n";
 
 /// How much the host holds, and may hold. Clones are the same budget.
 #[derive(Debug, Clone)]

@@ -23,6 +23,6 @@ pub(crate) use actor::{Actor, too_many_containers};
 pub(crate) use actor_grant::ActorGrant;
 pub(crate) use effects::Effects;
 pub(crate) use grant::PROJECT_ROOT;
-pub(crate) use memory_budget::{MemoryBudget, MemoryHold, NOBODY};
+pub(crate) use memory_budget::{MemoryBudget, MemoryHold, NOBODY, UNREAD};
 pub(crate) use skill_gate::{Candidate, Skills};
 pub(crate) use verdict::EffectVerdict;

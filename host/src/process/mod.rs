@@ -25,6 +25,8 @@ pub mod server;
 #[cfg(test)]
 mod server_tests;
 mod service;
+#[cfg(test)]
+mod socket_limits_tests;
 mod start;
 mod state_dir;
 

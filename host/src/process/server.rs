@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connections::{Connections, ServedConnection, TenantPlace, TenantPlaces};
 use super::peer;
-use crate::policy::{MemoryBudget, MemoryHold, NOBODY};
+use crate::policy::{MemoryBudget, MemoryHold, UNREAD};
 
 /// Pieces of output that wait for the socket, and pieces of input that wait for the call.
 const QUEUE: usize = 16;
@@ -133,29 +133,33 @@ struct Door<S> {
 impl<S: Service> Door<S> {
     /// The next request, held by its tenant, with its place; `None` when the client has left.
     async fn request(&self, from: &mut FrameReader<OwnedReadHalf>) -> Result<Option<Result<Admitted>>> {
-        let Some(bytes) = from.coming().await? else { return Ok(None) };
-        // Whose it is, it says itself.
-        let unread = match self.memory.take(NOBODY, bytes as u64) {
+        let bytes = loop {
+            match from.coming().await? {
+                None => return Ok(None),
+                Some((FrameKind::Request, bytes)) => break bytes as u64,
+                // Input of an earlier call that had crossed its answer.
+                Some((FrameKind::Stdin | FrameKind::StdinEnd, _)) => from.skip().await?,
+                Some((kind, _)) => return Err(unexpected(kind)),
+            }
+        };
+        // What is held for nobody yet is not held for long.
+        let Ok(read) = timeout(PATIENCE, self.read(bytes, from)).await else {
+            return Err(Error::timed_out("its request did not come whole"));
+        };
+        Ok(Some(read?.and_then(|call| self.admit(call, bytes))))
+    }
+
+    /// A request of so many bytes, which are held while whose it is is not known: it says that itself.
+    async fn read(&self, bytes: u64, from: &mut FrameReader<OwnedReadHalf>) -> Result<Result<Call>> {
+        let _unread = match self.memory.take(UNREAD, bytes) {
             Ok(held) => held,
             Err(full) => {
                 from.skip().await?;
-                return Ok(Some(Err(full)));
+                return Ok(Err(full));
             }
         };
-        let Some(frame) = from.next().await? else { return Ok(None) };
-        match frame.kind {
-            FrameKind::Request => {
-                let read = frame.parse();
-                drop((frame, unread));
-                let read = read
-                    .map_err(|error| Error::invalid_argument(format!("the host cannot read the request: {error}")))
-                    .and_then(|call| self.admit(call, bytes as u64));
-                Ok(Some(read))
-            }
-            // Input of an earlier call that had crossed its answer.
-            FrameKind::Stdin | FrameKind::StdinEnd => Box::pin(self.request(from)).await,
-            _ => Err(unexpected(&frame)),
-        }
+        let Some(frame) = from.next().await? else { return Err(Error::unavailable("the client left")) };
+        Ok(frame.parse().map_err(|error| Error::invalid_argument(format!("the host cannot read the request: {error}"))))
     }
 
     fn admit(&self, call: Call, bytes: u64) -> Result<Admitted> {
@@ -230,8 +234,8 @@ async fn serve_connection<S: Service>(
     }
 }
 
-fn unexpected(frame: &Frame) -> Error {
-    Error::invalid_argument(format!("the client sent a {:?} where none may stand", frame.kind))
+fn unexpected(kind: FrameKind) -> Error {
+    Error::invalid_argument(format!("the client sent a {kind:?} where none may stand"))
 }
 
 struct ClientConnection {
@@ -296,7 +300,7 @@ impl ClientConnection {
                         input = None;
                         slots.clear();
                     }
-                    Some(frame) => return Err(unexpected(&frame)),
+                    Some(frame) => return Err(unexpected(frame.kind)),
                 },
                 flushed = self.writer.flush(), if self.writer.pending() => flushed?,
                 () = stopped(stop), if future.is_some() => {
