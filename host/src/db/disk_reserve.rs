@@ -4,7 +4,8 @@
 //!
 //! - Each committed page has blocks in the database's file: they are allocated before the commit, and where that
 //!   fails the commit does. So whatever is in the log can be moved into the file, and the log begins again at its start.
-//! - The log has blocks for so many pages from the beginning, and keeps them when the host leaves.
+//! - The log has blocks for so many pages from the beginning, and keeps them when the host leaves. It may grow beyond them
+//!   ([`super::checkpointer`]); where there is no room for that, it is moved, and begins again at its start.
 //! - A row that means nothing holds pages back, the reserve.
 //!
 //! So on a full disk, whoever filled it, the host goes on: the reserve is let go and its pages are used; the database is
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction, ffi};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -43,11 +45,37 @@ pub(super) struct DiskReserve {
     /// Whether the file system allocates blocks in advance.
     can_cover: bool,
     looked: Option<Instant>,
+    moves: LogMoves,
+}
+
+/// Moves of the log into the file: one after another, for one that finds another under way moves nothing.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LogMoves(Arc<Mutex<()>>);
+
+impl LogMoves {
+    pub(super) fn make(&self, connection: &Connection) {
+        let _alone = self.0.lock();
+        // Whatever is left is moved later.
+        let moved = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = moved {
+            tracing::warn!("the database's log cannot be moved into its file: {error}");
+        }
+    }
 }
 
 impl DiskReserve {
     pub(super) fn new(disk: Arc<Disk>, file: File, log: PathBuf) -> Self {
-        Self { disk, file, log, page: 0, covered: 0, committed: 0, can_cover: true, looked: None }
+        Self {
+            disk,
+            file,
+            log,
+            page: 0,
+            covered: 0,
+            committed: 0,
+            can_cover: true,
+            looked: None,
+            moves: LogMoves::default(),
+        }
     }
 
     /// Makes everything ready. Where there is no room for it, what is there already has to do.
@@ -110,12 +138,13 @@ impl DiskReserve {
     }
 
     /// Moves the log into the file, so that the next transaction begins at the log's start.
-    pub(super) fn move_log(connection: &Connection) {
-        // Whatever is left is moved later.
-        let moved = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
-        if let Err(error) = moved {
-            tracing::warn!("the database's log cannot be moved into its file: {error}");
-        }
+    pub(super) fn move_log(&self, connection: &Connection) {
+        self.moves.make(connection);
+    }
+
+    /// How others move it.
+    pub(super) fn moves(&self) -> LogMoves {
+        self.moves.clone()
     }
 
     /// Lets the reserve go, and the database grow no more.
@@ -126,13 +155,13 @@ impl DiskReserve {
         let space = self.disk.space().map_or_else(|error| error.to_string(), |space| space.to_string());
         tracing::error!("the file system of the state directory is full ({space}): the database lives off its reserve");
         self.disk.set_full(true);
-        Self::move_log(connection);
+        self.move_log(connection);
         // It never cuts what is there.
         let bound = connection.pragma_update(None, "max_page_count", 1);
         if let Err(error) = bound.and_then(|()| connection.execute("DELETE FROM reserve", []).map(drop)) {
             tracing::error!("the database's reserve cannot be used: {error}");
         }
-        Self::move_log(connection);
+        self.move_log(connection);
     }
 
     /// All as before.
@@ -183,7 +212,7 @@ impl DiskReserve {
         transaction.commit()?;
         self.keep();
         if !is_there {
-            Self::move_log(connection);
+            self.move_log(connection);
         }
         Ok(())
     }

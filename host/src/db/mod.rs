@@ -8,6 +8,7 @@
 //!
 //! On a full disk it goes on ([`disk_reserve`]): reading, deleting and the audit log have room of their own.
 
+mod checkpointer;
 mod disk;
 mod disk_reserve;
 mod open;
@@ -23,6 +24,7 @@ use std::thread;
 use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
+use checkpointer::Checkpointer;
 pub(crate) use disk::Disk;
 use disk_reserve::is_full;
 use serve::{CompletedJob, DbJob, WriteFailure};
@@ -61,11 +63,12 @@ impl Db {
 
     /// Opens it; its thread ends, and with it the connection is closed, some time after the last handle is gone.
     fn start(path: &Path, durability: Durability) -> Result<(Self, thread::JoinHandle<()>)> {
-        let (connection, ground, disk) = open::open(path, durability)?;
+        let (mut connection, ground, disk) = open::open(path, durability)?;
+        let checkpointer = Checkpointer::start(&mut connection, open::another(path, durability), ground.moves())?;
         let reads = open::reader(path).map(Self::start_reading).transpose()?;
         let (jobs, queue) = mpsc::channel();
-        let thread =
-            thread::Builder::new().name("database".into()).spawn(move || serve::serve(connection, ground, &queue))?;
+        let write = move || serve::serve(connection, ground, checkpointer, &queue);
+        let thread = thread::Builder::new().name("database".into()).spawn(write)?;
         Ok((Self { jobs, reads, disk }, thread))
     }
 

@@ -101,11 +101,22 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<(Connection, D
 
 /// Another connection, which only reads; none where there is no room for one, and the writer reads as well.
 pub(super) fn reader(path: &Path) -> Option<Connection> {
-    let opened = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX);
-    let connection = opened.ok()?;
+    let connection = beside_the_writer(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Some(connection)
+}
+
+/// Another connection, which moves the log; none where there is no room for one, and the writer moves it.
+pub(super) fn another(path: &Path, durability: Durability) -> Option<Connection> {
+    let connection = beside_the_writer(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    prepare(&connection, durability).ok()?;
+    Some(connection)
+}
+
+fn beside_the_writer(path: &Path, flags: OpenFlags) -> Option<Connection> {
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).ok()?;
     // Where one connection has the file alone, no other can look into it.
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).ok()?;
-    connection.set_prepared_statement_cache_capacity(64);
     Some(connection)
 }
 
@@ -131,14 +142,7 @@ fn connect(path: &Path, durability: Durability, alone: bool) -> std::result::Res
         connection.pragma_update(None, "locking_mode", "exclusive")?;
     }
     connection.pragma_update(None, "journal_mode", "wal")?;
-    // The log stays when the host leaves: with it the next one can write on a full disk.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    let synchronous = match durability {
-        // The disk is waited for when the log is moved into the file: a power cut takes the end of the log, no more.
-        Durability::Process => "normal",
-        Durability::Power => "full",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
+    prepare(&connection, durability)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match version {
         // A new file has none.
@@ -159,6 +163,18 @@ fn connect(path: &Path, durability: Durability, alone: bool) -> std::result::Res
     // One for each statement there is, so that none is compiled twice.
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// What holds for each connection that writes into the log or the file.
+fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    // The log stays when the host leaves: with it the next one can write on a full disk.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let synchronous = match durability {
+        // The disk is waited for when the log is moved into the file: a power cut takes the end of the log, no more.
+        Durability::Process => "normal",
+        Durability::Power => "full",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
 }
 
 /// Whether what is in the file fits together, as far as that can be seen in a moment.

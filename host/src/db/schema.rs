@@ -2,7 +2,7 @@
 
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS audit (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER PRIMARY KEY,
     at_ms INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     session TEXT NOT NULL,

@@ -4,10 +4,11 @@ use std::sync::mpsc;
 
 use rusqlite::{Connection, Transaction};
 
+use super::checkpointer::Checkpointer;
 use super::disk_reserve::{DiskReserve, is_full};
 
-/// How many writes one transaction takes at most.
-const BATCH: usize = 256;
+/// How many writes one transaction takes at most: what comes next waits for all of them.
+const BATCH: usize = 64;
 
 /// A job: work in a transaction, whether that is committed or not.
 pub(super) type DbJob = Box<dyn FnOnce(&Transaction<'_>) -> CompletedJob + Send>;
@@ -36,7 +37,12 @@ impl From<&rusqlite::Error> for WriteFailure {
 }
 
 /// Does jobs until nobody can send any more.
-pub(super) fn serve(mut connection: Connection, mut ground: DiskReserve, queue: &mpsc::Receiver<DbJob>) {
+pub(super) fn serve(
+    mut connection: Connection,
+    mut ground: DiskReserve,
+    mut checkpointer: Checkpointer,
+    queue: &mpsc::Receiver<DbJob>,
+) {
     while let Ok(first) = queue.recv() {
         ground.look(&mut connection);
         let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
@@ -54,10 +60,12 @@ pub(super) fn serve(mut connection: Connection, mut ground: DiskReserve, queue: 
         }
         if ground.is_full() {
             // The log must stay within what it holds.
-            DiskReserve::move_log(&connection);
+            ground.move_log(&connection);
         }
+        checkpointer.look(&connection, &ground);
     }
-    DiskReserve::move_log(&connection);
+    checkpointer.end();
+    ground.move_log(&connection);
 }
 
 struct Batch {

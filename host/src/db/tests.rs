@@ -338,3 +338,42 @@ async fn the_database_is_private_under_any_umask() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
     }
 }
+
+/// Rows of which each takes up a page of its own.
+fn page(number: u32) -> impl FnOnce(&Transaction<'_>) -> rusqlite::Result<usize> {
+    move |t| t.execute("INSERT INTO trust VALUES (?1, 0)", [format!("{number}{}", "x".repeat(3_000))])
+}
+
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+#[tokio::test]
+async fn the_log_is_moved_beside_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let db = Db::open(&path, Durability::Process).unwrap();
+    let before = length(&path);
+    // Each is a transaction; some have more pages than their own.
+    for number in 0..600 {
+        db.run(page(number)).await.unwrap();
+    }
+    // Nobody writes any more.
+    while length(&path) < before + 300 * 4096 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_log_stays_short_however_much_is_written_without_a_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let db = Db::open(&path, Durability::Process).unwrap();
+    for number in 0..6_000 {
+        db.run(page(number)).await.unwrap();
+    }
+    // 4250 pages with their headers, and what one batch adds.
+    let log = length(&dir.path().join("state.db-wal"));
+    assert!(log < 18_500_000, "{log}");
+    assert!(length(&path) > 3_000 * 4096);
+}
