@@ -30,8 +30,8 @@ const QUEUE: usize = 16_384;
 const QUEUE_KIB: usize = 64 << 10;
 /// How long the first waits for others.
 const GATHER: Duration = Duration::from_millis(50);
-/// The most that one transaction takes.
-const BATCH: usize = 512;
+/// The most that one transaction takes: what others write meanwhile waits for it.
+const BATCH: usize = 32;
 /// How long after a failure it is tried again, when nobody asks for it before.
 const RETRY: Duration = Duration::from_secs(5);
 
