@@ -7,11 +7,15 @@
 //! What is on record as begun has another record at its end, whatever becomes of the host: where it died in the middle, the next one
 //! says `interrupted`.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::Command;
+use tokio::runtime::Handle;
 
 use super::audit::{Audit, UnrecordedEffect};
 use super::audit_detail::Facts;
@@ -145,11 +149,32 @@ impl EffectRecord {
     }
 }
 
-/// Waits for a record that will have an end. Who leaves meanwhile leaves it to be written: its number is known only then, and without
-/// that its end would not be found to be its own.
-async fn to_its_end(write: impl Future<Output = Result<EffectRecord>> + Send + 'static) -> Result<EffectRecord> {
-    let written = tokio::spawn(write).await;
-    written.map_err(|error| Error::other(format!("writing an audit record: {error}")))?
+/// A record that will have an end, while it is written. Who leaves meanwhile leaves it to be written: its number is known only then,
+/// and without that its end would not be found to be its own.
+struct ToItsEnd(Option<BoxFuture<'static, Result<EffectRecord>>>);
+
+fn to_its_end(write: impl Future<Output = Result<EffectRecord>> + Send + 'static) -> ToItsEnd {
+    ToItsEnd(Some(Box::pin(write)))
+}
+
+impl Future for ToItsEnd {
+    type Output = Result<EffectRecord>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(write) = &mut self.0 else { return Poll::Pending };
+        let written = ready!(write.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(written)
+    }
+}
+
+impl Drop for ToItsEnd {
+    fn drop(&mut self) {
+        // Without a runtime the process itself is on its way out.
+        if let (Some(write), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(write);
+        }
+    }
 }
 
 impl AllowedEffect {
@@ -228,7 +253,7 @@ impl Open {
 
     fn write_later(self, outcome: std::result::Result<(), ErrorKind>) {
         // Without a runtime the process itself is on its way out.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // The log says itself that it has lost one.
                 let _ = self.write(outcome).await;
