@@ -9,17 +9,17 @@ use skillhost::sandbox::spec::LaunchSpec;
 use skillhost::sandbox::{SandboxSettings, Sandboxes};
 use skillhost_api::caller::Caller;
 use skillhost_api::io::CallIo;
-use skillhost_api::types::{BackendChoice, Call, ExecSpec, ListRequest, PublishRequest, Request};
+use skillhost_api::types::{BackendChoice, Call, ExecSpec, GetHostStatus, ListRequest, PublishRequest, Request};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::exec::TRUE;
 use crate::row::{Control, Goal, Row, Unit};
 use crate::sample::{Sample, Sampled, Side, interleave};
-use crate::world::{Bench, InProcess, ROLE, Scratch, run};
+use crate::world::{Bench, InProcess, ROLE, Scratch, exec, run};
 
 /// Execs of which one sample is the ninety-ninth percentile.
-const EXECS: usize = 100;
+const EXECS: usize = 200;
 /// Calls that the flood has under way, of each kind.
 const FLOOD: usize = 32;
 /// What is on its blackboard.
@@ -27,7 +27,7 @@ const VALUES: usize = 4_000;
 
 pub(super) const FLOODED: Row = Row {
     name: "share/exec-flooded",
-    what: "p99 of 100 execs of `true` in a local sandbox while another tenant lists, publishes and calls, 32 of each at once",
+    what: "p99 of 200 execs of `true` in a local sandbox while another tenant lists, publishes and calls, 32 of each at once",
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: "the same on an idle host", goal: Some(Goal::Times(3.0)) }],
@@ -62,7 +62,8 @@ fn flooded(bench: &Bench) -> Result<Sampled> {
             all.push(start.elapsed());
         }
         all.sort_unstable();
-        Ok::<_, anyhow::Error>(all.get(EXECS * 99 / 100).copied().unwrap_or(Duration::MAX))
+        // The nearest rank: ninety-nine of a hundred are at most that.
+        Ok::<_, anyhow::Error>(all.get((EXECS * 99).div_ceil(100) - 1).copied().unwrap_or(Duration::MAX))
     };
     let beside = Side::new(|| {
         let _flood = flood.begin()?;
@@ -162,7 +163,16 @@ fn brokered(bench: &Bench) -> Result<Sampled> {
             Ok(())
         })
     });
-    let sampled = interleave(bench.pace, Side::timed(|| host.exec(&sandbox, &[TRUE])), vec![Ok(alone)]);
+    // By its typed door, as what is measured alone has no JSON either.
+    let brokered = Side::timed(|| {
+        let Call { caller, authority, project, .. } = host.request(Request::GetHostStatus(GetHostStatus));
+        let (output, _unread) = mpsc::channel(1);
+        let call = Call { caller, authority, project, request: exec(&sandbox, &[TRUE]) };
+        let answer = host.wait(host.host.call(call, CallIo { output, input: None }))?;
+        ensure!(answer.exit_code == 0, "`true` ended with {}", answer.exit_code);
+        Ok(())
+    });
+    let sampled = interleave(bench.pace, brokered, vec![Ok(alone)]);
     bench.runtime.block_on(sandboxes.shutdown());
     sampled
 }
