@@ -65,8 +65,17 @@ except OSError: pass";
     impl AddressOfThisMachine {
         /// The first three numbers of it; no other test has these.
         fn new(net: &str) -> Self {
+            Self::made(net, &[])
+        }
+
+        /// The same with addresses of IPv6 that begin so.
+        fn with_ipv6(net: &str, prefix: &str) -> Self {
+            Self::made(net, &["--ipv6", "--subnet", &format!("{prefix}::/64")])
+        }
+
+        fn made(net: &str, more: &[&str]) -> Self {
             let (name, subnet) = (format!("sk-test-{net}-{}", std::process::id()), format!("{net}.0/24"));
-            docker(&["network", "create", "--subnet", &subnet, &name]);
+            docker(&[&["network", "create", "--subnet", &subnet], more, &[&name]].concat());
             Self(name, format!("{net}.1"))
         }
     }
@@ -185,6 +194,36 @@ except OSError: pass";
         weak.python(SEND, &[&bridge, &udp_port, "weak"]);
         let length = datagrams.recv(&mut datagram).unwrap();
         assert_eq!(&datagram[..length], b"weak");
+    }
+
+    /// A session's network has none of IPv6. Where somebody gives it one all the same, nothing leaves by it.
+    #[test]
+    fn nothing_leaves_by_ipv6() {
+        needs_engine!();
+        if elsewhere() {
+            return;
+        }
+        let connect = "
+import socket, sys
+try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 2); print('open')
+except OSError: print('closed')";
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let net = AddressOfThisMachine::with_ipv6("10.215.77", "fd5b:77");
+        let weak = Plain::new(&["sleep", "600"]);
+        docker(&["network", "connect", &net.0, &weak.0]);
+        // An address is its own only once nobody else says that it has it.
+        eventually("a connection", || (weak.python(connect, &["fd5b:77::1", &port]) == "open").then_some(()));
+
+        let user = User::new(ALLOWED);
+        let id = launch(&user, "one");
+        docker(&["network", "connect", &net.0, inspect(&id)["Id"].as_str().unwrap()]);
+        let is_its_own = "
+for line in open('/proc/net/if_inet6'):
+    address, _, _, _, flags, _ = line.split()
+    if address.startswith('fd5b0077') and not int(flags, 16) & 0x40: print('yes')";
+        eventually("an address", || (python(&user, "one", &id, is_its_own, &[]) == "yes").then_some(()));
+        assert_eq!(python(&user, "one", &id, connect, &["fd5b:77::1", &port]), "closed");
     }
 
     #[test]

@@ -123,6 +123,44 @@ fn what_a_sandbox_is_launched_with_reaches_no_helper_of_its_supervisors() {
     assert_eq!(self::caught(&user, &first), "");
 }
 
+/// What a role requires comes from the operator and may be a secret: the role's own script has it, and nothing else.
+#[test]
+fn what_a_role_requires_is_in_its_scripts_alone() {
+    needs_engine!();
+    let names: Vec<_> = TRAPS.iter().map(|(name, ..)| format!("'{name}'")).collect();
+    let scripts = TRAPS.iter().map(|(name, _, line)| {
+        format!("[[images.scripts]]\nname = \"{}\"\ncmd = ['sh', '-c', '{line}']\n", name.to_lowercase())
+    });
+    let roles = format!(
+        "[[images]]\nrole = \"default\"\nimage = \"skillhost/default:1\"\nlocal = true\nrequired-env = [{}]\n{}",
+        names.join(", "),
+        scripts.collect::<String>()
+    );
+    let given =
+        TRAPS.iter().map(|(name, value, _)| format!("[[script-env]]\nname = \"{name}\"\nvalue = \"{value}\"\n"));
+    let user = User::with_roles(&roles, &given.collect::<String>());
+    let id = user.launch([]);
+    lay(&user, &id);
+    for (name, ..) in TRAPS {
+        let did = user.run(["sandbox", "script", &id, &name.to_lowercase(), "--output", "json"]).json();
+        let stderr = did["stderr"].as_str().unwrap_or_else(|| panic!("{name}: {did}"));
+        let worked = match name {
+            "LD_PRELOAD" => preloads(stderr),
+            _ => caught(&user, &id).lines().any(|who| who == name),
+        };
+        assert!(worked, "the trap of {name} does not work, so it proves nothing: {did}");
+        caught(&user, &id);
+    }
+    let to = user.elsewhere().join("to");
+    user.run(["sandbox", "copy-out", &id, "trap/ENV", to.to_str().unwrap()]).ok();
+    user.run_with(["sandbox", "write", &id, "written"], b"written").ok();
+    let after = user.shell(&id, &all_lines());
+    assert!(!preloads(&after.to_string()), "{after}");
+    let line = user.run(["sandbox", "shell", &id, "--output", "json", &all_lines()]).json();
+    assert!(line["exit_code"].is_number() && !preloads(&line.to_string()), "{line}");
+    assert_eq!(caught(&user, &id), "");
+}
+
 /// What the person has around them who starts the host, or asks it something, is theirs.
 #[test]
 fn the_environment_of_who_asks_is_in_no_command() {
