@@ -1,48 +1,36 @@
 //! The audit log: a record for every brokered effect, denials included.
 //!
-//! A record is written before an effect, `begun`, and another after it and before its answer is given: what a caller was told has
-//! happened is in the log, and so is what was never answered. What a host died in the middle of has its end, `interrupted`, from the
-//! next one. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included;
+//! A record is written before an effect, `begun`, and another after it: what a caller was told has happened is in the log, and so is
+//! what was never answered. What has one record alone is answered when that is written. The end of what has begun is written
+//! with the next record, or 10 ms behind it ([`WriteTurn::Behind`]). What has no end when a host dies has one, `interrupted`, from the
+//! next host. That of an approval, and of trust, is written before it counts. Records say who did what to what, commands included;
 //! of contents they hold sizes and digests. While records cannot be written, no effect begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rusqlite::Transaction;
 use serde_json::{Value, json};
-use skillhost_api::error::{ErrorKind, Result};
+use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{AuditHead, AuditList, AuditRecord, AuditVerification};
 use tokio::sync::broadcast;
 
 use super::audit_chain::{self, ChainCheck};
 use super::audit_pages;
 use super::audit_record::{RecordStep, of_host, record_of};
-use super::audit_size::{self, LogSize, SizeChange};
+use super::audit_size::{self, LogSize};
 use super::audit_under_way as begun;
-use crate::db::{Db, atomically};
+use super::audit_writer::{AuditWriter, NewRecord};
+use crate::db::{Db, WriteTurn};
 use crate::policy::Actor;
-
-/// How many records a follower may lag behind before it misses some.
-const FOLLOW_BUFFER: usize = 1_024;
-
-/// A record to be written, and what else it means.
-#[derive(Debug, Clone)]
-struct NewRecord {
-    record: AuditRecord,
-    /// The one that said that its effect had begun.
-    ended: Option<u64>,
-    is_under_way: bool,
-}
 
 /// The audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
     db: Db,
-    live: broadcast::Sender<AuditRecord>,
+    writer: AuditWriter,
     under_way: Arc<AtomicUsize>,
-    size: Arc<LogSize>,
     /// Records that could not be written, and of which none tells yet.
-    lost: AtomicU64,
+    lost: Arc<AtomicU64>,
     /// Held by who tells of them.
     telling: tokio::sync::Mutex<()>,
 }
@@ -64,15 +52,8 @@ impl Audit {
         while let Some(last) = db.run(move |transaction| audit_chain::adopt(transaction, adopted)).await? {
             adopted = Some(last);
         }
-        let (live, size) = (broadcast::channel(FOLLOW_BUFFER).0, Arc::new(LogSize::new(max, bytes)));
-        Ok(Self {
-            db,
-            live,
-            under_way: Arc::default(),
-            size,
-            lost: AtomicU64::new(0),
-            telling: tokio::sync::Mutex::default(),
-        })
+        let writer = AuditWriter::new(db.clone(), LogSize::new(max, bytes));
+        Ok(Self { db, writer, under_way: Arc::default(), lost: Arc::default(), telling: tokio::sync::Mutex::default() })
     }
 
     /// Ends what an earlier host process died in the middle of.
@@ -84,9 +65,9 @@ impl Audit {
             for (number, record) in left {
                 // Of one that went for want of room nothing is known.
                 let Some(record) = record else { continue };
-                records.push(NewRecord { record, ended: Some(number), is_under_way: false });
+                records.push(NewRecord { ended: Some(number), ..record.into() });
             }
-            self.write_all(records).await?;
+            self.writer.write(records).await?;
             self.db.run(move |transaction| begun::forget_through(transaction, last)).await?;
         }
     }
@@ -103,8 +84,8 @@ impl Audit {
             return Ok(());
         }
         let told = AuditRecord { effect: "audit.lost".into(), ..of_host(json!({ "records": lost })) };
-        let told = NewRecord { record: told, ended: None, is_under_way: false };
-        self.write_all(vec![told])
+        self.writer
+            .write(vec![told.into()])
             .await
             .map_err(|error| error.context("the audit log cannot be written, and without a record nothing is done"))?;
         // More may have been lost meanwhile.
@@ -137,72 +118,41 @@ impl Audit {
         detail: Value,
     ) -> Result<u64> {
         let step = step.into();
-        let record = record_of(actor, effect, step, detail);
-        let written = self
-            .write_all(vec![NewRecord { record, ended: step.ended(), is_under_way: step.is_under_way() }])
-            .await
-            .map(|numbers| numbers.first().copied().unwrap_or_default());
+        let written = self.writer.write(vec![new_record(actor, effect, step, detail)]).await;
         // What was to begin did not, so nothing is missing from the log.
         if let (Err(error), false) = (&written, matches!(step, RecordStep::Begins)) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(
-                "the record of {effect} is lost, and no effect begins until the log can tell of it: {error}"
-            );
+            lose(&self.lost, effect, error);
         }
-        written
+        written.map(|numbers| numbers.first().copied().unwrap_or_default())
+    }
+
+    /// Writes the end of what has begun, with the next record: nobody waits for it. What is there before any later record is
+    /// there before anything that has one begins.
+    pub(super) fn record_behind(
+        &self,
+        under_way: UnrecordedEffect,
+        actor: &Actor,
+        effect: &'static str,
+        end: RecordStep,
+        detail: Value,
+    ) {
+        let lost = self.lost.clone();
+        self.writer.put(WriteTurn::Behind, vec![new_record(actor, effect, end, detail)], move |written| {
+            if let Err(error) = written {
+                lose(&lost, effect, &error);
+            }
+            drop(under_way);
+        });
     }
 
     /// Writes records of what is over, all of them or none; returns when they last.
     pub(super) async fn record_all(&self, records: Vec<AuditRecord>) -> Result<()> {
-        let whole = |record| NewRecord { record, ended: None, is_under_way: false };
-        self.write_all(records.into_iter().map(whole).collect()).await.map(drop)
+        self.writer.write(records.into_iter().map(NewRecord::from).collect()).await.map(drop)
     }
 
-    async fn write_all(&self, records: Vec<NewRecord>) -> Result<Vec<u64>> {
-        let records: Arc<[NewRecord]> = records.into();
-        let numbers = match self.write(&records).await {
-            // The disk has just filled up, and the database has a reserve from now on.
-            Err(full) if full.kind == ErrorKind::Unavailable => self.write(&records).await?,
-            written => written?,
-        };
-        // Most often nobody follows.
-        if self.live.receiver_count() > 0 {
-            for (NewRecord { record, .. }, seq) in records.iter().zip(&numbers) {
-                // Whoever followed may have left.
-                let _ = self.live.send(AuditRecord { seq: *seq, ..record.clone() });
-            }
-        }
-        Ok(numbers)
-    }
-
-    /// Writes records; the answer is their numbers.
-    async fn write(&self, records: &Arc<[NewRecord]>) -> Result<Vec<u64>> {
-        let (rows, size, disk) = (records.clone(), self.size.clone(), self.db.disk().clone());
-        let work = move |transaction: &Transaction<'_>| {
-            // Nothing goes for a record that does not come.
-            atomically(transaction, |transaction| {
-                let put = |new: &NewRecord| {
-                    let (seq, by) = size.put(transaction, &new.record, disk.is_full())?;
-                    let change = SizeChange::of(size.clone(), by);
-                    if let Some(ended) = new.ended {
-                        begun::end(transaction, ended)?;
-                    }
-                    if new.is_under_way {
-                        begun::begin(transaction, seq)?;
-                    }
-                    Ok((seq, change))
-                };
-                rows.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()
-            })
-        };
-        let then = |written: Vec<(u64, SizeChange)>| {
-            let number = |(seq, change): (u64, SizeChange)| {
-                change.committed();
-                seq
-            };
-            written.into_iter().map(number).collect()
-        };
-        self.db.run_then(work, then).await
+    /// Returns when the ends of all that was answered are there for who reads them.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        self.db.settle().await
     }
 
     /// Refuses where the file system of the state directory is full.
@@ -244,8 +194,18 @@ impl Audit {
 
     /// Records as they come.
     pub(crate) fn follow(&self) -> broadcast::Receiver<AuditRecord> {
-        self.live.subscribe()
+        self.writer.follow()
     }
+}
+
+fn new_record(actor: &Actor, effect: &'static str, step: RecordStep, detail: Value) -> NewRecord {
+    NewRecord { record: record_of(actor, effect, step, detail), ended: step.ended(), is_under_way: step.is_under_way() }
+}
+
+/// Counts a record that could not be written.
+fn lose(lost: &AtomicU64, effect: &str, error: &Error) {
+    lost.fetch_add(1, Ordering::Relaxed);
+    tracing::error!("the record of {effect} is lost, and no effect begins until the log can tell of it: {error}");
 }
 
 #[cfg(test)]
@@ -264,7 +224,7 @@ mod tests {
 
     /// What all that is there counts.
     async fn count(audit: &Audit) -> i64 {
-        Audit::open(audit.db.clone(), MIB).await.unwrap().size.bytes.load(Ordering::Relaxed)
+        Audit::open(audit.db.clone(), MIB).await.unwrap().writer.size.bytes.load(Ordering::Relaxed)
     }
 
     fn actor() -> Actor {
@@ -290,7 +250,7 @@ mod tests {
         assert!(std::fs::metadata(&path).unwrap().len() <= after_one + MIB, "the file does not grow with what came");
         let kept = audit.tail(10_000, None).await.unwrap().records;
         assert_eq!(kept.last().unwrap().seq, 2001, "the newest is there");
-        assert_eq!(audit.size.bytes.load(Ordering::Relaxed), left);
+        assert_eq!(audit.writer.size.bytes.load(Ordering::Relaxed), left);
     }
 
     #[tokio::test]
@@ -307,7 +267,7 @@ mod tests {
                 audit.record(by, "files.read", Ok(()), json!({ "path": "x".repeat(length) })).await.unwrap();
                 let bytes = count(&audit).await;
                 assert!(bytes <= MAX, "{bytes} after one of {length}");
-                assert_eq!(audit.size.bytes.load(Ordering::Relaxed), bytes);
+                assert_eq!(audit.writer.size.bytes.load(Ordering::Relaxed), bytes);
             }
         }
         // A smaller bound holds from the first record on.
@@ -338,7 +298,8 @@ mod tests {
         while audit.tail(1000, None).await.unwrap().records.iter().all(|record| record.effect != "audit.drop") {
             record(1_000).await.unwrap();
         }
-        let counts = || (audit.size.bytes.load(Ordering::Relaxed), audit.size.untold.load(Ordering::Relaxed));
+        let counts =
+            || (audit.writer.size.bytes.load(Ordering::Relaxed), audit.writer.size.untold.load(Ordering::Relaxed));
         let refuse = "CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'refused'); END";
         audit.db.run(move |t| t.execute_batch(refuse)).await.unwrap();
         let (before, left) = (counts(), count(&audit).await);
@@ -361,10 +322,10 @@ mod tests {
             audit.tail(1000, None).await.unwrap().records.into_iter().filter(|r| r.effect == "audit.drop").collect();
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!((told[0].agent.as_str(), &told[0].detail["max_bytes"]), ("host", &json!(20_000)));
-        let before = audit.size.bytes.load(Ordering::Relaxed);
+        let before = audit.writer.size.bytes.load(Ordering::Relaxed);
         audit.db.run(|t| t.execute_batch("ALTER TABLE audit RENAME TO away")).await.unwrap();
         audit.record(&actor(), "files.read", Ok(()), json!({})).await.unwrap_err();
-        assert_eq!(audit.size.bytes.load(Ordering::Relaxed), before);
+        assert_eq!(audit.writer.size.bytes.load(Ordering::Relaxed), before);
     }
 
     #[tokio::test]

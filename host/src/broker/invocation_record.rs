@@ -1,9 +1,8 @@
 //! The record of a call of a skill: who called what, how it ended and what it used, in the audit log; and what it said, in
 //! [`InvocationLogs`].
 //!
-//! A call of a small skill takes some thirty microseconds, and a commit of its own would double that. So these records, unlike
-//! those of effects, are written behind the calls, many at once: what a call *did* is on record before its answer, that it *was* a
-//! moment later. Nothing goes missing silently: where records cannot be written, no further skill runs until those that wait
+//! A call of a small skill takes some thirty microseconds, and a commit of its own would double that. So these records are written
+//! behind the calls, many at once: what a call *did* is on record before its answer, that it *was* a moment later. Nothing goes missing silently: where records cannot be written, no further skill runs until those that wait
 //! are, and while more of them wait than may, calls wait for their answers.
 
 use std::sync::Arc;

@@ -16,6 +16,7 @@ mod audit_pages;
 mod audit_record;
 mod audit_size;
 mod audit_under_way;
+mod audit_writer;
 mod board;
 mod chunk;
 mod command_control;

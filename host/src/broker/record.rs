@@ -55,7 +55,7 @@ pub(crate) struct EffectRecord {
 pub(crate) struct AllowedEffect(EffectRecord);
 
 struct Open {
-    _under_way: UnrecordedEffect,
+    under_way: UnrecordedEffect,
     audit: Arc<Audit>,
     actor: Actor,
     effect: &'static str,
@@ -67,7 +67,7 @@ struct Open {
 impl EffectRecord {
     pub(super) fn begin(audit: &Arc<Audit>, actor: &Actor, effect: &'static str) -> Self {
         let open = Open {
-            _under_way: audit.under_way(),
+            under_way: audit.under_way(),
             audit: audit.clone(),
             actor: actor.clone(),
             effect,
@@ -135,7 +135,10 @@ impl EffectRecord {
             }
         };
         if let Some(open) = self.open.take() {
-            open.write(outcome).await?;
+            match open.begun {
+                Some(_) => open.write_behind(outcome),
+                None => open.write(outcome).await?,
+            }
         }
         result
     }
@@ -197,7 +200,7 @@ impl AllowedEffect {
         self.end(result).await
     }
 
-    /// Writes the record and gives the result back, so that the caller answers only after it is written.
+    /// Writes the record and gives the result back: where nothing said that it begins, after it is written.
     pub(super) async fn end<T>(self, result: Result<T>) -> Result<T> {
         self.0.end(result).await
     }
@@ -209,9 +212,10 @@ impl AllowedEffect {
 
     /// Writes the record, and only then lets `change` be: what more may happen from then on is never without a record. When
     /// the change fails, or its caller leaves, another record says so.
-    pub(super) async fn before<T>(self, change: impl Future<Output = Result<T>>) -> Result<T> {
-        let next = self.0.open.as_ref().map(|open| open.another(open.effect));
-        self.end(Ok(())).await?;
+    pub(super) async fn before<T>(mut self, change: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(open) = self.0.open.take() else { return change.await };
+        let next = Some(open.another(open.effect));
+        open.write(Ok(())).await?;
         let mut failed = Self(EffectRecord { open: next });
         match change.await {
             Ok(value) => {
@@ -225,7 +229,7 @@ impl AllowedEffect {
     /// Ends well without anybody waiting for it: what has no other end than that its caller leaves.
     pub(super) fn leave(mut self) {
         if let Some(open) = self.0.open.take() {
-            open.write_later(Ok(()));
+            open.write_behind(Ok(()));
         }
     }
 }
@@ -234,7 +238,7 @@ impl Open {
     /// One with the same facts.
     fn another(&self, effect: &'static str) -> Self {
         Self {
-            _under_way: self.audit.under_way(),
+            under_way: self.audit.under_way(),
             audit: self.audit.clone(),
             actor: self.actor.clone(),
             effect,
@@ -251,14 +255,11 @@ impl Open {
         self.audit.record(&self.actor, self.effect, step(self.begun), self.facts.into()).await
     }
 
-    fn write_later(self, outcome: std::result::Result<(), ErrorKind>) {
-        // Without a runtime the process itself is on its way out.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                // The log says itself that it has lost one.
-                let _ = self.write(outcome).await;
-            });
-        }
+    /// The same for nobody who waits for it.
+    fn write_behind(self, outcome: std::result::Result<(), ErrorKind>) {
+        let step = RecordStep::Ends { begun: self.begun, outcome };
+        // The log says itself that it has lost one.
+        self.audit.record_behind(self.under_way, &self.actor, self.effect, step, self.facts.into());
     }
 }
 
@@ -266,7 +267,7 @@ impl Drop for EffectRecord {
     fn drop(&mut self) {
         // Dropped in the middle: the caller left.
         if let Some(open) = self.open.take() {
-            open.write_later(Err(ErrorKind::Cancelled));
+            open.write_behind(Err(ErrorKind::Cancelled));
         }
     }
 }
@@ -300,20 +301,13 @@ mod tests {
         let (effect, two) = allowed("act").await.step(ready(Ok(2))).await.unwrap();
         assert_eq!(effect.act(ready(Ok(two + 1))).await.unwrap(), 3);
         drop(allowed("begun").await.begun("end").await.unwrap());
-        while audit.effects() > 0 {
-            tokio::task::yield_now().await;
-        }
         allowed("before").await.before(ready(Ok(()))).await.unwrap();
         assert!(allowed("before that fails").await.before(failed()).await.is_err());
         allowed("left").await.leave();
-        while audit.effects() > 0 {
-            tokio::task::yield_now().await;
-        }
         let step = allowed("dropped").await.step(pending::<Result<()>>());
         assert!(tokio::time::timeout(Duration::from_millis(1), step).await.is_err());
-        while audit.effects() > 0 {
-            tokio::task::yield_now().await;
-        }
+        audit.settle().await.unwrap();
+        assert_eq!(audit.effects(), 0);
 
         let records = audit.tail(100, None).await.unwrap().records;
         let seen: Vec<_> = records.iter().map(|record| (record.effect.as_str(), record.outcome.as_str())).collect();
@@ -352,6 +346,7 @@ mod tests {
         let ends_itself = launch(&first).await.unwrap().begun("sandbox.end").await.unwrap();
         let dies = launch(&first).await.unwrap();
         let outcomes = async |audit: &Audit| {
+            audit.settle().await.unwrap();
             let records = audit.tail_all(100, None).await.unwrap().records;
             records.into_iter().map(|record| (record.effect, record.outcome)).collect::<Vec<_>>()
         };
@@ -400,7 +395,9 @@ mod tests {
         let under_way = launch(&audit).await.unwrap();
         let refuse = "CREATE TRIGGER refused BEFORE INSERT ON audit BEGIN SELECT RAISE(FAIL, 'refused'); END";
         db.run(move |t| t.execute_batch(refuse)).await.unwrap();
-        under_way.end(Ok(())).await.unwrap_err();
+        under_way.end(Ok(())).await.unwrap();
+        audit.settle().await.unwrap();
+        assert_eq!(audit.lost(), 1);
         db.run(|t| t.execute_batch("DROP TRIGGER refused")).await.unwrap();
         futures_util::future::try_join_all((0..8).map(|_| audit.check_sink())).await.unwrap();
         assert_eq!(audit.lost(), 0);
@@ -419,7 +416,8 @@ mod tests {
         let refused = launch(&audit).await.err().unwrap();
         assert!(refused.message.contains("nothing was done"), "{refused}");
         audit.check_sink().await.unwrap();
-        assert!(under_way.end(Ok(())).await.is_err());
+        under_way.end(Ok(())).await.unwrap();
+        audit.settle().await.unwrap();
         assert_eq!(audit.lost(), 1);
         assert!(audit.check_sink().await.unwrap_err().message.contains("without a record nothing is done"));
         db.run(|t| t.execute_batch("DROP TRIGGER refused")).await.unwrap();

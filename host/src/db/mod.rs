@@ -12,6 +12,7 @@ mod checkpointer;
 mod disk;
 mod disk_reserve;
 mod open;
+mod queue;
 mod schema;
 mod serve;
 #[cfg(test)]
@@ -27,9 +28,13 @@ use tokio::sync::oneshot;
 use checkpointer::Checkpointer;
 pub(crate) use disk::Disk;
 use disk_reserve::is_full;
+use queue::WriteSender;
+pub(crate) use queue::WriteTurn;
 use serve::{CompletedJob, DbJob, WriteFailure};
 use skillhost_api::error::{Error, Result};
 
+/// How many writes that nobody waits for are held back at most: what somebody waits for comes after them.
+const HELD: usize = 32;
 /// Its name in the state directory.
 pub(crate) const FILE: &str = "state.db";
 
@@ -47,7 +52,7 @@ pub enum Durability {
 /// The handle; clones share the thread, which ends with the last of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
-    jobs: mpsc::Sender<DbJob>,
+    jobs: Arc<WriteSender<DbJob>>,
     /// Of the reader; none where the file has room for one connection alone.
     reads: Option<mpsc::Sender<ReadJob>>,
     disk: Arc<Disk>,
@@ -66,10 +71,10 @@ impl Db {
         let (mut connection, ground, disk) = open::open(path, durability)?;
         let checkpointer = Checkpointer::start(&mut connection, open::another(path, durability), ground.moves())?;
         let reads = open::reader(path).map(Self::start_reading).transpose()?;
-        let (jobs, queue) = mpsc::channel();
-        let write = move || serve::serve(connection, ground, checkpointer, &queue);
+        let (jobs, queue) = queue::queue(HELD);
+        let write = move || serve::serve(connection, ground, checkpointer, queue);
         let thread = thread::Builder::new().name("database".into()).spawn(write)?;
-        Ok((Self { jobs, reads, disk }, thread))
+        Ok((Self { jobs: jobs.into(), reads, disk }, thread))
     }
 
     fn start_reading(mut connection: Connection) -> Result<mpsc::Sender<ReadJob>> {
@@ -122,22 +127,39 @@ impl Db {
         then: impl FnOnce(T) -> U + Send + 'static,
     ) -> Result<U> {
         let (send, receive) = oneshot::channel();
+        self.queue(WriteTurn::Next, work, move |written| {
+            // Nobody waits any more: the write stands all the same.
+            let _ = send.send(written.map(then));
+        });
+        receive.await.map_err(|_| ended())?
+    }
+
+    /// Has `work` be run in a transaction, in its turn; `done` has its result, on the database's own thread, as with [`Self::run_then`].
+    /// It is dropped where that thread has ended.
+    pub(crate) fn queue<T: 'static>(
+        &self,
+        turn: WriteTurn,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
         let job: DbJob = Box::new(move |transaction| {
             let answer = work(transaction);
             let was_full = answer.as_ref().is_err_and(is_full);
             let reply = Box::new(move |committed: std::result::Result<(), &WriteFailure>| {
-                let answer = match (answer, committed) {
-                    (Ok(value), Ok(())) => Ok(then(value)),
+                done(match (answer, committed) {
+                    (Ok(value), Ok(())) => Ok(value),
                     (Err(error), _) => Err(failed(&WriteFailure::from(&error))),
                     (_, Err(failure)) => Err(failed(failure)),
-                };
-                // Nobody waits any more: the write stands all the same.
-                let _ = send.send(answer);
+                });
             });
             CompletedJob { reply, was_full }
         });
-        self.jobs.send(job).map_err(|_| ended())?;
-        receive.await.map_err(|_| ended())?
+        self.jobs.send(turn, job);
+    }
+
+    /// Returns when all is written that was queued before.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        self.run(|_| Ok(())).await
     }
 }
 
@@ -159,7 +181,8 @@ pub(crate) fn atomically<T>(
     result
 }
 
-fn ended() -> Error {
+/// What is said where the database's thread has ended.
+pub(crate) fn ended() -> Error {
     failed(&WriteFailure { why: "its thread has ended".to_owned(), was_full: false })
 }
 

@@ -1,14 +1,13 @@
 //! The thread that owns the connection: batches of jobs, each batch a transaction.
 
-use std::sync::mpsc;
-
 use rusqlite::{Connection, Transaction};
 
 use super::checkpointer::Checkpointer;
 use super::disk_reserve::{DiskReserve, is_full};
+use super::queue::WriteQueue;
 
 /// How many writes one transaction takes at most: what comes next waits for all of them.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// A job: work in a transaction, whether that is committed or not.
 pub(super) type DbJob = Box<dyn FnOnce(&Transaction<'_>) -> CompletedJob + Send>;
@@ -41,12 +40,12 @@ pub(super) fn serve(
     mut connection: Connection,
     mut ground: DiskReserve,
     mut checkpointer: Checkpointer,
-    queue: &mpsc::Receiver<DbJob>,
+    mut queue: WriteQueue<DbJob>,
 ) {
-    while let Ok(first) = queue.recv() {
+    while let Some(first) = queue.wait() {
         ground.look(&mut connection);
         let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
-        let committed = batch.run(&mut connection, &mut ground, first, queue);
+        let committed = batch.run(&mut connection, &mut ground, first, &mut queue);
         let was_full = batch.was_full || committed.as_ref().is_err_and(|failed| failed.was_full);
         match &committed {
             Ok(()) => ground.keep(),
@@ -80,7 +79,7 @@ impl Batch {
         connection: &mut Connection,
         ground: &mut DiskReserve,
         first: DbJob,
-        queue: &mpsc::Receiver<DbJob>,
+        queue: &mut WriteQueue<DbJob>,
     ) -> std::result::Result<(), WriteFailure> {
         let transaction = connection.transaction().map_err(|error| WriteFailure::from(&error))?;
         let mut next = Some(first);
@@ -95,7 +94,7 @@ impl Batch {
                 return Err(WriteFailure { why, was_full: self.was_full });
             }
             if self.ran.len() < self.most && !self.was_full {
-                next = queue.try_recv().ok();
+                next = queue.next();
             }
         }
         ground.cover(&transaction).and_then(|()| transaction.commit()).map_err(|error| WriteFailure::from(&error))

@@ -16,7 +16,7 @@ impl Host {
         let audit = self.broker.audit();
         // Subscribed before the listing: a record that falls between the two comes twice rather than never.
         let mut live = audit.follow();
-        self.write_invocations().await;
+        self.write_records().await;
         let lines = lines.min(MAX_AUDIT_LINES);
         let listed = if all { audit.tail_all(lines, before).await? } else { audit.tail(lines, before).await? };
         if !follow {
@@ -42,12 +42,12 @@ impl Host {
     }
 
     pub(super) async fn audit_page(&self, after: u64) -> Result<AuditList> {
-        self.write_invocations().await;
+        self.write_records().await;
         self.broker.audit().page(after).await
     }
 
     pub(super) async fn verify_audit(&self, head: Option<AuditHead>) -> Result<AuditVerification> {
-        self.write_invocations().await;
+        self.write_records().await;
         let kept = match head {
             Some(head) => Some(head),
             None => self.broker.heads().newest().await?,

@@ -206,21 +206,25 @@ impl Host {
         Box::pin(async move { Ok(Answer::of::<O>(self.call(call, io).await?)) })
     }
 
-    /// Has the records of calls that have ended be there for who reads them. Where that fails, what is there is all there is, and
-    /// no further skill runs.
-    pub(super) async fn write_invocations(&self) {
-        if let Err(error) = self.broker.invocations().flush().await {
-            tracing::error!("the records of the last calls of skills are not written yet: {error}");
+    /// Has the records of calls and effects that have ended be there for who reads them. Where that fails, what is there is all
+    /// there is, and nothing further is run or done.
+    pub(super) async fn write_records(&self) {
+        let written = async {
+            self.broker.invocations().flush().await?;
+            self.broker.audit().settle().await
+        };
+        if let Err(error) = written.await {
+            tracing::error!("the records of what ended last are not written yet: {error}");
         }
     }
 
     async fn list_invocations(&self, limit: u32) -> Result<InvocationList> {
-        self.write_invocations().await;
+        self.write_records().await;
         self.broker.logs().list(limit).await
     }
 
     async fn read_invocation_log(&self, invocation_id: String) -> Result<InvocationLog> {
-        self.write_invocations().await;
+        self.write_records().await;
         self.broker.logs().read(invocation_id).await
     }
 
@@ -288,7 +292,7 @@ impl Host {
         self.broker.sandboxes().shutdown().await;
         self.broker.processes_ended().await;
         self.broker.settle_streams().await;
-        self.write_invocations().await;
+        self.write_records().await;
         self.broker.heads().write().await;
     }
 }
