@@ -2,7 +2,8 @@
 //!
 //! A move (a checkpoint, in SQLite's words) waits for the disk twice, and would hold up all that is written meanwhile. So a connection and a
 //! thread of their own make it as the log grows. Where writes come without a pause there is always something left, and the
-//! log would never begin again at its start: then the writer moves the little that is left, at the latest at [`MOST`] pages.
+//! log would never begin again at its start: then the writer moves the little that is left, at the latest at [`MOST`] pages. Where
+//! the disk has no room for a log that grows meanwhile, the writer moves it all.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -58,16 +59,12 @@ impl Checkpointer {
             self.moved = 0;
         }
         let grown = pages - self.moved;
+        if grown < if pages < MOST { STEP } else { REST } {
+            return;
+        }
         match &self.beside {
-            Some((order, _)) if pages < MOST => {
-                if grown < STEP {
-                    return;
-                }
-                // Where one waits already, that is this one.
-                let _ = order.try_send(());
-            }
-            None if grown < STEP => return,
-            Some(_) if grown < REST => return,
+            // Where one waits already, that is this one.
+            Some((order, _)) if pages < MOST && ground.lets_log_grow() => drop(order.try_send(())),
             _ => ground.move_log(connection),
         }
         self.moved = pages;

@@ -16,6 +16,8 @@ use skillhost_api::units::show_bytes;
 const LEAST: u64 = 32 << 20;
 /// Under so much room the database begins to live off its reserve; on a small one under a 64th.
 const NONE: u64 = 4 << 20;
+/// With so much room there is no harm in a log of four times its usual length.
+const AMPLE: u64 = 64 << 20;
 /// The fewest files that there must be room for, where a file system bounds them.
 const FILES: u64 = 64;
 
@@ -38,6 +40,11 @@ impl Space {
     /// Whether there is too little to make more of anything.
     pub(crate) fn is_short(self) -> bool {
         self.free < LEAST.min(self.total / 16) || !self.has_files
+    }
+
+    /// Whether the database's log may grow for a while beyond what is held for it.
+    pub(super) fn is_ample(self) -> bool {
+        self.free >= AMPLE
     }
 
     /// Whether there is as good as none.

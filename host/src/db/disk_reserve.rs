@@ -4,8 +4,8 @@
 //!
 //! - Each committed page has blocks in the database's file: they are allocated before the commit, and where that
 //!   fails the commit does. So whatever is in the log can be moved into the file, and the log begins again at its start.
-//! - The log has blocks for so many pages from the beginning, and keeps them when the host leaves. It may grow beyond them
-//!   ([`super::checkpointer`]); where there is no room for that, it is moved, and begins again at its start.
+//! - The log has blocks for so many pages from the beginning, and keeps them when the host leaves. It may grow beyond them where there
+//!   is ample room ([`super::checkpointer`]); elsewhere it is moved before it would, and begins again at its start.
 //! - A row that means nothing holds pages back, the reserve.
 //!
 //! So on a full disk, whoever filled it, the host goes on: the reserve is let go and its pages are used; the database is
@@ -22,7 +22,7 @@ use rusqlite::{Connection, Transaction, ffi};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::disk::Disk;
+use super::disk::{Disk, Space};
 
 /// Bytes of the log that are always there: what is written before it is moved into the file, about 1000 pages.
 const LOG: u64 = 4 << 20;
@@ -140,6 +140,11 @@ impl DiskReserve {
     /// Moves the log into the file, so that the next transaction begins at the log's start.
     pub(super) fn move_log(&self, connection: &Connection) {
         self.moves.make(connection);
+    }
+
+    /// Whether there is room for the log to grow while others move it.
+    pub(super) fn lets_log_grow(&self) -> bool {
+        self.disk.space().is_ok_and(Space::is_ample)
     }
 
     /// How others move it.

@@ -23,13 +23,13 @@ pub(crate) enum WriteTurn {
 
 /// What waits, as both ends see it.
 struct WaitingWrites<Job> {
-    state: Mutex<QueueState<Job>>,
+    state: Mutex<WriteQueueState<Job>>,
     changed: Condvar,
     /// How many are held back at most.
     most: usize,
 }
 
-struct QueueState<Job> {
+struct WriteQueueState<Job> {
     jobs: VecDeque<Job>,
     /// When it is time for them; none where there are none.
     due: Option<Instant>,
@@ -47,7 +47,7 @@ pub(super) struct WriteQueue<Job>(Arc<WaitingWrites<Job>>);
 
 /// A queue that holds back at most so many.
 pub(super) fn queue<Job>(most: usize) -> (WriteSender<Job>, WriteQueue<Job>) {
-    let state = QueueState { jobs: VecDeque::new(), due: None, closed: false, ended: false };
+    let state = WriteQueueState { jobs: VecDeque::new(), due: None, closed: false, ended: false };
     let waiting = Arc::new(WaitingWrites { state: Mutex::new(state), changed: Condvar::new(), most });
     (WriteSender(waiting.clone()), WriteQueue(waiting))
 }
@@ -95,7 +95,7 @@ impl<Job> Drop for WriteSender<Job> {
     }
 }
 
-impl<Job> QueueState<Job> {
+impl<Job> WriteQueueState<Job> {
     fn pop(&mut self) -> Option<Job> {
         let job = self.jobs.pop_front();
         if self.jobs.is_empty() {
