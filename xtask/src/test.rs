@@ -52,6 +52,7 @@ const ON_ENGINES: [(Kind, &[&[&str]]); 4] = [
                 "hardening",
                 "nothing_survives",
                 "output",
+                "placement",
                 "processes",
                 "sharing",
                 "shells",

@@ -21,6 +21,7 @@ mod board;
 mod chunk;
 mod command_control;
 mod documents;
+mod engines;
 mod exec;
 mod files;
 mod guardrails;
@@ -52,6 +53,7 @@ pub(crate) use board::{BlackboardWatch, SKILL_WATCHES};
 pub(crate) use chunk::Chunk;
 pub(crate) use command_control::{CommandTarget, StdinWrite};
 pub(crate) use documents::DocumentCommand;
+pub(crate) use engines::note_engine;
 pub(crate) use exec::{DEFAULT_MAX_OUTPUT, OutputCapture, Running, with_background};
 pub(crate) use guardrails::GuardrailRunner;
 pub(crate) use http::BrokeredBody;
@@ -71,6 +73,7 @@ use crate::policy::approvals::Approvals;
 use crate::policy::quota::Quota;
 use crate::policy::{Actor, Skills};
 use crate::sandbox::Sandboxes;
+use engines::DrainedEngines;
 use processes::Processes;
 use record::AllowedEffect;
 pub(crate) use record::EffectRecord;
@@ -110,6 +113,7 @@ pub(crate) struct Broker {
     shells: Shells,
     terminals: Terminals,
     http: HttpRequester,
+    drained: DrainedEngines,
     guardrails: OnceLock<Arc<dyn GuardrailRunner>>,
     /// The runtime of the host's own work; guests run on another.
     runtime: Handle,
@@ -139,6 +143,7 @@ impl Broker {
             processes: Processes::default(),
             shells: Shells::default(),
             terminals: Terminals::default(),
+            drained: DrainedEngines::new(db.clone()),
             http: HttpRequester::new(config.http_client.limits()),
             guardrails: OnceLock::new(),
             runtime,

@@ -93,6 +93,9 @@ impl Broker {
         effect.note("container_id", info.id.clone());
         effect.note("image", info.image.clone());
         effect.note("backend", info.backend.clone());
+        if let Some(engine) = &info.engine {
+            effect.note("engine", engine.as_str());
+        }
         effect.note("warm", info.warm);
         let info = effect.end(Ok(info)).await?;
         let mut notes = info.notes;
@@ -105,6 +108,7 @@ impl Broker {
             image: info.image,
             role: info.role,
             backend: info.backend,
+            engine: info.engine,
             isolation: info.isolation,
             workspace_path: info.workspace.directory().map(Path::to_owned),
             workspace_volume: info.workspace.volume().map(str::to_owned),

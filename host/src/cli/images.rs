@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use skillhost_api::error::Result;
+use skillhost_api::error::{Error, Result};
 use skillhost_api::types::ImageFilter;
 use tokio::sync::mpsc;
 
@@ -43,12 +43,17 @@ Examples:
     },
     /// Makes the images that are missing: pulls them, or builds them from packages where no registry has them
     #[command(after_help = "\
-It runs in this process, not in the host process, with your own rights, which building may need.
+It runs in this process, not in the host process, with your own rights, which building may need. Of several engines each gets the
+images of those roles whose `engine-labels` it has.
 
 Example:
   skillhost images build
-  skillhost images build default")]
+  skillhost images build default
+  skillhost images build --engine big")]
     Build {
+        /// Only on this engine
+        #[arg(long, value_name = "NAME")]
+        engine: Option<String>,
         /// Only these roles
         #[arg(value_name = "ROLE")]
         roles: Vec<String>,
@@ -59,7 +64,7 @@ impl Images {
     pub(super) async fn run(self, app: &App) -> Ended {
         match self.verb {
             Verb::List { tags, roles } => list(app, tags, roles).await?,
-            Verb::Build { roles } => return build(app, &roles).await,
+            Verb::Build { roles, engine } => return build(app, &roles, engine.as_deref()).await,
         }
         Ok(0)
     }
@@ -70,6 +75,14 @@ async fn list(app: &App, tags: Vec<String>, roles: Vec<String>) -> Result<(), Fa
     let answer = app.call(filter).await?;
     if !app.json() {
         let list = &answer.typed;
+        for image in list.images.iter().filter(|image| !image.missing_on.is_empty()) {
+            app.note(&format!(
+                "the image of the role {} is not on the engines: {}",
+                image.role,
+                image.missing_on.join(", ")
+            ))
+            .await?;
+        }
         for problem in list.problems.iter().chain(list.images.iter().filter_map(|image| image.problem.as_ref())) {
             app.note(problem).await?;
         }
@@ -81,7 +94,8 @@ async fn list(app: &App, tags: Vec<String>, roles: Vec<String>) -> Result<(), Fa
             list.images.iter().map(|image| {
                 let present = match (&image.problem, image.present) {
                     (Some(_), _) => "refused",
-                    (None, true) => "yes",
+                    (None, true) if image.missing_on.is_empty() => "yes",
+                    (None, true) => "in part",
                     (None, false) => "no",
                 };
                 let tags = if image.tags.is_empty() { "-".into() } else { image.tags.join(" ") };
@@ -92,8 +106,9 @@ async fn list(app: &App, tags: Vec<String>, roles: Vec<String>) -> Result<(), Fa
     .await
 }
 
-/// Provides the images of `wanted`, or of every role. One that fails does not keep the others from being provided.
-async fn build(app: &App, wanted: &[String]) -> Ended {
+/// Provides the images of `wanted`, or of every role, on the engine that is named, or on all. One that fails does not keep the others
+/// from being provided.
+async fn build(app: &App, wanted: &[String], named: Option<&str>) -> Ended {
     let config = Config::find(app.global.config()?.as_deref())?;
     let roles = config.roles()?;
     for problem in &roles.problems {
@@ -103,19 +118,33 @@ async fn build(app: &App, wanted: &[String]) -> Ended {
         [] => roles.iter().collect(),
         named => named.iter().map(|name| roles.require(name)).collect::<Result<_>>()?,
     };
-    let engine = DockerBackend::from_env(config.engine);
+    let engines: Vec<_> =
+        config.engine.0.iter().filter(|engine| named.is_none_or(|_| engine.name.as_deref() == named)).collect();
+    if engines.is_empty() {
+        let message = format!("there is no engine {:?} in the configuration", named.unwrap_or_default());
+        return Err(Error::not_found(message).into());
+    }
     let (mut provided, mut failed) = (Vec::new(), None);
-    for role in wanted {
-        match provide(app, &engine, role).await? {
-            Ok(how) => {
-                if !app.json() {
-                    app.print_text(format!("{}: {how}", role.name)).await?;
+    for config in engines {
+        let (engine, of) = (DockerBackend::new(config), config.name.as_ref());
+        let labelled = |role: &&&Role| role.engine_labels.iter().all(|label| config.labels.contains(label));
+        for role in wanted.iter().filter(labelled) {
+            let title = of.map_or_else(|| role.name.clone(), |engine| format!("{} on {engine}", role.name));
+            match provide(app, &engine, role).await? {
+                Ok(how) => {
+                    if !app.json() {
+                        app.print_text(format!("{title}: {how}")).await?;
+                    }
+                    let mut done = json!({ "role": role.name, "image": role.image, "provided": how.to_string() });
+                    if let (Some(engine), Some(done)) = (of, done.as_object_mut()) {
+                        done.insert("engine".into(), engine.as_str().into());
+                    }
+                    provided.push(done);
                 }
-                provided.push(json!({ "role": role.name, "image": role.image, "provided": how.to_string() }));
-            }
-            Err(error) => {
-                if let Some(earlier) = failed.replace(error.context(format!("role `{}`", role.name))) {
-                    app.note(&earlier.message).await?;
+                Err(error) => {
+                    if let Some(earlier) = failed.replace(error.context(format!("role {title}"))) {
+                        app.note(&earlier.message).await?;
+                    }
                 }
             }
         }

@@ -22,6 +22,7 @@ mod build;
 mod check;
 mod dev;
 mod doctor;
+mod engines;
 mod exec;
 mod failure;
 mod files;
@@ -92,6 +93,7 @@ enum Verb {
     Update(install::Update),
     Remove(install::Remove),
     Images(images::Images),
+    Engines(engines::Engines),
     Sandbox(sandbox::Sandbox),
     Blackboard(blackboard::Blackboard),
     Audit(audit::Audit),
@@ -198,6 +200,7 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Doctor(verb) => verb.run(app).await,
         Verb::Mcp(verb) => verb.run(app).await,
         Verb::Serve(verb) => verb.run(app).await,
+        Verb::Engines(verb) => verb.run(app).await,
         Verb::Host(verb) => verb.run(app).await,
     }
 }

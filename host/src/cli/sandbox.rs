@@ -382,9 +382,10 @@ impl Launch {
         if !app.json() {
             let launched = &answer.typed;
             let message = format!(
-                "role {}, backend {}, isolation {}, workspace {}",
+                "role {}, backend {}{}, isolation {}, workspace {}",
                 launched.role,
                 launched.backend,
+                launched.engine.as_ref().map(|engine| format!(" ({engine})")).unwrap_or_default(),
                 launched.isolation,
                 workspace(launched.workspace_path.as_deref(), launched.workspace_volume.as_deref())
             );
@@ -402,7 +403,7 @@ fn list(list: &SandboxList) -> String {
             [
                 sandbox.container_id.clone(),
                 sandbox.role.clone(),
-                sandbox.backend.clone(),
+                sandbox.engine.as_ref().unwrap_or(&sandbox.backend).clone(),
                 sandbox.owner_agent_id.clone() + if sandbox.owner_is_me { " (you)" } else { "" },
                 if sandbox.shared { "yes" } else { "no" }.into(),
                 sandbox.cpus.to_string(),

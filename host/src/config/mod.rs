@@ -7,6 +7,7 @@ mod agents;
 mod audit;
 mod authority;
 mod commands;
+mod engines;
 mod guardrails;
 mod host;
 pub(crate) mod http;
@@ -32,7 +33,6 @@ pub use self::http_client::HttpClientConfig;
 use crate::blackboard::{self, Eviction};
 use crate::db::Durability;
 use crate::roles::{Registry, Roles};
-use crate::sandbox::backend::docker::EngineConfig;
 use crate::sandbox::session_users::UserIds;
 use crate::skills::http_host::HostPattern;
 use crate::skills::limits::LimitCeilings;
@@ -40,6 +40,7 @@ pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
 pub use commands::{CommandRule, CommandRules, EffectDecision, RuleWord, WordPattern};
+pub use engines::EnginesConfig;
 pub use guardrails::GuardrailsConfig;
 pub use host::HostConfig;
 pub use install::{InstallConfig, InstallRule};
@@ -75,8 +76,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// `[logs]`: what is kept of what skills say.
     pub logs: LogsConfig,
-    /// The container engine that `DOCKER_HOST` names.
-    pub engine: EngineConfig,
+    /// `[engine]`, or one `[[engine]]` for each: the container engines.
+    pub engine: EnginesConfig,
     /// `[http]`: the server for clients that come over HTTP.
     pub http: HttpConfig,
     /// `[http-client]`: the HTTP requests that skills make.
@@ -451,6 +452,7 @@ impl Config {
         agents::check_cores(config.policy.cpus).map_err(within("[policy]"))?;
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
         config.sandbox.user_ids.check().map_err(within("[sandbox]"))?;
+        config.engine.check().map_err(within("[[engine]]"))?;
         config.policy.commands.check().map_err(within("[policy.commands]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         config.install.start_at(base);
@@ -464,6 +466,7 @@ impl Config {
         for provider in &mut config.script_env {
             provider.start_at(base);
         }
+        config.engine.start_at(base);
         config.http.start_at(base);
         config.http_client.start_at(base);
         config.file = Some(path.to_owned());

@@ -70,6 +70,10 @@ CREATE TABLE IF NOT EXISTS developed (
     project TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS drained_engines (
+    name TEXT PRIMARY KEY,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS invocations (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     invocation_id TEXT NOT NULL UNIQUE,
@@ -107,7 +111,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 
 /// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
 /// [`COLUMNS`] says.

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use skillhost_api::types::{Check, DoctorReport, ImageFilter};
+use skillhost_api::types::{Check, DoctorReport, EngineState, EngineSummary, ImageFilter};
 use skillhost_api::units::show_bytes;
 
 use super::blocking::blocking;
@@ -42,17 +42,20 @@ impl Host {
         checks.extend(self.check_guardrails().await);
         let mut can_sandbox = false;
         let mut working = Vec::new();
-        for (backend, probed) in sandboxes.probe().await {
-            let name = format!("sandboxes by {backend}");
+        for (engine, probed) in sandboxes.probe().await {
+            let name = match engine.name == engine.backend {
+                true => format!("sandboxes by {}", engine.backend),
+                false => format!("sandboxes by {} on the engine {}", engine.backend, engine.name),
+            };
             match probed {
                 Ok(probe) => {
-                    working.push(backend);
                     let mut detail = format!("{}; isolation: {}; {}", probe.engine, probe.isolation, probe.limits);
                     for note in probe.notes {
                         detail.push_str("; ");
                         detail.push_str(&note);
                     }
-                    checks.push(Check { name, ok: true, detail, remedy: None });
+                    checks.push(use_check(&engine, name, detail));
+                    working.push(engine.backend);
                 }
                 // What to do depends on why, so the error says it.
                 Err(error) => checks.push(Check { name, ok: false, detail: error.message, remedy: None }),
@@ -60,15 +63,24 @@ impl Host {
         }
         if let Ok(list) = sandboxes.images(&ImageFilter::default()).await {
             for image in list.images {
-                can_sandbox |= image.backend.as_deref().is_some_and(|backend| working.contains(&backend));
+                can_sandbox |=
+                    image.backend.as_deref().is_some_and(|backend| working.iter().any(|works| works == backend));
+                let everywhere = image.present && image.missing_on.is_empty();
+                let missing_on = match image.missing_on.as_slice() {
+                    [] => String::new(),
+                    engines => format!("; it is not on the engines: {}", engines.join(", ")),
+                };
                 checks.push(Check {
                     name: format!("image of the role {}", image.role),
-                    ok: image.present,
+                    ok: everywhere,
                     detail: match image.problem {
                         Some(problem) => problem,
-                        None => format!("{} {}", image.image, image.id.as_deref().unwrap_or("is not in the engine")),
+                        None => {
+                            let id = image.id.as_deref().unwrap_or("is not in the engine");
+                            format!("{} {id}{missing_on}", image.image)
+                        }
                     },
-                    remedy: (!image.present).then(|| "skillhost images build".into()),
+                    remedy: (!everywhere).then(|| "skillhost images build".into()),
                 });
             }
             checks.extend(self.broker.lacking_env().into_iter().map(|lack| Check {
@@ -110,6 +122,25 @@ impl Host {
             ),
         };
         Check { name: "WebAssembly engine".into(), ok, detail: detail.into(), remedy }
+    }
+}
+
+/// Whether an engine that answers is in use.
+fn use_check(engine: &EngineSummary, name: String, detail: String) -> Check {
+    match engine.state {
+        EngineState::InUse => Check { name, ok: true, detail, remedy: None },
+        EngineState::Drained => Check {
+            name,
+            ok: true,
+            detail: format!("drained, with {} sandboxes on it; {detail}", engine.sandboxes),
+            remedy: Some(format!("skillhost engines resume {}", engine.name)),
+        },
+        EngineState::OutOfRotation => {
+            let seconds = engine.retry_after_ms.unwrap_or_default().div_ceil(1000);
+            let problem = engine.problem.as_deref().unwrap_or_default();
+            let detail = format!("out of rotation, to be tried again in {seconds} s: {problem}; {detail}");
+            Check { name, ok: false, detail, remedy: None }
+        }
     }
 }
 

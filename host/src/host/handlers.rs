@@ -13,7 +13,7 @@ use skillhost_api::types::*;
 
 use super::Host;
 use super::installs::asked;
-use crate::broker::{Broker, EffectRecord, note_package, note_revoked, note_trust};
+use crate::broker::{Broker, EffectRecord, note_engine, note_package, note_revoked, note_trust};
 use crate::policy::Actor;
 use crate::policy::trust::TrustKind;
 use crate::sandbox::link::ByteRange;
@@ -185,6 +185,11 @@ handlers! {
     ReadInvocationLog, ReadInvocationLog { invocation_id } => host.read_invocation_log(invocation_id).await;
     Doctor, Doctor => Ok(host.doctor(by.project).await);
     GetHostStatus, GetHostStatus => Ok(host.status());
+    ListEngines, ListEngines => Ok(host.engines());
+    DrainEngine, DrainEngine { engine } => host.broker.set_drained(&by.actor, &engine, true).await,
+        refused |broker, record| note_engine(record, engine);
+    ResumeEngine, ResumeEngine { engine } => host.broker.set_drained(&by.actor, &engine, false).await,
+        refused |broker, record| note_engine(record, engine);
     StopHost, StopHost => {
         Err(Error::invalid_argument("only the host process can be told to stop, and this is not in it"))
     };

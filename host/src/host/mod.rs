@@ -33,7 +33,7 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::{CallIo, CallOutput};
 use skillhost_api::types::{
-    BackendChoice, Call, Event, HostStatus, InvocationList, InvocationLog, WatchRequest, Watched,
+    BackendChoice, Call, EngineList, Event, HostStatus, InvocationList, InvocationLog, WatchRequest, Watched,
 };
 use skillhost_api::units::now_ms;
 use skillhost_api::with_operation;
@@ -136,12 +136,13 @@ impl Host {
         let sandboxes = Sandboxes::open(sandbox::SandboxSettings {
             roles,
             backend,
-            engine: config.engine,
+            engines: config.engine.0.clone(),
             local: LocalSettings {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
                 env: config.local.env.clone(),
                 require_limits: config.local.require_limits,
+                ..LocalSettings::default()
             },
             lease: config.sandbox.lease.0,
             idle_time: Some(config.sandbox.idle_time.0).filter(|time| !time.is_zero()),
@@ -159,6 +160,7 @@ impl Host {
         }
         let logs = InvocationLogs::open(db.clone(), config.logs.max_bytes.0).await?;
         let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db)?;
+        broker.drain_again().await?;
         broker.adopt()?;
         if let Err(error) = broker.end_streams_of_the_dead().await {
             // The next host process tries again. What is full must not keep this one from saying so.
@@ -248,6 +250,11 @@ impl Host {
         &self.memory
     }
 
+    fn engines(&self) -> EngineList {
+        let engines = self.broker.sandboxes().engines();
+        EngineList { count: engines.len(), engines }
+    }
+
     /// What answers [`GetHostStatus`](skillhost_api::types::GetHostStatus), without being a call.
     pub(crate) fn status(&self) -> HostStatus {
         HostStatus {
@@ -258,6 +265,7 @@ impl Host {
             calls: self.calls.load(Ordering::Relaxed),
             sandboxes: self.broker.sandboxes().list().len(),
             warm: self.broker.sandboxes().warm(),
+            engines: self.broker.sandboxes().engines(),
             backend: self.backend().name().into(),
             http: None,
             memory_bytes: self.memory.held(),

@@ -41,6 +41,9 @@ pub struct Role {
     /// The engine's runtime for it (gVisor, Kata); absent is the engine's default.
     #[serde(default)]
     pub runtime: Option<String>,
+    /// The labels of the engines that may make its sandboxes; none is any engine.
+    #[serde(default)]
+    pub engine_labels: Vec<String>,
     /// Whether a local sandbox, which has this machine's own programs, can stand in for the image.
     #[serde(default)]
     pub local: bool,
@@ -86,6 +89,12 @@ impl Role {
             return Err(format!(
                 "{variable:?}, which role `{}` requires, does not name a variable of the environment: A-Z, a-z, 0-9 and `_`, \
                  the first no digit",
+                self.name
+            ));
+        }
+        if let Some(label) = self.engine_labels.iter().find(|label| label.len() > MAX_NAME || !word(label, "-")) {
+            return Err(format!(
+                "the engine label {label:?} of role `{}` is not usable: 1 to {MAX_NAME} of a-z, 0-9, `-`",
                 self.name
             ));
         }

@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod command;
+mod engines;
 pub mod env;
 mod execs;
 pub mod files;
@@ -43,10 +44,11 @@ use tokio::io::AsyncRead;
 
 use crate::failpoint::reach;
 use crate::roles::{Registry, Role, Roles};
-use backend::docker::{DockerBackend, EngineConfig};
+use backend::docker::{self, DockerBackend};
 use backend::local::{LocalBackend, LocalSettings};
-use backend::{Backend, Probe};
+use backend::{Backend, EngineConfig, Probe};
 use command::check_command;
+use engines::SandboxBackend;
 use env::Account;
 use files::Copied;
 use life::{Inner, LiveSandbox};
@@ -57,7 +59,7 @@ use pool::PoolConfig;
 use session_users::UserIds;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::{BackendChoice, DeathCause};
+use skillhost_api::types::{BackendChoice, DeathCause, EngineSummary};
 use skillhost_api::types::{ImageFilter, ImageList, ImageSummary, SandboxLimit};
 use skillhost_api::units::quoted;
 use spec::{LaunchSpec, SandboxInfo};
@@ -72,8 +74,8 @@ pub struct SandboxSettings {
     pub roles: Arc<Registry>,
     /// Which backend.
     pub backend: BackendChoice,
-    /// The container engine.
-    pub engine: EngineConfig,
+    /// The container engines: one, or several that have names.
+    pub engines: Vec<EngineConfig>,
     /// Local sandboxes.
     pub local: LocalSettings,
     /// How long a sandbox outlives a host that has gone.
@@ -93,7 +95,7 @@ impl SandboxSettings {
             state_dir: state_dir.into(),
             roles: Registry::shipped()?.into(),
             backend: BackendChoice::Auto,
-            engine: EngineConfig::default(),
+            engines: vec![EngineConfig::default()],
             local: LocalSettings::default(),
             lease: Duration::from_secs(30),
             idle_time: None,
@@ -188,7 +190,8 @@ pub struct Sandboxes {
 impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
-    pub async fn open(config: SandboxSettings) -> Result<Self> {
+    pub async fn open(mut config: SandboxSettings) -> Result<Self> {
+        config.local.engine_sockets = docker::sockets(&config.engines);
         if config.backend != BackendChoice::Docker
             && let Err(error) = config.local.shown(&config.state_dir)
             && error.kind == ErrorKind::Denied
@@ -196,18 +199,31 @@ impl Sandboxes {
             // What is not there yet is only for who launches.
             return Err(error);
         }
-        let docker = || Box::new(DockerBackend::from_env(config.engine).of(&config.state_dir)) as Box<dyn Backend>;
-        let local = || Box::new(LocalBackend::new(config.local.clone(), &config.state_dir)) as Box<dyn Backend>;
+        let docker = || {
+            config.engines.iter().map(|engine| {
+                let backend =
+                    DockerBackend::new(engine).of(&config.state_dir).beside(config.local.engine_sockets.clone());
+                SandboxBackend::new(Box::new(backend), engine)
+            })
+        };
+        let local = || {
+            let backend: Box<dyn Backend> = Box::new(LocalBackend::new(config.local.clone(), &config.state_dir));
+            backend.into()
+        };
         let backends = match config.backend {
-            BackendChoice::Auto => vec![docker(), local()],
-            BackendChoice::Docker => vec![docker()],
+            BackendChoice::Auto => docker().chain([local()]).collect(),
+            BackendChoice::Docker => docker().collect(),
             BackendChoice::Local => vec![local()],
         };
-        Self::open_with(config, backends).await
+        Self::open_all(config, backends).await
     }
 
     /// The same with backends of the caller's choice, best first, whatever the configuration says.
     pub async fn open_with(config: SandboxSettings, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
+        Self::open_all(config, backends.into_iter().map(SandboxBackend::from).collect()).await
+    }
+
+    async fn open_all(config: SandboxSettings, backends: Vec<SandboxBackend>) -> Result<Self> {
         let inner = Arc::new(Inner::new(config, backends)?);
         for engine in &inner.engines {
             // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
@@ -248,14 +264,18 @@ impl Sandboxes {
     }
 
     async fn image(&self, role: &Role) -> Result<ImageSummary> {
-        let (mut found, mut failed, mut problem) = (None, None, None);
-        for engine in &self.inner.engines {
+        let (mut found, mut failed, mut problem, mut missing_on) = (None, None, None, Vec::new());
+        let labelled = |engine: &&SandboxBackend| role.engine_labels.iter().all(|label| engine.labels.contains(label));
+        for engine in self.inner.engines.iter().filter(labelled) {
             match engine.backend.image(role).await {
                 Ok(Some(image)) => {
-                    found = Some((image.0, engine.backend.name().to_owned()));
-                    break;
+                    found = found.or(Some((image.0, engine.backend.name().to_owned())));
+                    // Of several engines each is looked at; what is no engine stands in for all.
+                    if engine.name.is_none() {
+                        break;
+                    }
                 }
-                Ok(None) => {}
+                Ok(None) => missing_on.extend(engine.name.clone()),
                 // It is there, and is not what it should be: nothing may stand in for it.
                 Err(error) if error.kind == ErrorKind::Denied => {
                     problem = Some(error.message);
@@ -279,6 +299,7 @@ impl Sandboxes {
             scripts: role.scripts.keys().cloned().collect(),
             templates: role.templates.keys().cloned().collect(),
             present: id.is_some(),
+            missing_on: if id.is_some() { missing_on } else { Vec::new() },
             id,
             backend,
             problem,
@@ -290,10 +311,12 @@ impl Sandboxes {
         self.inner.config.backend
     }
 
-    /// Asks each backend, best first, whether it can make sandboxes here.
-    pub async fn probe(&self) -> Vec<(&'static str, Result<Probe>)> {
-        let ask =
-            self.inner.engines.iter().map(|engine| async { (engine.backend.name(), engine.backend.probe().await) });
+    /// Asks each engine whether it can make sandboxes here.
+    pub async fn probe(&self) -> Vec<(EngineSummary, Result<Probe>)> {
+        let ask = self.inner.engines.iter().map(|engine| async {
+            let probed = engine.backend.probe().await;
+            (engine.summary(), probed)
+        });
         join_all(ask).await
     }
 

@@ -212,6 +212,9 @@ pub struct SandboxInfo {
     pub runtime: Option<String>,
     /// The backend's name.
     pub backend: String,
+    /// The engine's, where there are several.
+    #[serde(default)]
+    pub engine: Option<String>,
     /// What isolates it, in a word or two.
     pub isolation: String,
     /// What a person should know of it: a limit that the engine cannot enforce here; empty when all is well.
@@ -323,6 +326,7 @@ impl SandboxInfo {
             image: self.image.clone(),
             role: self.role.clone(),
             backend: self.backend.clone(),
+            engine: self.engine.clone(),
             isolation: self.isolation.clone(),
             transport: self.transport.to_string(),
             launched_at_ms: self.launched_at_ms,
@@ -353,6 +357,7 @@ impl SandboxInfo {
             image: String::new(),
             runtime: None,
             backend: String::new(),
+            engine: None,
             isolation: String::new(),
             notes: Vec::new(),
             owner: spec.owner,

@@ -5,11 +5,13 @@
 //! further agents may write, and what is made in it stays with that group. A workspace outlives its sandboxes.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use serde::{Deserialize, Serialize};
 use skillhost_api::caller::Caller;
@@ -42,6 +44,9 @@ struct Note<'a> {
     /// Absent: the host's own, as of every session where there are no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<SandboxUser>,
+    /// The engine that has it as a volume, of several; absent where it is the directory beside this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    engine: Option<Cow<'a, str>>,
 }
 
 /// The most bytes of a note: names are bounded.
@@ -52,6 +57,8 @@ const MAX_NOTE: u64 = 16 * 1024;
 pub struct Workspaces {
     root: PathBuf,
     users: SessionUsers,
+    /// Of those that are volumes of one of several engines, by their names, that engine.
+    engines: Mutex<HashMap<String, String>>,
 }
 
 impl Workspaces {
@@ -61,7 +68,7 @@ impl Workspaces {
         let root = state_dir.join("workspaces");
         private_dir::directory(&root)?;
         let root = root.canonicalize().map_err(|error| at(&root, error))?;
-        let workspaces = Self { root, users: SessionUsers::new(ids) };
+        let workspaces = Self { root, users: SessionUsers::new(ids), engines: Mutex::default() };
         workspaces.forget_spares();
         workspaces.remember_users()?;
         Ok(workspaces)
@@ -86,6 +93,9 @@ impl Workspaces {
             if let Some(user) = note.user {
                 self.users.remember(name, user);
             }
+            if let Some(engine) = note.engine {
+                self.engines.lock().insert(name.to_owned(), engine.into_owned());
+            }
         }
         Ok(())
     }
@@ -105,6 +115,25 @@ impl Workspaces {
                 Ok(user)
             }
         }
+    }
+
+    /// The engine that has the session's workspace as a volume, of several.
+    pub fn engine(&self, caller: &Caller) -> Option<String> {
+        self.engines.lock().get(&caller.session_key()).cloned()
+    }
+
+    /// Keeps an engine as the one that has the session's workspace, unless another one has it that is still `there`. The answer is
+    /// which one has it.
+    pub fn keep_engine(&self, caller: &Caller, engine: &str, there: impl Fn(&str) -> bool) -> Result<String> {
+        let name = caller.session_key();
+        let mut engines = self.engines.lock();
+        let earlier = engines.get(&name).cloned();
+        if let Some(earlier) = earlier.as_ref().filter(|earlier| *earlier == engine || there(earlier)) {
+            return Ok(earlier.clone());
+        }
+        self.write_note(caller, Some(engine))?;
+        engines.insert(name, engine.to_owned());
+        Ok(engine.to_owned())
     }
 
     /// A directory that is nobody's yet, to be given to a session later, and its user.
@@ -176,10 +205,14 @@ impl Workspaces {
     }
 
     fn note(&self, caller: &Caller) -> Result<()> {
+        self.write_note(caller, self.engine(caller).as_deref())
+    }
+
+    fn write_note(&self, caller: &Caller, engine: Option<&str>) -> Result<()> {
         let name = caller.session_key();
         let path = self.root.join(format!("{name}{NOTE}"));
         let (tenant, session) = (caller.tenant.as_str().into(), caller.session.as_str().into());
-        write_atomically(&path, &Note { tenant, session, user: self.users.of(&name) })
+        write_atomically(&path, &Note { tenant, session, user: self.users.of(&name), engine: engine.map(Cow::from) })
     }
 }
 

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use skillhost_api::types::HostStatus;
+use skillhost_api::types::{EngineState, HostStatus};
 use strum::IntoStaticStr;
 
 use super::refusal::Reason;
@@ -52,6 +52,12 @@ impl HttpEndpoint {
     fn label(self) -> &'static str {
         self.into()
     }
+}
+
+/// One that the operator has named.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEngine {
+    engine: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -101,6 +107,8 @@ struct HostGauges {
     calls: Gauge,
     sandboxes: Gauge,
     warm: Gauge,
+    engine_sandboxes: Family<OfEngine, Gauge>,
+    engine_in_use: Family<OfEngine, Gauge>,
     memory: Gauge,
     memory_total: Gauge,
     memory_refused: Gauge,
@@ -149,6 +157,13 @@ impl Metrics {
         to.register("calls_under_way", "Calls under way in the host, whoever makes them", self.host.calls.clone());
         to.register("sandboxes", "Sandboxes that run", self.host.sandboxes.clone());
         to.register("warm_sandboxes", "Sandboxes that are ready and nobody's yet", self.host.warm.clone());
+        to.register(
+            "engine_sandboxes",
+            "Sandboxes on each engine, warm ones among them",
+            self.host.engine_sandboxes.clone(),
+        );
+        let help = "Whether each engine is asked for sandboxes: 1, or 0 while it is drained or out of rotation";
+        to.register("engine_in_use", help, self.host.engine_in_use.clone());
         let help = "Memory that the host holds for those that call it, as its budget counts";
         to.register_with_unit("memory", help, Unit::Bytes, self.host.memory.clone());
         let help = "How much of that there may be";
@@ -198,6 +213,11 @@ impl Metrics {
         self.host.sandboxes.set(count(status.sandboxes));
         self.host.warm.set(count(status.warm.values().sum()));
         let amount = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        for engine in &status.engines {
+            let label = OfEngine { engine: engine.name.clone() };
+            self.host.engine_sandboxes.get_or_create(&label).set(amount(engine.sandboxes));
+            self.host.engine_in_use.get_or_create(&label).set((engine.state == EngineState::InUse).into());
+        }
         self.host.memory.set(amount(status.memory_bytes));
         self.host.memory_total.set(amount(status.memory_total_bytes));
         self.host.memory_refused.set(amount(status.memory_refused));
@@ -254,6 +274,7 @@ mod tests {
             calls: 3,
             sandboxes: 2,
             warm: [("a".to_owned(), 1), ("b".to_owned(), 4)].into(),
+            engines: Vec::new(),
             backend: "docker".into(),
             http: None,
             memory_bytes: 5,

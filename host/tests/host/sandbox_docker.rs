@@ -14,7 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use skillhost::roles::image_build;
 use skillhost::roles::{Registry, Roles};
-use skillhost::sandbox::backend::docker::{DockerBackend, EngineConfig};
+use skillhost::sandbox::backend::EngineConfig;
+use skillhost::sandbox::backend::docker::DockerBackend;
 use skillhost::sandbox::link::{ByeReason, ByteRange, CloseReason, ExecEvent, Outcome, SOCKET_NAME};
 use skillhost::sandbox::spec::{LaunchSpec, SandboxInfo};
 use skillhost::sandbox::{EndedSandbox, ReservationGuard, SandboxSettings, SandboxState, Sandboxes};
@@ -37,7 +38,7 @@ async fn engine() -> Option<bollard::Docker> {
         let roles = Roles::shipped().map_err(|error| error.to_string())?;
         let role = roles.require("default").map_err(|error| error.to_string())?;
         let mut quiet = |_: &str| {};
-        let backend = DockerBackend::from_env(EngineConfig::default());
+        let backend = DockerBackend::new(&EngineConfig::default());
         let engine = backend.api().await.map_err(|error| error.to_string())?;
         image_build::ensure(engine, &role.image, role.debian.as_ref(), &mut quiet)
             .await

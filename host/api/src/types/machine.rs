@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
+use super::engines::EngineSummary;
+
 /// What is on, what is missing, and how to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doctor;
@@ -68,6 +70,10 @@ pub struct ImageSummary {
     pub templates: Vec<String>,
     /// Whether the engine has it, and it is the one that is pinned.
     pub present: bool,
+    /// Of several engines those that lack it, where others have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub missing_on: Vec<String>,
     /// Its id when present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
@@ -137,6 +143,10 @@ pub struct HostStatus {
     /// Sandboxes that are ready and nobody's yet, by role.
     #[serde(default)]
     pub warm: BTreeMap<String, usize>,
+    /// The engines, and how they do.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub engines: Vec<EngineSummary>,
     /// The backend in use.
     pub backend: String,
     /// Where it serves MCP over HTTP, when it does.

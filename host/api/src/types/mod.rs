@@ -5,6 +5,8 @@
 mod board;
 mod catalog;
 mod distribution;
+mod engines;
+mod files;
 mod invocations;
 mod machine;
 pub mod operation;
@@ -27,6 +29,8 @@ use crate::caller::Caller;
 pub use board::*;
 pub use catalog::*;
 pub use distribution::*;
+pub use engines::*;
+pub use files::*;
 pub use invocations::*;
 pub use machine::*;
 pub use operation::{Needs, Operation, OwnersAlone, Request, Resource};

@@ -231,6 +231,9 @@ operations! {
     "read-invocation-log" ReadInvocationLog(ReadInvocationLog) -> InvocationLog: Host, reader("sees what a skill said, with `skillhost logs`");
     "doctor" Doctor(Doctor) -> DoctorReport: Host, reader("sees what is wrong with the machine, with `skillhost doctor`");
     "get-host-status" GetHostStatus(GetHostStatus) -> HostStatus: Host, reader("sees how the host process does, with `skillhost host status`");
+    "list-engines" ListEngines(ListEngines) -> EngineList: Host, reader("sees the engines, with `skillhost engines list`");
+    "drain-engine" DrainEngine(DrainEngine) -> Done: Host, owner("engine.drain", "takes engines out of use, with `skillhost engines drain`");
+    "resume-engine" ResumeEngine(ResumeEngine) -> Done: Host, owner("engine.resume", "takes engines back into use, with `skillhost engines resume`");
     "stop-host" StopHost(StopHost) -> Done: Host, owner("host.stop", "ends the host process, with `skillhost host stop`");
 }
 

@@ -1,4 +1,4 @@
-//! Sandboxes, commands and files.
+//! Sandboxes and commands.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,49 +76,6 @@ pub struct DetachSandbox {
     pub container_id: String,
 }
 
-/// Write a file of a sandbox from the streamed input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WriteFile {
-    /// Which sandbox.
-    pub container_id: String,
-    /// Path in the sandbox; relative ones start at `/workspace`.
-    pub path: String,
-}
-
-/// List what is in a directory of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListFiles {
-    /// Which sandbox.
-    pub container_id: String,
-    /// Path in the sandbox; relative ones start at `/workspace`.
-    pub path: String,
-}
-
-/// Remove a file of a sandbox, or a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemoveFile {
-    /// Which sandbox.
-    pub container_id: String,
-    /// Path in the sandbox; relative ones start at `/workspace`.
-    pub path: String,
-    /// A directory with all that is in it.
-    #[serde(default)]
-    pub recursive: bool,
-}
-
-/// Watch a file of a sandbox, or what is in a directory; changes are streamed until the caller leaves or the path is gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WatchFiles {
-    /// Which sandbox.
-    pub container_id: String,
-    /// Path in the sandbox; relative ones start at `/workspace`.
-    pub path: String,
-}
-
 /// The network of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
@@ -176,6 +133,10 @@ pub struct LaunchAnswer {
     pub role: String,
     /// `docker` or `local`.
     pub backend: String,
+    /// Which engine, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub engine: Option<String>,
     /// What isolates it, in a word or two.
     pub isolation: String,
     /// The session's workspace on this machine; absent where it is a volume of the engine.
@@ -203,16 +164,6 @@ pub struct LaunchAnswer {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StartProcess(pub ExecRequest);
-
-/// Copy a host file or directory into a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct CopyIn(pub CopyRequest);
-
-/// Copy a file or directory of a sandbox to the host.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct CopyOut(pub CopyRequest);
 
 /// Run a command in a sandbox.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -302,6 +253,10 @@ pub struct SandboxSummary {
     pub role: String,
     /// `docker` or `local`.
     pub backend: String,
+    /// Which engine, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub engine: Option<String>,
     /// What isolates it.
     pub isolation: String,
     /// How its supervisor is reached, `socket` or `bridge`.
@@ -473,120 +428,5 @@ pub struct DetachAnswer {
     /// Whether the agent was attached.
     pub detached: bool,
     /// What a person should know.
-    pub message: String,
-}
-
-/// A file that was read or written.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-pub struct FileAnswer {
-    /// The sandbox.
-    pub container_id: String,
-    /// The path, absolute in the sandbox.
-    pub path: String,
-    /// True.
-    pub ok: bool,
-    /// How many bytes.
-    pub bytes: u64,
-    /// What a person should know.
-    pub message: String,
-}
-
-/// What is in a directory of a sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-pub struct FileList {
-    /// The sandbox.
-    pub container_id: String,
-    /// The directory, absolute in the sandbox.
-    pub path: String,
-    /// What is in it, by name.
-    pub files: Vec<FileEntry>,
-    /// How many there are, also those that are left out.
-    pub count: u64,
-    /// Whether some are left out.
-    pub truncated: bool,
-    /// What a person should know.
-    pub message: String,
-}
-
-/// One file in a listing.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-pub struct FileEntry {
-    /// Its name; base64 where it is not UTF-8 (then `name_encoding` says so).
-    #[serde(flatten, with = "crate::bytes::name")]
-    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::name::Text"))]
-    pub name: Vec<u8>,
-    /// `file`, `dir`, `symlink` or `other`.
-    pub kind: String,
-    /// Bytes.
-    pub size: u64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Its owner's uid in the sandbox.
-    pub uid: u32,
-    /// Its group in the sandbox.
-    pub gid: u32,
-    /// When its content was changed, milliseconds since 1970.
-    pub modified_ms: u64,
-}
-
-/// A change at a watched path.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-pub struct FileChange {
-    /// `watching` (from now on, changes are told), `created`, `written`, `attributes`, `removed`, or `overflow` (more changed
-    /// than was kept: look at the directory anew).
-    pub change: String,
-    /// The name in the watched directory, empty for the watched path itself; base64 where it is not UTF-8 (then
-    /// `name_encoding` says so).
-    #[serde(flatten, with = "crate::bytes::name")]
-    #[cfg_attr(feature = "schema", schemars(with = "crate::bytes::name::Text"))]
-    pub name: Vec<u8>,
-}
-
-/// Copy between host and sandbox.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct CopyRequest {
-    /// The sandbox.
-    pub container_id: String,
-    /// The path on the host.
-    pub host: HostPath,
-    /// The path in the sandbox; relative ones start at `/workspace`.
-    pub sandbox: String,
-}
-
-/// A path on the host, always beneath something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum HostPath {
-    /// Beneath a root that the operator named (or `project`).
-    Root {
-        /// The root's name.
-        root: String,
-        /// Relative to it; `.` is the root itself.
-        path: String,
-    },
-    /// The state directory's owner's own path, absolute. Only the command line may say this, never a skill.
-    Owner(PathBuf),
-}
-
-/// What was copied.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(JsonSchema))]
-pub struct CopyAnswer {
-    /// The sandbox.
-    pub container_id: String,
-    /// True.
-    pub ok: bool,
-    /// Regular files.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// What was left out (symlinks that lead outside, sockets), and other notes.
     pub message: String,
 }

@@ -13,6 +13,7 @@ pub(super) mod endpoint;
 mod ends;
 mod networks;
 mod probe;
+mod removal;
 mod route;
 mod skill_volume;
 mod volumes;
@@ -21,21 +22,19 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bollard::errors::Error as ApiError;
 use bollard::models::{
     ContainerCreateBody, ContainerCreateResponse, ContainerStateStatusEnum, ContainerSummary,
-    ContainerSummaryStateEnum, ContainerUpdateBody, SystemInfo,
+    ContainerSummaryStateEnum, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, InspectContainerOptions, ListContainersOptions, ListImagesOptions, RemoveContainerOptions,
-    StartContainerOptions, WaitContainerOptions,
+    StartContainerOptions,
 };
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use serde::Deserialize;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::{DeathCause, Network, SandboxLimit};
 use tokio::net::UnixStream;
@@ -43,8 +42,8 @@ use tokio::sync::{OnceCell, mpsc};
 
 use super::limits::limits;
 use super::{
-    Backend, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe, Route, RunningSandbox, Transport,
-    confined, mounts,
+    Backend, EngineCapacity, EngineConfig, FoundSandbox, Freezer, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, Probe,
+    Route, RunningSandbox, Transport, TransportChoice, confined, mounts,
 };
 use crate::container_api::ContainerApi;
 use crate::roles::Role;
@@ -54,7 +53,6 @@ use body::SkillMount;
 use endpoint::EngineEndpoint;
 use networks::SessionNetworks;
 use route::FileVisibility;
-pub use route::TransportChoice;
 use skill_volume::SkillVolumes;
 
 /// For a question: version, info, inspect, list.
@@ -66,20 +64,12 @@ const LATE: Duration = Duration::from_secs(120);
 /// For ending one, its file system's removal included.
 const REMOVE: Duration = Duration::from_secs(30);
 
-/// What the operator says of the engine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
-pub struct EngineConfig {
-    /// How sandboxes are reached: `auto` (default), `socket` or `bridge`.
-    pub transport: TransportChoice,
-    /// Whether it may be spoken to over TCP without TLS (default: no).
-    pub allow_plain_tcp: bool,
-}
-
 /// The backend of a Docker-compatible engine.
 pub struct DockerBackend {
     endpoint: EngineEndpoint,
-    config: EngineConfig,
+    transport: TransportChoice,
+    /// The sockets of all engines: none of them is ever mounted.
+    sockets: Arc<[PathBuf]>,
     /// Where a file can be put to see whether the engine sees it.
     state_dir: Option<PathBuf>,
     /// Of the state directory, once what earlier hosts left has been looked for.
@@ -99,11 +89,13 @@ struct EngineClient {
 }
 
 impl DockerBackend {
-    /// The engine that `DOCKER_HOST` names, or the one at the usual place.
-    pub fn from_env(config: EngineConfig) -> Self {
+    /// The engine that is configured: that at its address, or at the one that `DOCKER_HOST` names, or at the usual place.
+    pub fn new(config: &EngineConfig) -> Self {
+        let endpoint = EngineEndpoint::of(config);
         Self {
-            endpoint: EngineEndpoint::from_env(),
-            config,
+            transport: config.transport,
+            sockets: sockets(std::slice::from_ref(config)),
+            endpoint,
             state_dir: None,
             deployment: OnceLock::new(),
             client: OnceCell::new(),
@@ -112,9 +104,14 @@ impl DockerBackend {
         }
     }
 
-    /// The engine at `endpoint`, written as in `DOCKER_HOST`.
-    pub fn at(endpoint: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.into().into(), ..Self::from_env(EngineConfig::default()) }
+    /// The engine at `address`, written as in `DOCKER_HOST`.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self::new(&EngineConfig { address: Some(address.into()), ..EngineConfig::default() })
+    }
+
+    /// The same, beside others with these sockets.
+    pub(in crate::sandbox) fn beside(self, sockets: Arc<[PathBuf]>) -> Self {
+        Self { sockets, ..self }
     }
 
     /// The same, for sandboxes of this state directory.
@@ -132,7 +129,7 @@ impl DockerBackend {
     }
 
     async fn connect(&self) -> Result<EngineClient> {
-        let api = self.endpoint.connect(self.config.allow_plain_tcp)?;
+        let api = self.endpoint.connect()?;
         let api = api.negotiate(ASK).await.map_err(|error| self.failed("negotiating its version", ASK, error))?;
         let info = self.call(&api, "asking what it is", ASK, |api| api.info()).await?;
         Ok(EngineClient::new(api, info))
@@ -177,11 +174,11 @@ impl DockerBackend {
         let client = self.client().await?;
         let mut spec = spec.clone();
         if let Workspace::Directory(path) = &mut spec.workspace {
-            *path = mounts::check(path, self.endpoint.socket())?;
+            *path = mounts::check(path, &self.sockets)?;
         }
         let control = match spec.transport {
             Transport::Socket => {
-                spec.control = mounts::check(&spec.control, self.endpoint.socket())?;
+                spec.control = mounts::check(&spec.control, &self.sockets)?;
                 ControlMount::Directory(&spec.control)
             }
             Transport::Bridge => ControlMount::Volume(self.supervisor_volume(client, &spec.image).await?),
@@ -195,7 +192,7 @@ impl DockerBackend {
         }
         let skill = match (&skill_volume, &spec.skill) {
             (Some(volume), _) => Some(SkillMount::Volume(volume.clone())),
-            (None, Some(path)) => Some(SkillMount::Directory(mounts::check(path, self.endpoint.socket())?)),
+            (None, Some(path)) => Some(SkillMount::Directory(mounts::check(path, &self.sockets)?)),
             (None, None) => None,
         };
         let runtime = client.runtime(spec.runtime.as_deref());
@@ -334,59 +331,6 @@ impl DockerBackend {
         }
     }
 
-    async fn remove(&self, engine_id: &str, grace: Duration) -> Result<()> {
-        self.remove_container(engine_id, grace).await?;
-        self.forget_skill_volume(engine_id).await;
-        self.leave_network(self.client().await?, engine_id).await;
-        Ok(())
-    }
-
-    async fn remove_container(&self, engine_id: &str, grace: Duration) -> Result<()> {
-        let api = &self.client().await?.api;
-        if !grace.is_zero() && self.removed(api, engine_id, grace).await.is_ok() {
-            return Ok(());
-        }
-        self.lift_processor_limit(engine_id).await;
-        match self
-            .call(api, "removing the sandbox's container", REMOVE, |api| api.remove_container(engine_id, Some(force())))
-            .await
-        {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
-            // The engine is at it already, since the container's own end.
-            Err(error) if error.kind == ErrorKind::AlreadyExists => self.removed(api, engine_id, REMOVE).await,
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Dying takes processor time, too: what has too many processes to die within its share would keep the engine waiting for
-    /// longer than it waits.
-    async fn lift_processor_limit(&self, engine_id: &str) {
-        let Ok(client) = self.client().await else { return };
-        let nano_cpus = client.info.ncpu.and_then(|cpus| cpus.checked_mul(1_000_000_000));
-        let all = ContainerUpdateBody { nano_cpus, ..ContainerUpdateBody::default() };
-        if let Err(error) =
-            self.call(&client.api, "lifting a limit", ASK, |api| api.update_container(engine_id, all)).await
-        {
-            // It is gone already, or this engine cannot; then it takes longer.
-            tracing::debug!("a container's processor time stays limited while it ends: {error}");
-        }
-    }
-
-    /// Waits until the engine has removed it.
-    async fn removed(&self, api: &ContainerApi, engine_id: &str, deadline: Duration) -> Result<()> {
-        let options = WaitContainerOptions { condition: "removed".to_owned() };
-        self.call(api, "waiting for the removal of the sandbox's container", deadline, |api| async move {
-            match api.wait_container(engine_id, Some(options)).next().await {
-                // An exit code that is not zero is this library's error, and still the container's end.
-                None | Some(Ok(_) | Err(ApiError::DockerContainerWaitError { .. })) => Ok(()),
-                Some(Err(ApiError::DockerResponseServerError { status_code: 404, .. })) => Ok(()),
-                Some(Err(error)) => Err(error),
-            }
-        })
-        .await
-    }
-
     /// Any image that the engine has: for a container that never runs.
     async fn any_image(&self, client: &EngineClient) -> Result<Option<ImageId>> {
         let images =
@@ -447,6 +391,14 @@ impl EngineClient {
 impl Backend for DockerBackend {
     fn name(&self) -> &'static str {
         "docker"
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.endpoint.to_string())
+    }
+
+    fn capacity(&self) -> EngineCapacity {
+        self.client.get().map(EngineClient::capacity).unwrap_or_default()
     }
 
     fn limits(&self) -> Vec<SandboxLimit> {
@@ -552,6 +504,11 @@ impl Freezer for DockerBackend {
     fn thaw<'a>(&'a self, engine_id: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.thaw(engine_id))
     }
+}
+
+/// The sockets of the engines that have one.
+pub(in crate::sandbox) fn sockets(engines: &[EngineConfig]) -> Arc<[PathBuf]> {
+    engines.iter().filter_map(|engine| EngineEndpoint::of(engine).socket().map(Path::to_owned)).collect()
 }
 
 /// An error with all its causes: this library's own text often says no more than "client error".

@@ -5,6 +5,7 @@
 //! supervisor is, as this host sees it, so that nobody else can pose as it.
 
 pub mod docker;
+mod engine_config;
 mod known_escapes;
 mod limits;
 pub mod local;
@@ -22,6 +23,7 @@ use super::spec::SandboxSpec;
 pub use super::spec::Transport;
 pub use crate::roles::ImageId;
 use crate::roles::Role;
+pub use engine_config::{EngineCapacity, EngineConfig, TransportChoice, WORD, is_word};
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";
@@ -113,6 +115,16 @@ pub trait Freezer: Send + Sync {
 pub trait Backend: Send + Sync {
     /// Its name, `docker`.
     fn name(&self) -> &'static str;
+
+    /// Where it is, as an operator writes it; none where it is this machine itself.
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    /// What it has to give to sandboxes, as far as it has been asked.
+    fn capacity(&self) -> EngineCapacity {
+        EngineCapacity::default()
+    }
 
     /// Which limits it holds a sandbox to, as far as it has been asked.
     fn limits(&self) -> Vec<SandboxLimit>;

@@ -61,17 +61,17 @@ fn sockets() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Refuses to mount what holds such a socket, or the one at `engine`. Gives the real path, which is what gets mounted, so that
+/// Refuses to mount what holds such a socket, or one of these `engines`. Gives the real path, which is what gets mounted, so that
 /// a link cannot change its meaning afterwards.
-pub(super) fn check(source: &Path, engine: Option<&Path>) -> Result<PathBuf> {
-    check_for(real_path(source)?, &engine.map(Path::to_owned).into_iter().chain(sockets()).collect::<Vec<_>>())
+pub(super) fn check(source: &Path, engines: &[PathBuf]) -> Result<PathBuf> {
+    check_for(real_path(source)?, &engines.iter().cloned().chain(sockets()).collect::<Vec<_>>())
 }
 
 /// The same, and refuses what holds or lies in the state directory: for what the operator lists.
-pub(super) fn check_listed(source: &Path, state_dir: &Path) -> Result<PathBuf> {
+pub(super) fn check_listed(source: &Path, engines: &[PathBuf], state_dir: &Path) -> Result<PathBuf> {
     let real = real_path(source)?;
     paths::check_outside_state_dir(&real, state_dir)?;
-    check_for(real, &sockets())
+    check(&real, engines)
 }
 
 /// Refuses a state directory that has something in common with one of these, which every sandbox is shown.
@@ -154,7 +154,7 @@ mod tests {
         }
         for holds in ["/run", "/var/run", "/"] {
             if Path::new(holds).exists() {
-                assert_eq!(check(Path::new(holds), None).unwrap_err().kind, ErrorKind::Denied, "{holds}");
+                assert_eq!(check(Path::new(holds), &[]).unwrap_err().kind, ErrorKind::Denied, "{holds}");
             }
         }
     }
@@ -170,12 +170,12 @@ mod tests {
         for listed in
             [dir.path().join("home"), state.clone(), state.join("workspaces"), link.clone(), link.join("state")]
         {
-            let error = check_listed(&listed, &state).unwrap_err();
+            let error = check_listed(&listed, &[], &state).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Denied, "{}", listed.display());
         }
-        check_listed(&tools, &state).unwrap();
+        check_listed(&tools, &[], &state).unwrap();
         // A link in the state directory's own path changes nothing.
-        assert!(check_listed(&dir.path().join("home"), &link.join("state")).is_err());
+        assert!(check_listed(&dir.path().join("home"), &[], &link.join("state")).is_err());
     }
 
     #[test]

@@ -14,8 +14,9 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
 
 use crate::sandbox::backend::{FoundSandbox, Transport};
+use crate::sandbox::engines::SandboxBackend;
 use crate::sandbox::life::reap::reap;
-use crate::sandbox::life::{Inner, SandboxBackend, forget};
+use crate::sandbox::life::{Inner, forget};
 use crate::sandbox::link::{Link, SupervisorListener};
 use crate::sandbox::sandbox_dir::SandboxDir;
 use crate::sandbox::spec::SandboxInfo;
@@ -32,7 +33,7 @@ impl Inner {
     fn records(&self, engine: &SandboxBackend) -> Result<Vec<(SandboxDir, Result<SandboxInfo>)>> {
         let first = self.engines.first().is_some_and(|first| std::ptr::eq(first, engine));
         let made = |record: &Result<SandboxInfo>| match record {
-            Ok(info) => info.backend == engine.backend.name(),
+            Ok(info) => engine.made(info) || first && self.maker(info).is_err(),
             Err(_) => first,
         };
         Ok(self.places.all()?.into_iter().filter(|(_, record)| made(record)).collect())
@@ -42,8 +43,9 @@ impl Inner {
     /// next time.
     pub async fn find_again(self: &Arc<Self>, engine: &SandboxBackend) -> Result<()> {
         let find = || async {
-            engine.backend.sweep(&self.deployment).await?;
-            let found = engine.backend.list(&self.deployment).await?;
+            let deployment = engine.deployment(&self.deployment);
+            engine.backend.sweep(&deployment).await?;
+            let found = engine.backend.list(&deployment).await?;
             let places = self.records(engine)?.into_iter();
             let mut records: HashMap<_, _> = places.map(|(place, info)| (place.id.clone(), (place, info))).collect();
             let adoptions: Vec<_> = found
@@ -55,7 +57,7 @@ impl Inner {
                 .collect();
             join_all(adoptions).await;
             records.values().for_each(|(place, _)| forget(place));
-            self.runtime.spawn(reap(Arc::downgrade(self), engine.backend.name()));
+            self.runtime.spawn(reap(Arc::downgrade(self), engine.title().to_owned()));
             Ok(())
         };
         engine.found_again.get_or_try_init(find).await.copied()
@@ -73,7 +75,8 @@ impl Inner {
             Some((place, Ok(info))) => match self.join(engine, &place, &found, &info).await {
                 Ok(link) => {
                     tracing::info!("found the sandbox {} again", info.id);
-                    self.keep(info, place, link, Vec::new(), Arc::default());
+                    let room = engine.room.occupy((&info).into());
+                    self.keep(info, place, link, vec![Box::new(room)], Arc::default());
                     return;
                 }
                 Err(error) => (Some(place), error),

@@ -5,7 +5,7 @@
 //! in instead of the listening. When a step fails, what came before is undone. All of it is a task of its own, since an
 //! undoing that is dropped half way would undo nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ use crate::sandbox::backend::{
     Backend, ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX, LABEL_SESSION, LABEL_TENANT, Route, RunningSandbox, Transport,
     confined_inside,
 };
-use crate::sandbox::life::{Inner, LiveSandbox, SandboxBackend, forget};
+use crate::sandbox::engines::{PlacementRequest, RoomReservation, SandboxBackend, is_engines_doing, placement};
+use crate::sandbox::life::{Inner, LiveSandbox, forget};
 use crate::sandbox::link::{ByteRange, HelloConfig, Link, SupervisorListener};
 use crate::sandbox::members::Members;
 use crate::sandbox::members::SandboxUser;
@@ -51,13 +52,18 @@ impl Drop for PendingLaunch {
     }
 }
 
-/// The backend that was selected for a launch.
-pub(in crate::sandbox) struct SelectedBackend<'a> {
-    pub engine: &'a SandboxBackend,
+/// What is asked of an engine before it makes a sandbox of a role.
+pub(in crate::sandbox) struct RoleOnEngine {
     pub image: ImageId,
     pub route: Route,
-    /// Which better ones it was not, and why.
-    pub passed_over: Vec<String>,
+}
+
+/// Why an engine made none.
+enum LaunchFailure {
+    /// It does not have what the role needs, or does not answer: whatever comes next may be tried.
+    NotThere(Error),
+    /// It had it, and failed: another engine may be tried, and nothing that isolates in another way.
+    NotStarted(Error),
 }
 
 /// Where the result of a launch is sent, for as long as somebody waits for it.
@@ -97,70 +103,133 @@ impl Inner {
         held: ReservationGuard,
         caller: &LaunchReply,
     ) -> Result<Arc<LiveSandbox>> {
-        let SelectedBackend { engine, image, route, passed_over } = self.choose(role).await?;
+        let mut passed_over = Vec::new();
+        let mut order = self.order_for(&spec, role)?;
+        while let Some(engine) = order.pop_front() {
+            let error = match self.make_on(engine, &spec, role, &passed_over, caller).await {
+                Ok((info, place, link, room)) => {
+                    engine.rotation.worked();
+                    return Ok(self.keep(info, place, link, vec![held, Box::new(room)], Arc::default()));
+                }
+                // The image is not the one that is pinned: another engine is no way round that.
+                Err(LaunchFailure::NotThere(error)) if error.kind == ErrorKind::Denied => return Err(error),
+                Err(LaunchFailure::NotThere(error)) => error,
+                Err(LaunchFailure::NotStarted(error)) => {
+                    order.retain(|other| other.backend.name() == engine.backend.name());
+                    if !is_engines_doing(error.kind) {
+                        order.clear();
+                    }
+                    error.context(format!("cannot launch a sandbox of role `{}`", role.name))
+                }
+            };
+            if order.is_empty() && passed_over.is_empty() {
+                return Err(error);
+            }
+            if order.is_empty() {
+                let before = passed_over.join("; ");
+                return Err(Error::new(error.kind, format!("{}: {error}; {before}", engine.title())));
+            }
+            passed_over.push(format!("{} was passed over: {error}", engine.title()));
+        }
+        Err(Error::other("the launch had nothing to try, which is a bug of the host"))
+    }
+
+    /// What is tried for a launch, and in which order.
+    fn order_for(&self, spec: &LaunchSpec, role: &Role) -> Result<VecDeque<&SandboxBackend>> {
+        let workspace_on = self.workspaces.engine(&spec.owner);
+        // Of an engine that is not configured any more nothing can be had.
+        let workspace_on = workspace_on.as_deref().filter(|name| self.engine(name).is_ok());
+        let request = PlacementRequest { role, size: spec.into(), workspace_on };
+        placement(&self.engines, &request, |engine| self.pool.has(&spec.role, engine.title()))
+    }
+
+    /// Asks an engine for what a role needs.
+    pub(in crate::sandbox) async fn look_at(
+        self: &Arc<Self>,
+        engine: &SandboxBackend,
+        role: &Role,
+    ) -> Result<RoleOnEngine> {
+        let asked = async {
+            self.find_again(engine).await?;
+            let Some(image) = engine.backend.image(role).await? else { return Ok(None) };
+            let route = engine.backend.route(role, &image).await?;
+            Ok(Some(RoleOnEngine { image, route }))
+        };
+        engine.note(asked.await)?.ok_or_else(|| engine.backend.lacks(role))
+    }
+
+    /// Makes one on this engine.
+    async fn make_on(
+        self: &Arc<Self>,
+        engine: &SandboxBackend,
+        spec: &LaunchSpec,
+        role: &Role,
+        passed_over: &[String],
+        caller: &LaunchReply,
+    ) -> Result<(SandboxInfo, SandboxDir, Link, RoomReservation), LaunchFailure> {
+        let RoleOnEngine { image, route } = self.look_at(engine, role).await.map_err(LaunchFailure::NotThere)?;
         // What is made in advance has no skill's files in it.
-        let warm = spec.skill.is_none().then(|| self.take_warm(&spec, role, engine.backend.name(), &image));
+        let warm = spec.skill.is_none().then(|| self.take_warm(spec, role, engine, &image));
         match warm.flatten() {
-            Some(Ok((info, place, link))) => return Ok(self.keep(info, place, link, vec![held], Arc::default())),
+            Some(Ok(warm)) => return Ok(warm),
             Some(Err(error)) => tracing::warn!("a sandbox that was made in advance is of no use: {error}"),
             None => {}
         }
-        let place = self.places.create()?;
+        let room = engine
+            .room
+            .reserve(spec.into())
+            .map_err(|why| LaunchFailure::NotThere(Error::unavailable(format!("the engine has no room: {why}"))))?;
+        let (workspace, user) = self.workspace_on(engine, &route, spec).map_err(LaunchFailure::NotThere)?;
+        let place = self.places.create().map_err(LaunchFailure::NotStarted)?;
         reach("launch.placed");
         let made = async {
             if let Some(skill) = &spec.skill {
                 place.put_skill(skill)?;
             }
-            let (workspace, user) = match route.shares_files {
-                true => {
-                    let (directory, user) = self.workspaces.ensure(&spec.owner)?;
-                    (Workspace::Directory(directory), user)
-                }
-                false => {
-                    let user = match route.own_users {
-                        true => SandboxUser::of_host(),
-                        false => self.workspaces.user(&spec.owner)?,
-                    };
-                    (Workspace::Volume { volume: self.session_name(&spec.owner) }, user)
-                }
-            };
-            let info = self.plan(spec, role, engine.backend.name(), image, &place, workspace, user, route.transport);
-            let info = SandboxInfo { notes: passed_over, ..info };
-            self.start(&*engine.backend, &self.build_from(&info, &place), info, &place, Some(caller)).await
+            let info = self.plan(spec.clone(), role, engine, image, &place, workspace, user, route.transport);
+            let info = SandboxInfo { notes: passed_over.to_vec(), ..info };
+            let built = self.build_from(&info, &place);
+            engine.note(self.start(&*engine.backend, &built, info, &place, Some(caller)).await)
         };
         match made.await {
-            Ok((info, link)) => Ok(self.keep(info, place, link, vec![held], Arc::default())),
+            Ok((info, link)) => Ok((info, place, link, room)),
             Err(error) => {
                 forget(&place);
-                Err(error.context(format!("cannot launch a sandbox of role `{}`", role.name)))
+                Err(LaunchFailure::NotStarted(error))
             }
         }
     }
 
-    /// The first backend that has the role's image.
-    pub(in crate::sandbox) async fn choose(self: &Arc<Self>, role: &Role) -> Result<SelectedBackend<'_>> {
-        let mut passed_over: Vec<String> = Vec::new();
-        for (index, engine) in self.engines.iter().enumerate() {
-            let last = index + 1 == self.engines.len();
-            let has = async {
-                self.find_again(engine).await?;
-                let image = engine.backend.image(role).await?.ok_or_else(|| engine.backend.lacks(role))?;
-                let route = engine.backend.route(role, &image).await?;
-                Ok::<_, Error>((image, route))
-            };
-            match has.await {
-                Ok((image, route)) => return Ok(SelectedBackend { engine, image, route, passed_over }),
-                // The image is not the one that is pinned: another backend is no way round that.
-                Err(error) if error.kind == ErrorKind::Denied => return Err(error),
-                Err(error) if !last => passed_over.push(format!("{} was passed over: {error}", engine.backend.name())),
-                Err(error) if passed_over.is_empty() => return Err(error),
-                Err(error) => {
-                    let before = passed_over.join("; ");
-                    return Err(Error::new(error.kind, format!("{}: {error}; {before}", engine.backend.name())));
-                }
+    /// The session's workspace as this engine sees it, and the user of its commands. A session has one: where that is a volume of an
+    /// engine it stays there, and where it is a directory of this machine no engine that does not see that may have another.
+    fn workspace_on(
+        &self,
+        engine: &SandboxBackend,
+        route: &Route,
+        spec: &LaunchSpec,
+    ) -> Result<(Workspace, SandboxUser)> {
+        if route.shares_files {
+            let (directory, user) = self.workspaces.ensure(&spec.owner)?;
+            return Ok((Workspace::Directory(directory), user));
+        }
+        if let Some(name) = &engine.name {
+            if self.workspaces.is_there(&spec.owner) {
+                return Err(Error::unavailable(format!(
+                    "the session's workspace is a directory of this machine, which the engine {name} does not see"
+                )));
+            }
+            let first = self.workspaces.keep_engine(&spec.owner, name, |other| self.engine(other).is_ok())?;
+            if first != *name {
+                return Err(Error::unavailable(format!(
+                    "the session's workspace is a volume of the engine {first}: try again"
+                )));
             }
         }
-        Err(Error::unavailable("there is no backend, so there are no sandboxes"))
+        let user = match route.own_users {
+            true => SandboxUser::of_host(),
+            false => self.workspaces.user(&spec.owner)?,
+        };
+        Ok((Workspace::Volume { volume: self.session_name(&spec.owner) }, user))
     }
 
     /// What will be known of it; the engine's own part of that is still empty.
@@ -169,7 +238,7 @@ impl Inner {
         &self,
         spec: LaunchSpec,
         role: &Role,
-        backend: &str,
+        engine: &SandboxBackend,
         image: ImageId,
         place: &SandboxDir,
         workspace: Workspace,
@@ -187,7 +256,8 @@ impl Inner {
             role: role.name.clone(),
             image: image.0,
             runtime: role.runtime.clone(),
-            backend: backend.to_owned(),
+            backend: engine.backend.name().to_owned(),
+            engine: engine.name.clone(),
             isolation: String::new(),
             notes: Vec::new(),
             workspace,
@@ -236,9 +306,11 @@ impl Inner {
     }
 
     fn labels(&self, info: &SandboxInfo) -> BTreeMap<String, String> {
+        let maker = self.engines.iter().find(|engine| engine.made(info));
+        let deployment = maker.map_or_else(|| self.deployment.clone(), |engine| engine.deployment(&self.deployment));
         [
             (LABEL_SANDBOX, info.id.clone()),
-            (LABEL_DEPLOYMENT, self.deployment.clone()),
+            (LABEL_DEPLOYMENT, deployment),
             (LABEL_TENANT, info.owner.tenant.clone()),
             (LABEL_SESSION, info.owner.session.clone()),
             ("skillhost.owner", info.owner.agent.clone()),

@@ -21,6 +21,7 @@ use tokio::sync::{OnceCell, OwnedMutexGuard, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use super::backend::Backend;
+use super::engines::{SandboxBackend, no_such_engine};
 use super::execs::Execs;
 use super::link::{ByeReason, CloseReason, Link};
 use super::members::Members;
@@ -45,7 +46,7 @@ const REMEMBERED: usize = 256;
 /// What all clones of `Sandboxes` share.
 pub(super) struct Inner {
     pub config: SandboxSettings,
-    /// Best first.
+    /// Those of a kind together, the better kind first.
     pub engines: Vec<SandboxBackend>,
     pub workspaces: Workspaces,
     pub places: SandboxDirs,
@@ -54,12 +55,6 @@ pub(super) struct Inner {
     table: Mutex<SandboxTable>,
     /// Where tasks run that outlive a call, whatever runtime that call came from (and while it is being dropped).
     pub runtime: Handle,
-}
-
-/// A backend, and whether its sandboxes of an earlier host were looked for.
-pub(super) struct SandboxBackend {
-    pub backend: Box<dyn Backend>,
-    pub found_again: OnceCell<()>,
 }
 
 #[derive(Default)]
@@ -98,12 +93,10 @@ impl Drop for EndWatcher {
 
 impl Inner {
     /// Must be called on the runtime that the sandboxes are to live on.
-    pub fn new(config: SandboxSettings, backends: Vec<Box<dyn Backend>>) -> Result<Self> {
+    pub fn new(config: SandboxSettings, engines: Vec<SandboxBackend>) -> Result<Self> {
         let places = SandboxDirs::open(&config.state_dir)?;
         let workspaces = Workspaces::open(&config.state_dir, to_be_given(config.user_ids))?;
         let deployment = places.deployment()?;
-        let engines =
-            backends.into_iter().map(|backend| SandboxBackend { backend, found_again: OnceCell::new() }).collect();
         let (table, runtime) = (Mutex::default(), Handle::current());
         let pool = Pool::default();
         Ok(Self { config, engines, workspaces, places, pool, deployment, table, runtime })
@@ -111,10 +104,19 @@ impl Inner {
 
     /// What made a sandbox.
     pub(super) fn maker(&self, info: &SandboxInfo) -> Result<&dyn Backend> {
-        let made = |engine: &&SandboxBackend| engine.backend.name() == info.backend;
-        self.engines.iter().find(made).map(|engine| &*engine.backend).ok_or_else(|| {
-            Error::unavailable(format!("the sandbox {} was made by the backend {}", info.id, info.backend))
+        self.engines.iter().find(|engine| engine.made(info)).map(|engine| &*engine.backend).ok_or_else(|| {
+            let engine = info.engine.as_ref().map(|engine| format!(" on the engine {engine}")).unwrap_or_default();
+            Error::unavailable(format!(
+                "the sandbox {} was made by the backend {}{engine}, which is not configured any more",
+                info.id, info.backend
+            ))
         })
+    }
+
+    /// The engine with this name.
+    pub(super) fn engine(&self, name: &str) -> Result<&SandboxBackend> {
+        let found = self.engines.iter().find(|engine| engine.title() == name);
+        found.ok_or_else(|| no_such_engine(name, &self.engines))
     }
 
     /// Ends and removes a sandbox, whatever its state.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use skillhost_api::error::Result;
 use tokio::time::{sleep, timeout};
 
-use crate::sandbox::life::{Inner, SandboxBackend};
+use crate::sandbox::engines::SandboxBackend;
+use crate::sandbox::life::Inner;
 use crate::sandbox::link::CloseReason;
 
 /// Between looks through an engine's list.
@@ -19,12 +20,12 @@ const LOOK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows an engine for as long as there is an `Inner`; one whose sandboxes are processes of this host's own is not followed.
-pub(super) async fn reap(inner: Weak<Inner>, engine: &'static str) {
+pub(super) async fn reap(inner: Weak<Inner>, name: String) {
     loop {
         let Some(strong) = inner.upgrade() else { return };
-        let Some(engine) = strong.engines.iter().find(|one| one.backend.name() == engine) else { return };
+        let Ok(engine) = strong.engine(&name) else { return };
         // Before the look, so that what ends in between is told.
-        let ends = match engine.backend.ends(&strong.deployment).await {
+        let ends = match engine.backend.ends(&engine.deployment(&strong.deployment)).await {
             Ok(None) => return,
             Ok(Some(ends)) => Some(ends),
             Err(error) => {
@@ -57,8 +58,8 @@ impl Inner {
     async fn look_through(self: &Arc<Self>, engine: &SandboxBackend) -> Result<()> {
         // Before the list: what is launched meanwhile is in none.
         let before = self.all();
-        let found = engine.backend.list(&self.deployment).await?;
-        for live in before.iter().filter(|live| live.info.backend == engine.backend.name()) {
+        let found = engine.backend.list(&engine.deployment(&self.deployment)).await?;
+        for live in before.iter().filter(|live| engine.made(&live.info)) {
             if !found.iter().any(|found| found.running && found.engine_id == live.info.engine_id) {
                 self.ended_outside(&live.info.engine_id, "its engine does not run it any more");
             }

@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use super::PooledSandbox;
 use crate::roles::Role;
 use crate::sandbox::backend::{ImageId, LABEL_DEPLOYMENT, LABEL_SANDBOX};
-use crate::sandbox::life::launch::SelectedBackend;
+use crate::sandbox::engines::{PlacementRequest, RoomReservation, SandboxBackend, check_fit};
+use crate::sandbox::life::launch::RoleOnEngine;
 use crate::sandbox::life::{Inner, forget};
 use crate::sandbox::link::Link;
 use crate::sandbox::sandbox_dir::SandboxDir;
@@ -35,10 +36,13 @@ const LABEL: &str = "skillhost.pool";
 impl Inner {
     /// Makes those that the operator wants, and makes new ones as they are handed out.
     pub fn fill_pool(self: &Arc<Self>) {
-        for (role, size) in self.config.pool.sizes.clone() {
-            let (taken, ending) = (Arc::clone(&self.pool.taken), self.pool.ending.subscribe());
-            let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), role, size, taken, ending));
-            self.pool.tasks.lock().push(task);
+        for (role, size) in &self.config.pool.sizes {
+            for engine in &self.engines {
+                let goal = WarmGoal { role: role.clone(), engine: engine.title().to_owned(), size: *size };
+                let (taken, ending) = (Arc::clone(&self.pool.taken), self.pool.ending.subscribe());
+                let task = self.runtime.spawn(keep_filled(Arc::downgrade(self), goal, taken, ending));
+                self.pool.tasks.lock().push(task);
+            }
         }
     }
 
@@ -57,7 +61,23 @@ impl Inner {
         futures_util::future::join_all(all.into_iter().map(|warm| self.discard(warm))).await;
     }
 
-    async fn discard(&self, PooledSandbox { info, place, link }: PooledSandbox) {
+    /// Removes those of an engine that nobody had; more are made once it is in use again.
+    pub async fn empty_pool_of(&self, engine: &str) {
+        let mut all = Vec::new();
+        for ((_, of), warm) in self.pool.ready().iter_mut() {
+            if of == engine {
+                all.extend(warm.drain(..));
+            }
+        }
+        futures_util::future::join_all(all.into_iter().map(|warm| self.discard(warm))).await;
+    }
+
+    /// Has those be made that are not there, on engines that are in use again.
+    pub fn refill_pool(&self) {
+        self.pool.taken.notify_waiters();
+    }
+
+    async fn discard(&self, PooledSandbox { info, place, link, room: _room }: PooledSandbox) {
         link.shutdown().await;
         if let Err(error) = self.remove(&info, Duration::from_secs(1)).await {
             tracing::warn!("the container of {} is left until its lease is over: {error}", info.id);
@@ -69,30 +89,40 @@ impl Inner {
     }
 
     /// Launches a sandbox for the pool.
-    async fn prepare(self: &Arc<Self>, role: &str) -> Result<PooledSandbox> {
-        let role = self.config.roles.roles().require(role)?.clone();
-        let SelectedBackend { engine, image, route, passed_over } = self.choose(&role).await?;
+    async fn prepare(self: &Arc<Self>, goal: &WarmGoal) -> Result<PooledSandbox> {
+        let role = self.config.roles.roles().require(&goal.role)?.clone();
+        let engine = self.engine(&goal.engine)?;
+        let nobody = Caller { tenant: String::new(), session: String::new(), agent: String::new() };
+        let spec = LaunchSpec { pids: self.config.pool.pids, ..LaunchSpec::new(nobody, role.name.clone()) };
+        let request = PlacementRequest { role: &role, size: (&spec).into(), workspace_on: None };
+        check_fit(engine, &request)?;
+        // Where an engine of a better kind has the role, launches do not come here.
+        for better in self.engines.iter().take_while(|other| other.backend.name() != engine.backend.name()) {
+            if self.look_at(better, &role).await.is_ok() {
+                return Err(Error::unavailable(format!("{} makes those of this role", better.title())));
+            }
+        }
+        let RoleOnEngine { image, route } = self.look_at(engine, &role).await?;
         if !route.shares_files {
             return Err(Error::unavailable(
                 "the engine does not see this machine's files, so a workspace cannot be given to a container that runs",
             ));
         }
+        let room = engine.room.reserve(request.size).map_err(|why| Error::unavailable(format!("no room: {why}")))?;
         let place = self.places.create()?;
         let made = async {
-            let nobody = Caller { tenant: String::new(), session: String::new(), agent: String::new() };
-            let spec = LaunchSpec { pids: self.config.pool.pids, ..LaunchSpec::new(nobody, role.name.clone()) };
             let (workspace, user) = self.workspaces.spare()?;
             let mounted = Workspace::Directory(workspace.clone());
-            let info = self.plan(spec, &role, engine.backend.name(), image, &place, mounted, user, route.transport);
-            let info = SandboxInfo { notes: passed_over, warm: true, ..info };
+            let info = self.plan(spec.clone(), &role, engine, image, &place, mounted, user, route.transport);
+            let info = SandboxInfo { warm: true, ..info };
             let mut built = self.build_from(&info, &place);
             built.labels.retain(|label, _| !label.starts_with("skillhost.") || OWN_LABELS.contains(&label.as_str()));
             built.labels.insert(LABEL.into(), role.name.clone());
-            let started = self.start(&*engine.backend, &built, info, &place, None).await;
+            let started = engine.note(self.start(&*engine.backend, &built, info, &place, None).await);
             started.inspect_err(|_| self.workspaces.discard_spare(&workspace))
         };
         match made.await {
-            Ok((info, link)) => Ok(PooledSandbox { info, place, link }),
+            Ok((info, link)) => Ok(PooledSandbox { info, place, link, room }),
             Err(error) => {
                 forget(&place);
                 Err(error)
@@ -105,20 +135,20 @@ impl Inner {
         self: &Arc<Self>,
         spec: &LaunchSpec,
         role: &Role,
-        backend: &str,
+        engine: &SandboxBackend,
         image: &ImageId,
-    ) -> Option<Result<(SandboxInfo, SandboxDir, Link)>> {
+    ) -> Option<Result<(SandboxInfo, SandboxDir, Link, RoomReservation)>> {
         let fits = |info: &SandboxInfo| {
-            (info.backend.as_str(), info.image.as_str(), info.runtime.as_deref())
-                == (backend, image.0.as_str(), role.runtime.as_deref())
+            (info.image.as_str(), info.runtime.as_deref()) == (image.0.as_str(), role.runtime.as_deref())
         };
+        let key = (role.name.clone(), engine.title().to_owned());
         let as_asked = |info: &SandboxInfo| {
             (info.cpus, info.memory_mib, info.pids, info.network, info.shared)
                 == (spec.cpus, spec.memory_mib, spec.pids, spec.network, spec.shared)
         };
         let warm = loop {
             let mut ready = self.pool.ready();
-            let of_role = ready.get_mut(&role.name)?;
+            let of_role = ready.get_mut(&key)?;
             if !of_role.front().is_some_and(|warm| as_asked(&warm.info)) || self.workspaces.is_there(&spec.owner) {
                 return None;
             }
@@ -132,16 +162,17 @@ impl Inner {
             let inner = Arc::clone(self);
             self.runtime.spawn(async move { inner.discard(warm).await });
         };
-        let given = self.give(warm, spec);
+        let given = self.give(key, warm, spec);
         given.transpose()
     }
 
     /// Makes a warm one the session's. `Ok(None)` when the session got a workspace meanwhile.
     fn give(
         self: &Arc<Self>,
+        key: (String, String),
         warm: PooledSandbox,
         spec: &LaunchSpec,
-    ) -> Result<Option<(SandboxInfo, SandboxDir, Link)>> {
+    ) -> Result<Option<(SandboxInfo, SandboxDir, Link, RoomReservation)>> {
         let adopted = match warm.info.workspace.directory() {
             Some(spare) => self.workspaces.adopt(spare, &spec.owner),
             None => Ok(None),
@@ -149,7 +180,7 @@ impl Inner {
         let workspace = match adopted {
             Ok(Some(workspace)) => Workspace::Directory(workspace),
             other => {
-                self.pool.ready().entry(warm.info.role.clone()).or_default().push_front(warm);
+                self.pool.ready().entry(key).or_default().push_front(warm);
                 return other.map(|_| None);
             }
         };
@@ -167,24 +198,25 @@ impl Inner {
         };
         let given = warm.place.write(&info).and_then(|()| warm.link.configure(self.hello(&info)));
         if let Err(error) = given {
-            let (inner, place, link) = (Arc::clone(self), warm.place, warm.link);
-            self.runtime.spawn(async move { inner.discard(PooledSandbox { info, place, link }).await });
+            let (inner, place, link, room) = (Arc::clone(self), warm.place, warm.link, warm.room);
+            self.runtime.spawn(async move { inner.discard(PooledSandbox { info, place, link, room }).await });
             return Err(error);
         }
-        Ok(Some((info, warm.place, warm.link)))
+        Ok(Some((info, warm.place, warm.link, warm.room)))
     }
 }
 
 /// What a warm one's container is called by the engine, like any other's.
 const OWN_LABELS: [&str; 3] = [LABEL_SANDBOX, LABEL_DEPLOYMENT, "skillhost.role"];
 
-async fn keep_filled(
-    inner: Weak<Inner>,
+/// How many are to be ready of a role on an engine.
+struct WarmGoal {
     role: String,
+    engine: String,
     size: usize,
-    taken: Arc<Notify>,
-    mut ending: watch::Receiver<bool>,
-) {
+}
+
+async fn keep_filled(inner: Weak<Inner>, goal: WarmGoal, taken: Arc<Notify>, mut ending: watch::Receiver<bool>) {
     let mut told = false;
     while !*ending.borrow() {
         let next = taken.notified();
@@ -192,7 +224,7 @@ async fn keep_filled(
         // Before the look, so that one that is taken between the two is not missed.
         next.as_mut().enable();
         let Some(strong) = inner.upgrade() else { return };
-        if strong.pool.count(&role) >= size {
+        if strong.pool.count(&goal.role, &goal.engine) >= goal.size {
             drop(strong);
             tokio::select! {
                 () = next => drop(timeout(SETTLE, ending.changed()).await),
@@ -201,19 +233,30 @@ async fn keep_filled(
             }
             continue;
         }
-        match strong.prepare(&role).await {
+        match strong.prepare(&goal).await {
             // Commands without isolation are asked for one by one; that is not for a sandbox of nobody's.
             Ok(warm) if warm.info.bare => return strong.discard(warm).await,
             Ok(warm) => {
                 told = false;
-                strong.pool.ready().entry(role.clone()).or_default().push_back(warm);
+                // It may have been drained meanwhile.
+                if strong.engine(&goal.engine).is_ok_and(|engine| engine.rotation.is_drained()) {
+                    strong.discard(warm).await;
+                    continue;
+                }
+                let key = (goal.role.clone(), goal.engine.clone());
+                strong.pool.ready().entry(key).or_default().push_back(warm);
             }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("no sandbox of role `{role}` can be made in advance: {error}");
+                    let WarmGoal { role, engine, .. } = &goal;
+                    tracing::warn!("no sandbox of role `{role}` can be made in advance on {engine}: {error}");
                 }
                 drop(strong);
-                let _ = timeout(RETRY, ending.changed()).await;
+                tokio::select! {
+                    // An engine that is resumed is there at once.
+                    () = next => {}
+                    _ = timeout(RETRY, ending.changed()) => {}
+                }
             }
         }
     }

@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use super::engines::RoomReservation;
 use super::link::Link;
 use super::sandbox_dir::SandboxDir;
 use super::spec::SandboxInfo;
@@ -25,7 +26,7 @@ use super::spec::SandboxInfo;
 /// How many are kept ready.
 #[derive(Debug, Clone, Default)]
 pub struct PoolConfig {
-    /// The number of sandboxes kept ready, by role.
+    /// The number of sandboxes kept ready on each engine, by role.
     pub sizes: BTreeMap<String, usize>,
     /// Processes of each; a launch that asks for another number is an ordinary one.
     pub pids: u32,
@@ -34,30 +35,43 @@ pub struct PoolConfig {
 /// Those that are ready.
 #[derive(Default)]
 pub(super) struct Pool {
-    ready: Mutex<HashMap<String, VecDeque<PooledSandbox>>>,
+    ready: Mutex<WarmSandboxes>,
     taken: Arc<Notify>,
     ending: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// By their role, and the engine that they are on.
+type WarmSandboxes = HashMap<(String, String), VecDeque<PooledSandbox>>;
 
 /// A sandbox that was launched in advance.
 pub(super) struct PooledSandbox {
     info: SandboxInfo,
     place: SandboxDir,
     link: Link,
+    room: RoomReservation,
 }
 
 impl Pool {
-    fn ready(&self) -> MutexGuard<'_, HashMap<String, VecDeque<PooledSandbox>>> {
+    fn ready(&self) -> MutexGuard<'_, WarmSandboxes> {
         self.ready.lock()
     }
 
     /// How many are ready, by role.
     pub fn counts(&self) -> BTreeMap<String, usize> {
-        self.ready().iter().map(|(role, warm)| (role.clone(), warm.len())).collect()
+        let mut counts = BTreeMap::new();
+        for ((role, _), warm) in self.ready().iter() {
+            *counts.entry(role.clone()).or_default() += warm.len();
+        }
+        counts
     }
 
-    fn count(&self, role: &str) -> usize {
-        self.ready().get(role).map_or(0, VecDeque::len)
+    /// Whether one of this role is ready on this engine.
+    pub fn has(&self, role: &str, engine: &str) -> bool {
+        self.count(role, engine) > 0
+    }
+
+    fn count(&self, role: &str, engine: &str) -> usize {
+        self.ready().get(&(role.to_owned(), engine.to_owned())).map_or(0, VecDeque::len)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use skillhost_api::types::BackendChoice;
 
-use crate::row::{Control, Own, Row, Unit};
+use crate::row::{Control, Goal, Own, Row, Unit};
 use crate::sample::{Sampled, Side, interleave};
 use crate::world::{Bench, InProcess, Scratch, docker, image, output, quietly};
 
@@ -26,6 +26,15 @@ pub(super) const LOCAL: Row = Row {
     goal: None,
     controls: &[Control { what: "bwrap with all its namespaces, and `true` in it", goal: None }],
     run: on_this_machine,
+};
+
+pub(super) const SECOND_ENGINE: Row = Row {
+    name: "launch/second-engine",
+    what: "launch of a container on the second of two engines, the first of which is full, and `true` in it",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the same by a host with one engine", goal: Some(Goal::Times(1.1)) }],
+    run: on_the_second_engine,
 };
 
 const RUN: Control = Control { what: "docker run --network none IMAGE true; removing it is not counted", goal: None };
@@ -99,6 +108,22 @@ fn on_docker(bench: &Bench) -> Result<Sampled> {
     let scratch = Scratch::new(&[])?;
     let host = InProcess::with_backend(bench, &scratch, BackendChoice::Docker)?;
     interleave(bench.pace, launch(&host), vec![docker_run()])
+}
+
+fn on_the_second_engine(bench: &Bench) -> Result<Sampled> {
+    // Two names for one engine, so that the second is neither faster nor slower than the first.
+    let two = Scratch::with_config(
+        "[[engine]]\nname = \"first\"\naddress = \"unix:///var/run/docker.sock\"\nsandboxes = 1\n\
+         [[engine]]\nname = \"second\"\naddress = \"unix:///run/docker.sock\"\n",
+    )?;
+    let one = Scratch::new(&[])?;
+    let host = InProcess::with_backend(bench, &two, BackendChoice::Docker)?;
+    let alone = InProcess::with_backend(bench, &one, BackendChoice::Docker)?;
+    // Until the first is full, and both have been asked.
+    let filling = [host.launch()?, host.launch()?, host.launch()?];
+    let sampled = interleave(bench.pace, launch(&host), vec![Ok(launch(&alone))]);
+    filling.iter().try_for_each(|sandbox| host.stop(sandbox))?;
+    sampled
 }
 
 fn docker_run() -> Result<Side<'static>, String> {

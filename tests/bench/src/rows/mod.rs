@@ -61,6 +61,7 @@ pub(crate) const ALL: &[Row] = &[
     trees::OUT,
     launch::DOCKER,
     launch::LOCAL,
+    launch::SECOND_ENGINE,
     launch::POOL_DOCKER,
     launch::POOL_LOCAL,
     load::SANDBOXES_DOCKER,

@@ -1,16 +1,22 @@
 //! An engine that dies and comes back: sandboxes that it took along end with that cause, and new ones are launched by the same host.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use skillhost_e2e::{User, ask, eventually, signal};
+use skillhost_e2e::{User, ask, eventually, signal, write};
+
+/// Held by the test that kills the engine, until it is back.
+static ENGINE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn what_it_took_along_has_ended_for_that_and_the_same_host_launches_again() {
     // An engine that is nobody else's, and is started again when it is killed (`xtask/src/engine.rs`).
     let Ok(pid_file) = std::env::var("SKILLHOST_TEST_ENGINE_PID_FILE") else { return };
+    let _alone = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = || fs::read_to_string(&pid_file).ok()?.trim().parse::<i32>().ok();
     let user = User::new("[sandbox]\nlease = \"3s\"\n[quota]\nsandboxes = 1\n");
     let id = user.launch([]);
@@ -41,4 +47,48 @@ fn what_it_took_along_has_ended_for_that_and_the_same_host_launches_again() {
     });
     let listed: Value = ask(&user, &["list"]);
     assert_eq!(listed["count"], 1, "{listed}");
+}
+
+/// The usual engine makes sandboxes beside it, and they never notice.
+#[test]
+fn the_death_of_one_engine_is_that_of_its_sandboxes_alone() {
+    let Ok(pid_file) = std::env::var("SKILLHOST_TEST_ENGINE_PID_FILE") else { return };
+    let _alone = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let user = User::new("");
+    let file = user.home().join("skillhost.toml");
+    let engines = "backend = \"docker\"\nimages = \"roles.toml\"\n[sandbox]\nlease = \"3s\"\n[[engine]]\nname = \"here\"\naddress = \"unix:///var/run/docker.sock\"\nlabels = [\"here\"]\n\
+                   [[engine]]\nname = \"there\"\nlabels = [\"there\"]\n";
+    write(&file, engines);
+    let role = |name: &str| {
+        format!("[[images]]\nrole = \"{name}\"\nimage = \"skillhost/default:1\"\nengine-labels = [\"{name}\"]\n")
+    };
+    write(&file.with_file_name("roles.toml"), role("here") + &role("there"));
+    let launch = |session: &str| {
+        let args = ["sandbox", "launch", "--session", session, "--role", session, "--output", "json"];
+        user.run(args).ok().json()["container_id"].as_str().unwrap().to_owned()
+    };
+    let (here, there) = (launch("here"), launch("there"));
+    let mut runs =
+        user.spawn(["sandbox", "exec", "--session", "here", &here, "--stream", "--shell", "echo runs; sleep 600"]);
+    let mut line = String::new();
+    BufReader::new(runs.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "runs\n");
+    signal(fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap(), Signal::KILL);
+    let status = eventually("it has ended", || {
+        let status = user.run(["sandbox", "status", "--session", "there", &there, "--output", "json"]).ok().json();
+        Some(status).filter(|status| status["running"] == false)
+    });
+    assert_eq!(status["cause"], "engine-gone", "{status}");
+    let exec = ["sandbox", "exec", "--session", "here", &here, "--", "echo", "lives"];
+    assert_eq!(user.run(exec).ok().text(), "lives\n");
+    assert!(runs.try_wait().unwrap().is_none(), "its command runs on");
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    let listed = user.run(["engines", "list", "--output", "json"]).ok().json();
+    let counts: Vec<_> = listed["engines"].as_array().unwrap().iter().map(|engine| &engine["sandboxes"]).collect();
+    assert_eq!(counts[..2], [1, 0], "{listed}");
+    eventually("the engine is back, and in rotation", || {
+        let args = ["sandbox", "launch", "--session", "there", "--role", "there", "--output", "json"];
+        (user.run(args).code == 0).then_some(())
+    });
 }

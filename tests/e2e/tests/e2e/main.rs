@@ -64,6 +64,7 @@ mod network_refusals;
 mod nothing_survives;
 mod output;
 mod pause;
+mod placement;
 mod plugins;
 mod pool;
 mod priority;

@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use skillhost_api::error::{Error, Result};
 
 use self::remote::{over_ssh, over_tls};
-use super::chain;
+use super::{EngineConfig, chain};
 use crate::container_api::ContainerApi;
 
 /// Where the engine listens when `DOCKER_HOST` does not say.
 const DEFAULT: &str = "unix:///var/run/docker.sock";
 
-/// The address of an engine, as it is written in `DOCKER_HOST`.
+/// The address of an engine, as it is written in `DOCKER_HOST`, and how it may be spoken to there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineEndpoint(String);
+pub struct EngineEndpoint {
+    address: String,
+    /// Where its certificates are, where that is not what the environment says.
+    certificates: Option<PathBuf>,
+    /// Whether TCP may be without TLS.
+    plain: bool,
+}
 
 impl fmt::Display for EngineEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<String> for EngineEndpoint {
-    fn from(host: String) -> Self {
-        Self(host)
+        f.write_str(&self.address)
     }
 }
 
@@ -37,67 +37,74 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl EngineEndpoint {
+    /// What is configured; where nothing is, what `DOCKER_HOST` names, or the usual place.
+    pub fn of(config: &EngineConfig) -> Self {
+        let address = config.address.clone().or_else(|| variable("DOCKER_HOST")).unwrap_or_else(|| DEFAULT.to_owned());
+        Self { address, certificates: config.certificates.clone(), plain: config.allow_plain_tcp }
+    }
+
     /// What `DOCKER_HOST` names, or the usual place.
     pub fn from_env() -> Self {
-        Self(variable("DOCKER_HOST").unwrap_or_else(|| DEFAULT.to_owned()))
+        Self::of(&EngineConfig::default())
     }
 
     /// The Unix socket that it is.
     pub fn socket(&self) -> Option<&Path> {
-        self.0.strip_prefix("unix://").map(Path::new)
+        self.address.strip_prefix("unix://").map(Path::new)
     }
 
     /// What is told of an engine that cannot be reached.
     pub fn silent(&self, why: impl fmt::Display) -> Error {
         Error::unavailable(format!(
             "the container engine at {self} does not answer ({why}): start it (`systemctl start docker`; where there is none, in \
-             Debian, `apt-get install docker.io`), let this user reach its socket, or name another with DOCKER_HOST"
+             Debian, `apt-get install docker.io`), let this user reach its socket, or name another (DOCKER_HOST, or `address` under `[[engine]]`)"
         ))
     }
 
-    /// Makes ready to speak to it; nothing is sent yet. `plain` allows TCP without TLS.
-    pub fn connect(&self, plain: bool) -> Result<ContainerApi> {
+    /// Makes ready to speak to it; nothing is sent yet.
+    pub fn connect(&self) -> Result<ContainerApi> {
         let refused = |error: bollard::errors::Error| self.silent(chain(&error));
-        let (scheme, rest) = self.0.split_once("://").unwrap_or(("", &self.0));
+        let (scheme, rest) = self.address.split_once("://").unwrap_or(("", &self.address));
         let api = match scheme {
-            "unix" => ContainerApi::over_unix(&self.0),
+            "unix" => ContainerApi::over_unix(&self.address),
             // The library takes the port for a part of the name.
             "ssh" if rest.contains(':') => {
                 let host = rest.split_once(':').map_or(rest, |(host, _)| host);
                 return Err(Error::invalid_argument(format!(
-                    "DOCKER_HOST = {:?}: a port belongs into ssh's own configuration (`Host` and `Port` in ~/.ssh/config), \
-                     and then DOCKER_HOST=ssh://{host}",
-                    self.0
+                    "the engine's address {:?}: a port belongs into ssh's own configuration (`Host` and `Port` in \
+                     ~/.ssh/config), and then the address is ssh://{host}",
+                    self.address
                 )));
             }
-            "ssh" => over_ssh(&self.0)?,
-            "tcp" | "http" | "https" => match certificates() {
+            "ssh" => over_ssh(&self.address)?,
+            "tcp" | "http" | "https" => match self.certificates.clone().or_else(certificates) {
                 Some(dir) => {
                     let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| dir.join(name));
                     for file in [&key, &cert, &ca] {
                         if let Err(error) = std::fs::File::open(file) {
                             return Err(Error::unavailable(format!(
                                 "the container engine at {self} is spoken to with TLS, and {} cannot be read: {error}; \
-                                 DOCKER_CERT_PATH names the directory of ca.pem, cert.pem and key.pem",
+                                 DOCKER_CERT_PATH, or `certificates` under `[[engine]]`, names the directory of ca.pem, \
+                                 cert.pem and key.pem",
                                 file.display()
                             )));
                         }
                     }
                     over_tls(&format!("tcp://{rest}"), [&key, &cert, &ca])?
                 }
-                None if scheme != "https" && plain => ContainerApi::over_plain_tcp(&format!("tcp://{rest}")),
+                None if scheme != "https" && self.plain => ContainerApi::over_plain_tcp(&format!("tcp://{rest}")),
                 None => {
                     return Err(Error::unavailable(format!(
                         "the container engine at {self} would be spoken to without TLS, and whoever is between could then \
-                         run anything: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH, use ssh://, or, where the network \
-                         is trusted, write `allow-plain-tcp = true` under `[engine]`"
+                         run anything: set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH (or `certificates` under `[[engine]]`), use \
+                         ssh://, or, where the network is trusted, write `allow-plain-tcp = true` under `[engine]`"
                     )));
                 }
             },
             _ => {
                 return Err(Error::invalid_argument(format!(
-                    "DOCKER_HOST = {:?} names no engine: use unix://PATH, tcp://HOST:PORT or ssh://USER@HOST",
-                    self.0
+                    "the address {:?} names no engine: use unix://PATH, tcp://HOST:PORT or ssh://USER@HOST",
+                    self.address
                 )));
             }
         };
@@ -156,18 +163,22 @@ mod tests {
 
     #[test]
     fn tcp_is_plain_only_with_the_operators_word() {
-        let tcp = EngineEndpoint::from("tcp://127.0.0.1:1".to_owned());
-        let error = tcp.connect(false).unwrap_err();
+        let at = |address: &str, allow_plain_tcp| {
+            let config = EngineConfig { address: Some(address.into()), allow_plain_tcp, ..EngineConfig::default() };
+            EngineEndpoint::of(&config)
+        };
+        let error = at("tcp://127.0.0.1:1", false).connect().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.message.contains("allow-plain-tcp"), "{error}");
-        tcp.connect(true).unwrap();
-        assert!(EngineEndpoint::from("https://127.0.0.1:1".to_owned()).connect(true).is_err());
+        at("tcp://127.0.0.1:1", true).connect().unwrap();
+        assert!(at("https://127.0.0.1:1", true).connect().is_err());
     }
 
     #[test]
     fn what_names_no_engine_is_refused() {
         for host in ["", "docker.sock", "/var/run/docker.sock", "ftp://x", "ssh://me@there:2222"] {
-            let error = EngineEndpoint::from(host.to_owned()).connect(true).unwrap_err();
+            let config = EngineConfig { address: Some(host.into()), allow_plain_tcp: true, ..EngineConfig::default() };
+            let error = EngineEndpoint::of(&config).connect().unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidArgument, "{host}: {error}");
         }
     }

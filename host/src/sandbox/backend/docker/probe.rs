@@ -4,13 +4,21 @@ use super::endpoint::EngineEndpoint;
 use super::{EngineClient, networks, route};
 use crate::sandbox::backend::known_escapes::{Holder, known_escapes};
 use crate::sandbox::backend::limits::{GroupLimit, in_words, limits};
-use crate::sandbox::backend::{Probe, Route};
+use crate::sandbox::backend::{EngineCapacity, Probe, Route};
 
 fn lacking(what: &str) -> String {
     format!("the engine cannot limit a container's {what}: the kernel's cgroups lack it")
 }
 
 impl EngineClient {
+    /// What the engine's machine has.
+    pub(super) fn capacity(&self) -> EngineCapacity {
+        let positive = |number: Option<i64>| number.filter(|number| *number > 0);
+        let cpus = positive(self.info.ncpu).and_then(|cpus| u32::try_from(cpus).ok()).map(f64::from);
+        let memory_mib = positive(self.info.mem_total).and_then(|bytes| u64::try_from(bytes >> 20).ok());
+        EngineCapacity { cpus, memory_mib, sandboxes: None }
+    }
+
     /// Why it cannot hold a container to this.
     pub(super) fn lacks(&self, held: GroupLimit) -> Option<String> {
         let (has, what) = match held {

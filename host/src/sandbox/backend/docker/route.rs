@@ -13,11 +13,10 @@ use std::path::Path;
 use bollard::models::{ContainerCreateBody, HostConfig, Mount};
 use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
-use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use skillhost_api::error::{Error, Result};
 
-use super::super::{ImageId, LABEL_DEPLOYMENT, Route, Transport};
+use super::super::{ImageId, LABEL_DEPLOYMENT, Route, Transport, TransportChoice};
 use super::body::bind;
 use super::{ASK, DockerBackend, EngineClient, force};
 use crate::ids::random_hex;
@@ -29,19 +28,6 @@ const PROBE: &str = "/.skillhost-probe";
 const NONCE: &str = "nonce";
 /// Runtimes whose sandboxes are processes of this kernel.
 const OF_THIS_KERNEL: [&str; 5] = ["runc", "crun", "youki", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"];
-
-/// How the operator wants sandboxes to be reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TransportChoice {
-    /// Over a socket where the engine sees this machine's files, otherwise over a bridge.
-    #[default]
-    Auto,
-    /// Over a socket; refused where the engine does not see it.
-    Socket,
-    /// Over a bridge, and with none of this machine's files.
-    Bridge,
-}
 
 /// Whether an engine sees this machine's files, and how that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +52,7 @@ impl DockerBackend {
         image: Option<&ImageId>,
     ) -> Result<Route> {
         let runtime = client.runtime(runtime);
-        let choice = self.config.transport;
+        let choice = self.transport;
         if choice == TransportChoice::Bridge {
             let why = "`[engine] transport = \"bridge\"` says so".to_owned();
             let own_users = own_users(client).is_some();
@@ -279,18 +265,20 @@ mod tests {
     use bollard::models::SystemInfo;
 
     use super::*;
-    use crate::sandbox::backend::docker::EngineConfig;
+    use crate::sandbox::backend::EngineConfig;
     use crate::sandbox::backend::docker::endpoint::EngineEndpoint;
     use skillhost_api::error::ErrorKind;
 
     fn client(info: SystemInfo) -> EngineClient {
         // Of no use to what is tested, but a client has one; it connects to nothing before it is asked something.
-        let api = EngineEndpoint::from("http://localhost".to_owned()).connect(true).unwrap();
+        let address = Some("http://localhost".to_owned());
+        let config = EngineConfig { address, allow_plain_tcp: true, ..EngineConfig::default() };
+        let api = EngineEndpoint::of(&config).connect().unwrap();
         EngineClient::new(api, info)
     }
 
     fn docker(endpoint: &str, transport: TransportChoice) -> DockerBackend {
-        DockerBackend { config: EngineConfig { transport, ..EngineConfig::default() }, ..DockerBackend::at(endpoint) }
+        DockerBackend { transport, ..DockerBackend::at(endpoint) }
     }
 
     fn usual(options: &[&str]) -> SystemInfo {

@@ -68,6 +68,8 @@ pub struct LocalSettings {
     pub env: BTreeMap<String, String>,
     /// A sandbox whose memory, processes or processor time cannot be limited as a whole is refused.
     pub require_limits: bool,
+    /// The sockets of all engines: none of them is ever seen inside.
+    pub engine_sockets: Arc<[PathBuf]>,
 }
 
 /// The backend of this machine's own kernel.

@@ -72,7 +72,7 @@ impl LocalSettings {
     /// What the operator adds, with where it leads now. Refuses what would let commands out, or is not there.
     pub(in crate::sandbox) fn shown(&self, state_dir: &Path) -> Result<Vec<HostBind>> {
         let shown = |path: &PathBuf| -> Result<HostBind> {
-            let real = mounts::check_listed(path, state_dir)?;
+            let real = mounts::check_listed(path, &self.engine_sockets, state_dir)?;
             Ok(HostBind { name: utf8(path)?, real: utf8(&real)? })
         };
         let all: Result<_> = self.read_only.iter().map(shown).collect();
