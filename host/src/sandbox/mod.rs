@@ -225,14 +225,17 @@ impl Sandboxes {
 
     async fn open_all(config: SandboxSettings, backends: Vec<SandboxBackend>) -> Result<Self> {
         let inner = Arc::new(Inner::new(config, backends)?);
-        for engine in &inner.engines {
+        // At once, so that of several that do not answer none is waited for alone.
+        let finding = inner.engines.iter().map(|engine| async {
             // Without a record there is nothing to find, and the engine need not be asked before somebody launches.
             if inner.has_records(engine)?
                 && let Err(error) = inner.find_again(engine).await
             {
                 tracing::warn!("sandboxes of an earlier host are not looked for now: {error}");
             }
-        }
+            Ok::<_, Error>(())
+        });
+        join_all(finding).await.into_iter().collect::<Result<()>>()?;
         inner.fill_pool();
         Ok(Self { inner })
     }
@@ -266,8 +269,14 @@ impl Sandboxes {
     async fn image(&self, role: &Role) -> Result<ImageSummary> {
         let (mut found, mut failed, mut problem, mut missing_on) = (None, None, None, Vec::new());
         let labelled = |engine: &&SandboxBackend| role.engine_labels.iter().all(|label| engine.labels.contains(label));
-        for engine in self.inner.engines.iter().filter(labelled) {
-            match engine.backend.image(role).await {
+        let asked = self
+            .inner
+            .engines
+            .iter()
+            .filter(labelled)
+            .map(|engine| async move { (engine, engine.backend.image(role).await) });
+        for (engine, answer) in join_all(asked).await {
+            match answer {
                 Ok(Some(image)) => {
                     found = found.or(Some((image.0, engine.backend.name().to_owned())));
                     // Of several engines each is looked at; what is no engine stands in for all.
