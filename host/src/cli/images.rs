@@ -127,7 +127,7 @@ async fn build(app: &App, wanted: &[String], named: Option<&str>) -> Ended {
     let (mut provided, mut failed) = (Vec::new(), None);
     for config in engines {
         let (engine, of) = (DockerBackend::new(config), config.name.as_ref());
-        let labelled = |role: &&&Role| role.engine_labels.iter().all(|label| config.labels.contains(label));
+        let labelled = |role: &&&Role| role.lacking_label(&config.labels).is_none();
         for role in wanted.iter().filter(labelled) {
             let title = of.map_or_else(|| role.name.clone(), |engine| format!("{} on {engine}", role.name));
             match provide(app, &engine, role).await? {

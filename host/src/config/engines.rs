@@ -59,6 +59,9 @@ impl EnginesConfig {
         }
         for engine in engines {
             engine.check().map_err(Error::invalid_argument)?;
+            if let Some(name) = engine.name.as_deref().filter(|name| ["docker", "local"].contains(name)) {
+                return wrong(format!("an engine cannot be called {name}, which is a backend"));
+            }
         }
         if engines.len() == 1 {
             return Ok(());
@@ -68,9 +71,6 @@ impl EnginesConfig {
             let Some(name) = &engine.name else {
                 return wrong("where there are several, each has a `name`".into());
             };
-            if name == "docker" || name == "local" {
-                return wrong(format!("an engine cannot be called {name}, which is a backend"));
-            }
             if !names.insert(name) {
                 return wrong(format!("two engines are called {name}"));
             }
@@ -112,6 +112,7 @@ mod tests {
             ("[[engine]]\nname = \"a\"\n[[engine]]\nname = \"b\"\n", "the address of another"),
             ("[[engine]]\nname = \"local\"\n[[engine]]\nname = \"b\"\naddress = \"ssh://b\"\n", "is a backend"),
             ("[engine]\nname = \"A b\"\n", "\"A b\" is not usable"),
+            ("[engine]\nname = \"local\"\n", "is a backend"),
             ("[engine]\nlabels = [\"x y\"]\n", "\"x y\" is not usable"),
             ("[engine]\ncpus = 0\n", "cpus: more than 0"),
             ("[engine]\nsandboxes = 0\n", "1 and more"),

@@ -23,6 +23,7 @@ use crate::scripts::template::TemplateFiles;
 use crate::scripts::{Script, Template};
 pub use registry::Registry;
 pub use role::{ImageId, Role, is_variable};
+pub(crate) use role::{LABEL, is_label};
 
 /// The roles that skillhost ships with.
 const SHIPPED: &str = include_str!("../../../sandbox-images.toml");

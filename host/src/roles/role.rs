@@ -1,6 +1,6 @@
 //! What a role is, and what its image has to be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use skillhost_api::error::{Error, Result};
@@ -16,6 +16,17 @@ pub struct ImageId(pub String);
 
 /// The most tags of a role, and the most variables that it requires.
 const MAX_WORDS: usize = 64;
+
+/// The longest label of an engine, and name of one.
+const MAX_LABEL: usize = 32;
+/// What a label of an engine, and its name, may be.
+pub(crate) const LABEL: &str = "1 to 32 of a-z, 0-9 and `-`, the first a letter or digit";
+
+/// Whether it is a label of an engine, or a name of one.
+pub(crate) fn is_label(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= MAX_LABEL && text.starts_with(plain) && text.chars().all(|c| plain(c) || c == '-')
+}
 
 /// An image role.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -92,11 +103,8 @@ impl Role {
                 self.name
             ));
         }
-        if let Some(label) = self.engine_labels.iter().find(|label| label.len() > MAX_NAME || !word(label, "-")) {
-            return Err(format!(
-                "the engine label {label:?} of role `{}` is not usable: 1 to {MAX_NAME} of a-z, 0-9, `-`",
-                self.name
-            ));
+        if let Some(label) = self.engine_labels.iter().find(|label| !is_label(label)) {
+            return Err(format!("the engine label {label:?} of role `{}` is not usable: {LABEL}", self.name));
         }
         if self.tags.len() > MAX_WORDS || self.required_env.len() > MAX_WORDS {
             return Err(format!("role `{}` has more than {MAX_WORDS} tags or required variables", self.name));
@@ -126,6 +134,11 @@ impl Role {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The first label that it asks for and an engine with these does not have.
+    pub(crate) fn lacking_label(&self, labels: &BTreeSet<String>) -> Option<&str> {
+        self.engine_labels.iter().find(|label| !labels.contains(*label)).map(String::as_str)
     }
 
     /// What the image must be, when that is pinned.

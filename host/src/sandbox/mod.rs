@@ -268,7 +268,7 @@ impl Sandboxes {
 
     async fn image(&self, role: &Role) -> Result<ImageSummary> {
         let (mut found, mut failed, mut problem, mut missing_on) = (None, None, None, Vec::new());
-        let labelled = |engine: &&SandboxBackend| role.engine_labels.iter().all(|label| engine.labels.contains(label));
+        let labelled = |engine: &&SandboxBackend| role.lacking_label(&engine.labels).is_none();
         let asked = self
             .inner
             .engines

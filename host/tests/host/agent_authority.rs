@@ -15,9 +15,9 @@ use skillhost_api::types::{
     ExecSpec, HostPath, ImageFilter, LaunchRequest, ListRequest, PublishRequest, Request, RunRequest, WatchRequest,
 };
 use skillhost_api::types::{
-    Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, GetHostStatus, GetRequest, GetSandbox,
-    GetScriptTemplate, ListApprovals, ListInvocations, ListScriptTemplates, ListScripts, ListSkills, ReadFile,
-    ReadInvocationLog, RevokeApproval, StopHost, TailAudit, Trust, VerifyAudit,
+    Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, DrainEngine, GetHostStatus, GetRequest, GetSandbox,
+    GetScriptTemplate, ListApprovals, ListEngines, ListInvocations, ListScriptTemplates, ListScripts, ListSkills,
+    ReadFile, ReadInvocationLog, ResumeEngine, RevokeApproval, StopHost, TailAudit, Trust, VerifyAudit,
 };
 use tokio::sync::mpsc;
 
@@ -146,6 +146,8 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
             Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: Vec::new() }),
             "skillhost approve --revoke",
         ),
+        ("engine.drain", Request::DrainEngine(DrainEngine { engine: "docker".into() }), "skillhost engines drain"),
+        ("engine.resume", Request::ResumeEngine(ResumeEngine { engine: "docker".into() }), "skillhost engines resume"),
         ("host.stop", Request::StopHost(StopHost), "skillhost host stop"),
     ];
     for (effect, request, remedy) in recorded {
@@ -163,6 +165,7 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
         (Request::TailAudit(TailAudit { lines: 1, before: None, follow: true, all: false }), "skillhost audit tail"),
         (Request::VerifyAudit(VerifyAudit::default()), "skillhost audit verify"),
         (Request::GetHostStatus(GetHostStatus), "skillhost host status"),
+        (Request::ListEngines(ListEngines), "skillhost engines list"),
     ] {
         machine.denied(request, &["not for agents", remedy]).await;
     }

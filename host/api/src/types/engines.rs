@@ -1,6 +1,7 @@
 //! The engines of a host, and taking them out of use.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// Shows the engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,8 +59,9 @@ pub struct EngineSummary {
 }
 
 /// Whether an engine is in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum EngineState {
     /// It is asked for sandboxes.
     InUse,
@@ -72,11 +74,7 @@ pub enum EngineState {
 impl EngineState {
     /// As it is written.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::InUse => "in-use",
-            Self::OutOfRotation => "out-of-rotation",
-            Self::Drained => "drained",
-        }
+        self.into()
     }
 }
 

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The longest name of an engine, and of a label.
-const MAX_NAME: usize = 32;
+use crate::roles::{LABEL, is_label};
 
 /// What the operator says of one engine.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -64,11 +63,11 @@ impl EngineConfig {
 
     /// What cannot be meant, in words.
     pub fn check(&self) -> Result<(), String> {
-        if let Some(name) = self.name.iter().find(|name| !is_word(name)) {
-            return Err(format!("the name {name:?} is not usable: {WORD}"));
+        if let Some(name) = self.name.iter().find(|name| !is_label(name)) {
+            return Err(format!("the name {name:?} is not usable: {LABEL}"));
         }
-        if let Some(label) = self.labels.iter().find(|label| !is_word(label)) {
-            return Err(format!("the label {label:?} is not usable: {WORD}"));
+        if let Some(label) = self.labels.iter().find(|label| !is_label(label)) {
+            return Err(format!("the label {label:?} is not usable: {LABEL}"));
         }
         if self.cpus.is_some_and(|cpus| !(cpus.is_finite() && cpus > 0.0)) {
             return Err("cpus: more than 0".into());
@@ -85,13 +84,4 @@ impl EngineConfig {
             *certificates = base.join(&*certificates);
         }
     }
-}
-
-/// What the name of an engine, and a label, may be.
-pub const WORD: &str = "1 to 32 of a-z, 0-9 and `-`, the first a letter or digit";
-
-/// Whether it is a name of an engine, or a label.
-pub fn is_word(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    text.len() <= MAX_NAME && text.starts_with(plain) && text.chars().all(|c| plain(c) || c == '-')
 }

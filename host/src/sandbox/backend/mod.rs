@@ -23,7 +23,7 @@ use super::spec::SandboxSpec;
 pub use super::spec::Transport;
 pub use crate::roles::ImageId;
 use crate::roles::Role;
-pub use engine_config::{EngineCapacity, EngineConfig, TransportChoice, WORD, is_word};
+pub use engine_config::{EngineCapacity, EngineConfig, TransportChoice};
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";

@@ -25,7 +25,7 @@ pub(in crate::sandbox) struct PlacementRequest<'a> {
     pub workspace_on: Option<&'a str>,
 }
 
-/// The order for this request. `has_warm` says which of them have made one in advance that is just what is asked for.
+/// The order for this request. `has_warm` says which of them have made one of the role in advance: that has its room already.
 pub(in crate::sandbox) fn placement<'a>(
     backends: &'a [SandboxBackend],
     request: &PlacementRequest<'_>,
@@ -36,7 +36,7 @@ pub(in crate::sandbox) fn placement<'a>(
         let mut fit: Vec<_> = kind
             .iter()
             .filter(|backend| {
-                let why = unfit_for(backend, request).err();
+                let why = unfit_for(backend, request, has_warm(backend)).err();
                 unfit.extend(why.as_ref().map(|why| format!("{} {why}", backend.title())));
                 why.is_none()
             })
@@ -67,21 +67,24 @@ pub(in crate::sandbox) fn placement<'a>(
 
 /// Refuses where it is asked for none.
 pub(in crate::sandbox) fn check_fit(backend: &SandboxBackend, request: &PlacementRequest<'_>) -> Result<()> {
-    unfit_for(backend, request).map_err(|why| Error::unavailable(format!("{} {why}", backend.title())))
+    unfit_for(backend, request, false).map_err(|why| Error::unavailable(format!("{} {why}", backend.title())))
 }
 
 /// Why it is asked for none, in words that follow its name.
-fn unfit_for(backend: &SandboxBackend, request: &PlacementRequest<'_>) -> Result<(), String> {
+fn unfit_for(backend: &SandboxBackend, request: &PlacementRequest<'_>, has_warm: bool) -> Result<(), String> {
     if let Some(engine) = request.workspace_on.filter(|engine| backend.name.as_deref() != Some(*engine)) {
         return Err(format!("does not have the session's workspace, which is a volume of the engine {engine}"));
     }
-    if let Some(label) = request.role.engine_labels.iter().find(|label| !backend.labels.contains(*label)) {
+    if let Some(label) = request.role.lacking_label(&backend.labels) {
         return Err(format!("does not have the label {label}, which the role asks for"));
     }
     if backend.rotation.is_drained() {
         return Err(format!("is drained (`skillhost engines resume {}`)", backend.title()));
     }
-    backend.room.has(request.size).map_err(|why| format!("has no room: {why}"))
+    match has_warm {
+        true => Ok(()),
+        false => backend.room.has(request.size).map_err(|why| format!("has no room: {why}")),
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +172,11 @@ mod tests {
         // One that was made in advance is there at once.
         let (role, size) = (role(&[]), (&LaunchSpec::new(SandboxInfo::for_test("a").owner, "default")).into());
         let request = PlacementRequest { role: &role, size, workspace_on: None };
+        let first = placement(&backends, &request, |backend| backend.title() == "a").unwrap().pop_front().unwrap();
+        assert_eq!(first.title(), "a");
+        // Also where it has taken the last room that there was.
+        let _rest: Vec<_> = (0..8).map(|_| backends[0].room.reserve(request.size).unwrap()).collect();
+        assert!(backends[0].room.has(request.size).is_err());
         let first = placement(&backends, &request, |backend| backend.title() == "a").unwrap().pop_front().unwrap();
         assert_eq!(first.title(), "a");
     }

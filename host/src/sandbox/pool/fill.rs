@@ -130,6 +130,17 @@ impl Inner {
         }
     }
 
+    /// Has one be handed out, or gives it back where its engine was drained meanwhile.
+    fn make_ready(&self, goal: &WarmGoal, warm: PooledSandbox) -> Option<PooledSandbox> {
+        // Within the lock: who drains says so first, and then takes out what is ready.
+        let mut ready = self.pool.ready();
+        if self.engine(&goal.engine).is_ok_and(|engine| engine.rotation.is_drained()) {
+            return Some(warm);
+        }
+        ready.entry((goal.role.clone(), goal.engine.clone())).or_default().push_back(warm);
+        None
+    }
+
     /// A warm one for this launch, made the session's own; none when there is none that fits, or the session has a workspace.
     pub(in crate::sandbox) fn take_warm(
         self: &Arc<Self>,
@@ -238,13 +249,9 @@ async fn keep_filled(inner: Weak<Inner>, goal: WarmGoal, taken: Arc<Notify>, mut
             Ok(warm) if warm.info.bare => return strong.discard(warm).await,
             Ok(warm) => {
                 told = false;
-                // It may have been drained meanwhile.
-                if strong.engine(&goal.engine).is_ok_and(|engine| engine.rotation.is_drained()) {
-                    strong.discard(warm).await;
-                    continue;
+                if let Some(of_drained) = strong.make_ready(&goal, warm) {
+                    strong.discard(of_drained).await;
                 }
-                let key = (goal.role.clone(), goal.engine.clone());
-                strong.pool.ready().entry(key).or_default().push_back(warm);
             }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {

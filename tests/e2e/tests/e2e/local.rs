@@ -113,6 +113,14 @@ fn what_holds_the_hosts_socket_or_an_engines_is_never_shown() {
     let socket = format!("unix://{}/engine/docker.sock", home(&engine));
     let refused: skillhost_e2e::Done = engine.command(["list"]).env("DOCKER_HOST", socket).output().unwrap().into();
     assert!(refused.code(3).stderr.contains("docker.sock"));
+    // And of one of several engines.
+    let shown = format!("[local]\nread-only = [\"{}/engine\"]\n", home(&engine));
+    let second = format!("[[engine]]\nname = \"b\"\naddress = \"unix://{}/engine/b.sock\"\n", home(&engine));
+    write(
+        &engine.home().join("skillhost.toml"),
+        format!("backend = \"local\"\n{shown}[[engine]]\nname = \"a\"\n{second}"),
+    );
+    assert!(engine.run(["list"]).code(3).stderr.contains("/engine/b.sock"));
 }
 
 #[test]

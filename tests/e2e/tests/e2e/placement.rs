@@ -195,6 +195,23 @@ mod docker {
         warm(2);
     }
 
+    #[test]
+    fn the_last_place_of_an_engine_is_its_warm_ones() {
+        needs_engine!();
+        if !usual() {
+            return;
+        }
+        let user = two("sandboxes = 1", "[pool]\non-one = 1\n");
+        eventually("it is ready", || {
+            user.run(["engines", "list"]).ok();
+            let status = user.run(["host", "status", "--output", "json"]).ok().json();
+            (status["warm"]["on-one"] == 1).then_some(())
+        });
+        let launched = user.run(["sandbox", "launch", "--role", "on-one", "--output", "json"]).ok().json();
+        assert_eq!((&launched["warm"], &launched["engine"]), (&true.into(), &"one".into()), "{launched}");
+        assert_eq!(engines(&user)[0]["sandboxes"], 1);
+    }
+
     /// An engine elsewhere, which sees none of this machine's files, beside the usual one.
     #[test]
     fn a_sessions_workspace_stays_where_it_is() {
