@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::super::limits::GroupLimit;
 use super::super::{LABEL_DEPLOYMENT, SUPERVISOR_PIDS};
@@ -18,6 +19,8 @@ const PREFIX: &str = "skillhost-";
 /// The time over which a share of processors is counted, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 const MIB: u64 = 1024 * 1024;
+/// Between two looks at whether a dead host's group is empty.
+const EMPTY: Duration = Duration::from_millis(10);
 
 const LIMITS: [GroupLimit; 3] = [GroupLimit::Memory, GroupLimit::Processes, GroupLimit::Processors];
 
@@ -69,16 +72,27 @@ impl Cgroups {
         Self { parents }
     }
 
-    /// Removes what an earlier host of this deployment left; there is no other that could be using it.
-    pub fn sweep(&self, deployment: &str) {
+    /// Removes what an earlier host of this deployment left, before there is anything of this one. What ran in it was
+    /// killed with its host, but a group can go only after the last of it, which takes a while where there was much.
+    pub async fn sweep(&self, deployment: &str, within: Duration) {
         let ours = prefix(deployment);
-        for (_, parent, _) in &self.parents {
-            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-                if entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours)) {
-                    // One that holds processes cannot be removed.
-                    let _ = fs::remove_dir(entry.path());
+        let entries = self.parents.iter().flat_map(|(_, parent, _)| fs::read_dir(parent)).flatten().flatten();
+        let mut left: Vec<_> = entries
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours)))
+            .map(|entry| entry.path())
+            .collect();
+        // Version 1 tells nobody when a group is empty.
+        let gone = async {
+            loop {
+                left.retain(|group| fs::remove_dir(group).is_err_and(|error| error.kind() != io::ErrorKind::NotFound));
+                if left.is_empty() {
+                    return;
                 }
+                tokio::time::sleep(EMPTY).await;
             }
+        };
+        if tokio::time::timeout(within, gone).await.is_err() {
+            tracing::warn!("control groups of an earlier host are left behind: {left:?}");
         }
     }
 
@@ -272,6 +286,25 @@ mod tests {
         let cpu = candidates(GroupLimit::Processors, own, mounts);
         assert_eq!(cpu, [(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct"), Version::One)]);
         assert_eq!(candidates(GroupLimit::Processes, own, mounts), []);
+    }
+
+    #[tokio::test]
+    async fn a_dead_hosts_group_goes_once_it_is_empty_and_is_not_waited_for_without_end() {
+        let top = tempfile::tempdir().unwrap();
+        let groups = Cgroups { parents: vec![(GroupLimit::Memory, top.path().to_owned(), Version::One)] };
+        let group = top.path().join(format!("{}sbx_1", prefix("d")));
+        // As processes do, a file keeps a directory from being removed.
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("process"), "").unwrap();
+        fs::create_dir(top.path().join("another's")).unwrap();
+        groups.sweep("d", EMPTY).await;
+        assert!(group.exists());
+        let die = async {
+            tokio::time::sleep(EMPTY).await;
+            fs::remove_file(group.join("process")).unwrap();
+        };
+        tokio::join!(groups.sweep("d", Duration::from_secs(60)), die);
+        assert!(!group.exists() && top.path().join("another's").exists());
     }
 
     #[test]

@@ -532,8 +532,10 @@ impl Backend for LocalBackend {
     }
 
     fn sweep<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<()>> {
-        self.cgroups.sweep(deployment);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(async move {
+            self.cgroups.sweep(deployment, END).await;
+            Ok(())
+        })
     }
 
     fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<FoundSandbox>>> {
