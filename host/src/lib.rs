@@ -70,6 +70,8 @@ mod capabilities;
 pub mod catalog;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cluster")]
+mod cluster;
 pub mod config;
 mod container_api;
 mod db;
@@ -95,6 +97,7 @@ pub mod roles;
 mod rooted;
 pub mod sandbox;
 mod scripts;
+mod serving;
 mod signing;
 pub mod skills;
 pub mod stamp;

@@ -5,17 +5,17 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::error::{Error, Result};
-use crate::io::{CallIo, CallOutput};
+use crate::exchange::{Exchange, Exchanged};
+use crate::io::CallIo;
 use crate::types::Call;
 use crate::types::operation::Operation;
-use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello, MAX_DATA};
+use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello};
 
 /// How long a host process that took the connection may take to say hello.
 const HELLO: Duration = Duration::from_secs(10);
@@ -26,11 +26,9 @@ const CANCEL: Duration = Duration::from_secs(3);
 /// A connection to a host process.
 #[derive(Debug)]
 pub struct Client {
-    reader: FrameReader<OwnedReadHalf>,
-    writer: FrameWriter<OwnedWriteHalf>,
+    exchange: Exchange<OwnedReadHalf, OwnedWriteHalf>,
     hello: Hello,
     pid: Option<i32>,
-    under_way: bool,
 }
 
 impl Client {
@@ -51,7 +49,7 @@ impl Client {
         // A host that leaves may be gone already; then reading says so.
         let _ = writer.hello(&Hello::new()).await;
         match timeout(HELLO, reader.hello()).await {
-            Ok(Ok(Some(hello))) => Ok(Some(Self { reader, writer, hello, pid, under_way: false })),
+            Ok(Ok(Some(hello))) => Ok(Some(Self { exchange: Exchange::new(reader, writer), hello, pid })),
             Ok(Ok(None)) => Ok(None),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::unavailable(format!(
@@ -73,7 +71,7 @@ impl Client {
 
     /// Whether another call can be made: the last one had its answer.
     pub fn is_ready(&self) -> bool {
-        !self.under_way
+        self.exchange.is_ready()
     }
 
     /// Whether the host has neither left nor said anything since the last call, as far as that is known here.
@@ -81,7 +79,7 @@ impl Client {
         use rustix::net::RecvFlags;
         let mut byte = [0];
         let peeked =
-            rustix::net::recv(self.reader.get_ref().as_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            rustix::net::recv(self.exchange.get_ref().as_ref(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         self.is_ready() && matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
@@ -91,82 +89,20 @@ impl Client {
     }
 
     /// One call; see [`Service::answer`](crate::service::Service::answer).
-    pub async fn answer(&mut self, call: &Call, io: CallIo) -> Result<Answer> {
-        if std::mem::replace(&mut self.under_way, true) {
-            return Err(Error::other("an earlier call on this connection was not waited for; open another connection"));
-        }
-        let CallIo { output, input } = io;
-        let mut input = input.filter(|_| call.request.takes_input());
-        let request = match Frame::json(FrameKind::Request, call) {
-            Ok(request) => request,
-            Err(error) => {
-                self.under_way = false;
-                return Err(error.context("the request"));
-            }
-        };
-        // What an earlier call left half written, once its answer had overtaken it.
-        let _ = self.writer.flush().await;
-        self.writer.begin(request);
-        let mut credits = 0usize;
-        // What is left of a piece of input that is longer than one frame may be.
-        let mut held = Bytes::new();
-        let mut writable = true;
-        loop {
-            if credits > 0 && !held.is_empty() && !self.writer.pending() {
-                credits -= 1;
-                self.writer.begin(Frame { kind: FrameKind::Stdin, payload: held.split_to(held.len().min(MAX_DATA)) });
-            }
-            let wants_input = input.is_some() && held.is_empty() && credits > 0;
-            tokio::select! {
-                biased;
-                // A host that reads no more may have said why: its last words are still to be read.
-                flushed = self.writer.flush(), if writable && self.writer.pending() => writable = flushed.is_ok(),
-                frame = self.reader.next() => {
-                    let frame = frame.and_then(|frame| frame.ok_or_else(|| Error::unavailable("it closed the connection")));
-                    let frame = frame.map_err(vanished)?;
-                    let piece = match frame.kind {
-                        FrameKind::Answer => {
-                            self.under_way = false;
-                            return Ok(Answer::received(frame.payload));
-                        }
-                        FrameKind::Error => {
-                            self.under_way = false;
-                            return Err(frame.parse::<Error>()?);
-                        }
-                        FrameKind::Credit => {
-                            credits += 1;
-                            continue;
-                        }
-                        FrameKind::Event => CallOutput::Event(frame.parse()?),
-                        FrameKind::Stdout => CallOutput::Stdout(frame.payload),
-                        FrameKind::Stderr => CallOutput::Stderr(frame.payload),
-                        kind => return Err(Error::other(format!("the host process sent a {kind:?}, which is not its to send"))),
-                    };
-                    output.send(piece).await.map_err(|_| Error::cancelled("whoever read the call's output is gone"))?;
-                }
-                piece = receive(input.as_mut()), if wants_input && !self.writer.pending() => match piece {
-                    Some(piece) => held = piece,
-                    None => {
-                        input = None;
-                        self.writer.begin(Frame::empty(FrameKind::StdinEnd));
-                    }
-                },
+    pub async fn answer(&mut self, call: &Call, mut io: CallIo) -> Result<Answer> {
+        let request = Frame::json(FrameKind::Request, call).map_err(|error| error.context("the request"))?;
+        match self.exchange.call(request, call.request.takes_input(), &mut io).await? {
+            Exchanged::Answered(answer) => answer,
+            Exchanged::Vanished(error) => Err(vanished(error)),
+            Exchanged::Elsewhere => {
+                Err(Error::other("the host process sent its own client elsewhere; please report this"))
             }
         }
     }
 
     /// Gives up the call whose future was dropped and waits for its end, as far as the host can tell it soon.
-    pub async fn cancel(mut self) {
-        if self.writer.close().await.is_ok() {
-            let _ = timeout(CANCEL, async { while let Ok(Some(_)) = self.reader.next().await {} }).await;
-        }
-    }
-}
-
-async fn receive<T>(from: Option<&mut tokio::sync::mpsc::Receiver<T>>) -> Option<T> {
-    match from {
-        Some(from) => from.recv().await,
-        None => None,
+    pub async fn cancel(self) {
+        let _ = timeout(CANCEL, self.exchange.cancel()).await;
     }
 }
 

@@ -13,6 +13,8 @@ pub mod caller;
 pub mod client;
 pub mod error;
 #[cfg(feature = "client")]
+pub mod exchange;
+#[cfg(feature = "client")]
 pub mod io;
 #[cfg(feature = "client")]
 pub mod service;

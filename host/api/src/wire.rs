@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::BackendChoice;
 
 /// Raised with every change of the frames or of the types in them.
-pub const API: u32 = 5;
+pub const API: u32 = 6;
 
 /// The most bytes of one JSON payload. Room for an exec's both streams of 5 MiB each at the worst escaping (six for one).
 pub const MAX_JSON: usize = 64 << 20;
@@ -64,6 +64,8 @@ pub enum FrameKind {
     Answer = 8,
     /// To the client: the call's [`Error`] as JSON, its last frame.
     Error = 9,
+    /// To the client, of a call of which nothing was done: another host answers it. Its last frame.
+    Elsewhere = 10,
 }
 
 impl FrameKind {
@@ -78,7 +80,7 @@ impl FrameKind {
     /// The most bytes that its payload may have.
     pub fn max(self) -> usize {
         match self {
-            Self::StdinEnd | Self::Credit => 0,
+            Self::StdinEnd | Self::Credit | Self::Elsewhere => 0,
             Self::Stdin | Self::Stdout | Self::Stderr => MAX_DATA,
             Self::Request | Self::Event | Self::Answer | Self::Error => MAX_JSON,
         }
@@ -186,6 +188,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// What it reads from.
     pub fn get_ref(&self) -> &R {
         &self.io
+    }
+
+    /// The same, to be asked.
+    pub fn get_mut(&mut self) -> &mut R {
+        &mut self.io
     }
 
     /// Reads the hello; `None` when the other side left before it said one.

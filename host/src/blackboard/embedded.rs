@@ -309,6 +309,19 @@ impl BlackboardStore for Embedded {
         async move { self.change(&by, work, |due| *due).await.map(drop) }.boxed()
     }
 
+    #[cfg(feature = "cluster")]
+    fn forget(&self, caller: &Caller) -> BoxFuture<'_, Result<()>> {
+        let scope = caller.session_key();
+        let Caller { tenant, session, .. } = caller.clone();
+        let work = move |transaction: &Transaction<'_>| {
+            for table in ["board_entries", "board_sessions", "board_tenants"] {
+                transaction.execute(&format!("DELETE FROM {table} WHERE scope = ?1"), [&scope])?;
+            }
+            transaction.execute("DELETE FROM board_streams WHERE tenant = ?1 AND session = ?2", [&tenant, &session])
+        };
+        async move { self.db.run(work).await.map(drop) }.boxed()
+    }
+
     fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {
         let work = |transaction: &Transaction<'_>| {
             let mut statement = transaction.prepare_cached(

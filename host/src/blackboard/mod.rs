@@ -200,6 +200,10 @@ pub(crate) trait BlackboardStore: Send + Sync {
     /// Publishes the end of a stream, which then needs none any more. One that has its end keeps it.
     fn end_stream(&self, stream: &PublishedExec, end: Value) -> BoxFuture<'_, Result<()>>;
 
+    /// Removes all that the caller's session has, and tells nobody.
+    #[cfg(feature = "cluster")]
+    fn forget(&self, caller: &Caller) -> BoxFuture<'_, Result<()>>;
+
     /// The streams that were opened and have no end.
     fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>>;
 }

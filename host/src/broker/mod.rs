@@ -35,6 +35,8 @@ mod record;
 mod ring_buffer;
 mod sandboxes;
 mod scripts;
+#[cfg(feature = "cluster")]
+mod sessions;
 mod settings;
 mod shells;
 mod skill_runs;

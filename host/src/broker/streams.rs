@@ -373,6 +373,11 @@ mod tests {
             *self.end.lock() = Some(end);
             std::future::ready(Ok(())).boxed()
         }
+        #[cfg(feature = "cluster")]
+        fn forget(&self, _: &Caller) -> BoxFuture<'_, Result<()>> {
+            Self::broken()
+        }
+
         fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {
             Self::broken()
         }

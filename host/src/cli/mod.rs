@@ -28,6 +28,7 @@ mod failure;
 mod files;
 mod global;
 mod host;
+mod hosts;
 mod images;
 mod install;
 mod logs;
@@ -94,6 +95,7 @@ enum Verb {
     Remove(install::Remove),
     Images(images::Images),
     Engines(engines::Engines),
+    Hosts(hosts::Hosts),
     Sandbox(sandbox::Sandbox),
     Blackboard(blackboard::Blackboard),
     Audit(audit::Audit),
@@ -201,6 +203,7 @@ async fn run(app: &App, verb: Verb) -> Ended {
         Verb::Mcp(verb) => verb.run(app).await,
         Verb::Serve(verb) => verb.run(app).await,
         Verb::Engines(verb) => verb.run(app).await,
+        Verb::Hosts(verb) => verb.run(app).await,
         Verb::Host(verb) => verb.run(app).await,
     }
 }

@@ -6,6 +6,8 @@
 mod agents;
 mod audit;
 mod authority;
+mod blackboard;
+mod cluster;
 mod commands;
 mod engines;
 mod guardrails;
@@ -30,7 +32,6 @@ use skillhost_api::units;
 
 pub use self::http::{HttpConfig, HttpToken};
 pub use self::http_client::HttpClientConfig;
-use crate::blackboard::{self, Eviction};
 use crate::db::Durability;
 use crate::roles::{Registry, Roles};
 use crate::sandbox::session_users::UserIds;
@@ -39,6 +40,8 @@ use crate::skills::limits::LimitCeilings;
 pub use agents::{AgentBlackboard, AgentPolicy};
 pub use audit::{AuditConfig, CommandVisibility};
 pub use authority::{HostName, Origin};
+pub use blackboard::BlackboardConfig;
+pub use cluster::ClusterConfig;
 pub use commands::{CommandRule, CommandRules, EffectDecision, RuleWord, WordPattern};
 pub use engines::EnginesConfig;
 pub use guardrails::GuardrailsConfig;
@@ -78,6 +81,8 @@ pub struct Config {
     pub logs: LogsConfig,
     /// `[engine]`, or one `[[engine]]` for each: the container engines.
     pub engine: EnginesConfig,
+    /// `[cluster]`: the other hosts that this one works with (default: it is alone).
+    pub cluster: Option<ClusterConfig>,
     /// `[http]`: the server for clients that come over HTTP.
     pub http: HttpConfig,
     /// `[http-client]`: the HTTP requests that skills make.
@@ -159,70 +164,6 @@ impl Size {
     /// As much as memory can have.
     pub fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
-    }
-}
-
-/// The blackboard's bounds.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
-pub struct BlackboardConfig {
-    /// Entries of a session, and as many again of its commands' output (1 to 1,000,000; default 10000).
-    pub max_entries: u64,
-    /// Bytes of a session's keys and values, and as many again of its commands' output (2MiB to 1TiB; default 64MiB).
-    pub max_bytes: Size,
-    /// What happens to a write that there is no room for: `lru` (default) or `refuse`.
-    pub eviction: Eviction,
-    /// Events that wait for one who watches before the oldest are dropped (1 to 100,000; default 1000).
-    pub watch_queue: usize,
-    /// The longest chunk of a command's output (2KiB to 128KiB; default 64KiB).
-    pub stream_chunk: Size,
-    /// How long a command's output stays (1s and more; default 1h).
-    pub stream_ttl: Span,
-}
-
-impl Default for BlackboardConfig {
-    fn default() -> Self {
-        Self {
-            max_entries: 10_000,
-            max_bytes: Size(64 << 20),
-            eviction: Eviction::Lru,
-            watch_queue: 1_000,
-            stream_chunk: Size(64 << 10),
-            stream_ttl: Span(Duration::from_secs(3600)),
-        }
-    }
-}
-
-impl BlackboardConfig {
-    /// As the store knows it, with what sessions and tenants have of it.
-    pub(crate) fn limits(&self, quota: &QuotaLimits) -> blackboard::BlackboardLimits {
-        let share = |of: &SharedQuota| blackboard::BoardShare {
-            entries: of.blackboard_entries.unwrap_or(u64::MAX),
-            bytes: of.blackboard_bytes.map_or(u64::MAX, |size| size.0),
-        };
-        blackboard::BlackboardLimits {
-            max_entries: self.max_entries,
-            max_bytes: self.max_bytes.0,
-            eviction: self.eviction,
-            watch_queue: self.watch_queue,
-            stream_ttl: self.stream_ttl.0,
-            session: share(&quota.session),
-            tenant: share(&quota.tenant),
-        }
-    }
-
-    /// The key that is out of its range, and the range.
-    fn out_of_range(&self) -> Option<&'static str> {
-        [
-            ((1..=1_000_000).contains(&self.max_entries), "max-entries: 1 to 1,000,000"),
-            // A value, and a chunk of bytes that JSON writes six times as long, must fit.
-            ((2 << 20..=1 << 40).contains(&self.max_bytes.0), "max-bytes: 2MiB to 1024GiB"),
-            ((1..=100_000).contains(&self.watch_queue), "watch-queue: 1 to 100,000"),
-            ((2 << 10..=128 << 10).contains(&self.stream_chunk.0), "stream-chunk: 2KiB to 128KiB"),
-            (self.stream_ttl.0 >= Duration::from_secs(1), "stream-ttl: 1s and more"),
-        ]
-        .iter()
-        .find_map(|(fits, range)| (!fits).then_some(*range))
     }
 }
 
@@ -453,6 +394,7 @@ impl Config {
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
         config.sandbox.user_ids.check().map_err(within("[sandbox]"))?;
         config.engine.check().map_err(within("[[engine]]"))?;
+        config.cluster.iter().try_for_each(ClusterConfig::check).map_err(within("[cluster]"))?;
         config.policy.commands.check().map_err(within("[policy.commands]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
         config.install.start_at(base);
@@ -467,6 +409,7 @@ impl Config {
             provider.start_at(base);
         }
         config.engine.start_at(base);
+        config.cluster.iter_mut().for_each(|cluster| cluster.start_at(base));
         config.http.start_at(base);
         config.http_client.start_at(base);
         config.file = Some(path.to_owned());
@@ -552,7 +495,7 @@ mod tests {
             assert!(error.message.contains(said), "{line}: {error}");
         }
         let config = load("[blackboard]\nmax-bytes = 4194304\neviction = \"refuse\"\n").unwrap().blackboard;
-        assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), Eviction::Refuse));
+        assert_eq!((config.max_bytes, config.eviction), (Size(4 << 20), crate::blackboard::Eviction::Refuse));
     }
 
     #[test]

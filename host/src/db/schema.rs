@@ -104,6 +104,10 @@ CREATE TABLE IF NOT EXISTS reserve (
     id INTEGER PRIMARY KEY,
     pages BLOB NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS session_homes (
+    session TEXT PRIMARY KEY,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS trust (
     project TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
@@ -111,7 +115,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 
 /// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
 /// [`COLUMNS`] says.

@@ -40,6 +40,9 @@ impl Host {
         });
         checks.extend(looking.await.unwrap_or_default());
         checks.extend(self.check_guardrails().await);
+        if let Ok(others) = self.others() {
+            checks.extend(others.checks());
+        }
         let mut can_sandbox = false;
         let mut working = Vec::new();
         for (engine, probed) in sandboxes.probe().await {

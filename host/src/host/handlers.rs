@@ -190,6 +190,7 @@ handlers! {
         refused |broker, record| note_engine(record, engine);
     ResumeEngine, ResumeEngine { engine } => host.broker.set_drained(&by.actor, &engine, false).await,
         refused |broker, record| note_engine(record, engine);
+    ListHosts, ListHosts => Ok(host.others()?.hosts());
     StopHost, StopHost => {
         Err(Error::invalid_argument("only the host process can be told to stop, and this is not in it"))
     };

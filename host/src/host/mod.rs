@@ -10,9 +10,12 @@ mod doctor;
 mod documents;
 mod guardrails;
 mod handlers;
+#[cfg(feature = "cluster")]
+mod homes;
 mod installs;
 mod listing_budget;
 mod names;
+mod others;
 mod resource_counts;
 mod run;
 mod skill_files;
@@ -24,8 +27,8 @@ mod trust;
 mod watch_skills;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -54,6 +57,7 @@ use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
 use guardrails::HostGuardrails;
 pub use handlers::{Handler, OperationContext};
+pub(crate) use others::Others;
 pub use resource_counts::ResourceCounts;
 pub(crate) use streamed_result::StreamedResult;
 use texts::Texts;
@@ -97,6 +101,7 @@ pub struct Host {
     memory: MemoryBudget,
     calls: AtomicUsize,
     started_at_ms: u64,
+    others: OnceLock<Box<dyn Others>>,
 }
 
 /// Counts a call as under way until it is dropped.
@@ -182,6 +187,7 @@ impl Host {
             memory,
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
+            others: OnceLock::new(),
         });
         host.broker.run_guardrails_with(Arc::new(HostGuardrails(Arc::downgrade(&host))));
         Ok(host)

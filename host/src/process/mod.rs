@@ -14,7 +14,6 @@
 //! A host that leaves closes its socket first. A client that got into the socket's queue just before sees the connection
 //! close without a hello, and goes on as one that found nobody.
 
-mod connections;
 mod listener;
 mod log;
 mod peer;
@@ -30,15 +29,11 @@ mod socket_limits_tests;
 mod start;
 mod state_dir;
 
-#[cfg(feature = "http")]
-pub(crate) use connections::{Busy, Connections, ServedConnection, TenantPlace, TenantPlaces};
 pub use listener::Listener;
 pub use log::LOG_FILE;
 pub use recover::recover;
 pub use remote::RemoteHost;
 pub use serve::{ServeMode, runtime, serve};
-#[cfg(feature = "http")]
-pub(crate) use server::PATIENCE;
 pub use service::HostService;
 pub use start::{HostProcess, connect_or_start, connect_running, same_version, stop};
 pub use state_dir::{Lock, StateDir};

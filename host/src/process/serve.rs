@@ -19,6 +19,8 @@ use tokio::time::timeout;
 use super::server::{self, ServeOptions, SocketLimits};
 use super::state_dir::Lock;
 use super::{HostService, Listener, StateDir, log};
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
 use crate::host::{Host, HostOptions};
 use crate::{json, private_dir};
 
@@ -92,6 +94,8 @@ struct ListeningHost<D> {
     // Held until the process has let go of everything else.
     _lock: Lock,
     host: Arc<Host>,
+    #[cfg(feature = "cluster")]
+    cluster: Option<Arc<Cluster>>,
     listener: tokio::net::UnixListener,
     extra_listener: Option<D>,
     serve: ServeOptions,
@@ -145,6 +149,11 @@ async fn come_up<D: Listener>(
     }
     let config = options.config.clone();
     let host = Host::open(options).await?;
+    #[cfg(feature = "cluster")]
+    let cluster = match host.cluster() {
+        Some(cluster) => Some(Cluster::join(Arc::clone(&host), cluster).await?),
+        None => None,
+    };
     let hello = Hello { config, backend: Some(host.backend()), ..Hello::new() };
     let listener = state.listen()?;
     drop(start_lock);
@@ -153,6 +162,8 @@ async fn come_up<D: Listener>(
         state,
         _lock: lock,
         host,
+        #[cfg(feature = "cluster")]
+        cluster,
         listener,
         extra_listener,
         serve: ServeOptions { hello, idle_timeout, stop: stopped },
@@ -175,7 +186,21 @@ impl<D: Listener> ListeningHost<D> {
         tracing::info!(pid = std::process::id(), state = %self.state.path().display(), "serving");
         let stopped = self.serve.stop.clone();
         let http = self.extra_listener.as_ref().and_then(Listener::url);
-        let service = Arc::new(HostService { host: Arc::clone(&self.host), stop: self.stop, http });
+        let service = Arc::new(HostService {
+            host: Arc::clone(&self.host),
+            stop: self.stop,
+            http,
+            #[cfg(feature = "cluster")]
+            cluster: self.cluster.clone(),
+        });
+        #[cfg(feature = "cluster")]
+        let kept = self.cluster.clone().map(|cluster| tokio::spawn(async move { cluster.keep().await }));
+        let others = async {
+            #[cfg(feature = "cluster")]
+            if let Some(cluster) = &self.cluster {
+                cluster.serve(stopped.clone()).await;
+            }
+        };
         let socket = async {
             // From the moment it returns, and during a stop from its beginning, nobody listens: new clients start a new
             // host, which waits for the lock, rather than join this one.
@@ -186,12 +211,17 @@ impl<D: Listener> ListeningHost<D> {
         };
         let extra_listener = async {
             if let Some(extra_listener) = self.extra_listener {
-                extra_listener.serve(Arc::clone(&service), stopped).await;
+                extra_listener.serve(Arc::clone(&service), stopped.clone()).await;
             }
         };
-        let (served, ()) = tokio::join!(socket, extra_listener);
+        let (served, (), ()) = tokio::join!(socket, extra_listener, others);
         self.state.remove_socket()?;
         self.host.shutdown().await;
+        #[cfg(feature = "cluster")]
+        if let (Some(cluster), Some(kept)) = (&self.cluster, kept) {
+            kept.abort();
+            cluster.leave().await;
+        }
         tracing::info!("left");
         served
     }

@@ -9,6 +9,8 @@ use skillhost_api::service::Service;
 use skillhost_api::types::{Authority, Call, Done, GetHostStatus, HostStatus, Request, StopHost};
 use tokio::sync::watch;
 
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
 use crate::host::Host;
 use crate::policy::MemoryBudget;
 
@@ -17,6 +19,9 @@ pub struct HostService {
     pub(super) host: Arc<Host>,
     pub(super) stop: watch::Sender<bool>,
     pub(super) http: Option<String>,
+    /// Where it is one of several.
+    #[cfg(feature = "cluster")]
+    pub(super) cluster: Option<Arc<Cluster>>,
 }
 
 impl HostService {
@@ -34,11 +39,19 @@ impl HostService {
     pub async fn ready(&self) -> Result<()> {
         self.host.ready().await
     }
+
+    /// What is not about the process itself.
+    async fn forward(&self, call: Call, io: CallIo) -> Result<Answer> {
+        #[cfg(feature = "cluster")]
+        if let Some(cluster) = &self.cluster {
+            return cluster.answer(call, io).await;
+        }
+        self.host.answer(call, io).await
+    }
 }
 
 impl Service for HostService {
     async fn answer(&self, call: Call, io: CallIo) -> Result<Answer> {
-        // What is about the process and not the host alone.
         match call.request {
             // Anybody else's is the host's to refuse.
             Request::StopHost(StopHost) if matches!(call.authority, Authority::Person | Authority::Owner) => {
@@ -49,11 +62,16 @@ impl Service for HostService {
                 let status = self.host.call(call.asking(|_| GetHostStatus), io).await?;
                 Ok(Answer::of::<GetHostStatus>(HostStatus { http: self.http.clone(), ..status }))
             }
-            _ => self.host.answer(call, io).await,
+            _ => self.forward(call, io).await,
         }
     }
 
     fn busy(&self) -> bool {
+        // Others may come for what has its home here.
+        #[cfg(feature = "cluster")]
+        if self.cluster.is_some() {
+            return true;
+        }
         self.host.busy()
     }
 }

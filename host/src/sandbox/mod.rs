@@ -27,6 +27,8 @@ pub mod members;
 pub mod pool;
 mod sandbox_dir;
 pub mod session_users;
+#[cfg(feature = "cluster")]
+mod sessions;
 pub mod spec;
 pub mod supervisor;
 mod under_way;

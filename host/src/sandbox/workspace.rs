@@ -182,6 +182,16 @@ impl Workspaces {
         entries.map(|entry| entry.path()).filter(|path| is_spare(path)).for_each(|path| self.discard_spare(&path));
     }
 
+    /// Removes the session's workspace, where it is a directory of this machine; a volume stays with its engine.
+    #[cfg(feature = "cluster")]
+    pub fn forget(&self, caller: &Caller) -> Result<()> {
+        let path = self.path(caller);
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != IoErrorKind::NotFound => Err(at(&path, error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the session has a workspace.
     pub fn is_there(&self, caller: &Caller) -> bool {
         self.path(caller).symlink_metadata().is_ok()

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
+use skillhost_api::error::Error;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -237,9 +238,12 @@ impl TenantPlaces {
         Some(TenantPlace { of: Arc::clone(self), tenant: tenant.into() })
     }
 
-    /// How many a tenant may have.
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    /// What a tenant is told that has all that it may have of what carries calls `how`.
+    pub(crate) fn full(&self, how: &str) -> Error {
+        Error::quota_exceeded(format!(
+            "the tenant has {} calls under way {how}, half of what it carries: wait until one has ended",
+            self.most
+        ))
     }
 }
 

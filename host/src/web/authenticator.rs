@@ -21,8 +21,8 @@ use super::refusal::{HttpRefusal, Reason};
 use crate::config::HttpConfig;
 use crate::config::http::{RATE, TokenDigest, digest_of};
 use crate::mcp::ClientIdentity;
-use crate::process::{TenantPlace, TenantPlaces};
 use crate::project;
+use crate::serving::{TenantPlace, TenantPlaces};
 
 /// When a client may try again whose requests have to end first.
 const SOON: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ use super::authenticator::RequestSlot;
 use super::metrics::RequestInFlight;
 use super::refusal::{HttpRefusal, HttpResponse, Reason};
 use crate::policy::MemoryHold;
-use crate::process::Busy;
+use crate::serving::Busy;
 
 /// Reads a body of at most `max` bytes that comes within `patience`.
 pub(super) async fn whole<B>(

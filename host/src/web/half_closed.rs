@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::body::Unsent;
-use crate::process::ServedConnection;
+use crate::serving::ServedConnection;
 
 /// A connection whose end of input is told late.
 pub(super) struct HalfClosed<S> {

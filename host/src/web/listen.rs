@@ -20,7 +20,7 @@ use super::body::{ResponseBody, Unsent};
 use super::half_closed::HalfClosed;
 use super::router::HttpRouter;
 use crate::config::HttpConfig;
-use crate::process::{Connections, PATIENCE, ServedConnection};
+use crate::serving::{Connections, PATIENCE, ServedConnection};
 
 /// The most bytes of a request's head.
 const MAX_HEAD: usize = 32 << 10;

@@ -30,7 +30,8 @@ use crate::config::HttpConfig;
 use crate::config::McpConfig;
 use crate::json::{self, written};
 use crate::mcp::{self, ClientIdentity, IdentitySource, Server, Stateless, mended, read};
-use crate::process::{Busy, HostService};
+use crate::process::HostService;
+use crate::serving::Busy;
 
 /// How long the host may take to say that it is ready.
 const READY: Duration = Duration::from_secs(5);

@@ -12,6 +12,7 @@ pub mod author;
 mod compiled;
 pub mod http;
 pub mod mcp;
+pub mod nats;
 pub mod person;
 pub mod registry;
 pub mod terminal;

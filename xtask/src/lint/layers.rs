@@ -35,8 +35,10 @@ const LAYERS: &[&[&str]] = &[
     &["broker"],
     &["capabilities"],
     &["engine"],
-    // The one door, and the process and socket that it is reached by.
+    // The one door; the connections that it is reached by; where it is one of many; the process and its socket.
     &["host"],
+    &["serving"],
+    &["cluster"],
     &["process"],
     // What authors need, which asks no host.
     &["author"],

@@ -234,6 +234,7 @@ operations! {
     "list-engines" ListEngines(ListEngines) -> EngineList: Host, reader("sees the engines, with `skillhost engines list`");
     "drain-engine" DrainEngine(DrainEngine) -> Done: Host, owner("engine.drain", "takes engines out of use, with `skillhost engines drain`");
     "resume-engine" ResumeEngine(ResumeEngine) -> Done: Host, owner("engine.resume", "takes engines back into use, with `skillhost engines resume`");
+    "list-hosts" ListHosts(ListHosts) -> HostList: Host, reader("sees the hosts of the cluster, with `skillhost hosts`");
     "stop-host" StopHost(StopHost) -> Done: Host, owner("host.stop", "ends the host process, with `skillhost host stop`");
 }
 

@@ -17,6 +17,7 @@ mod call_records;
 mod calls_see_changes;
 mod chaos;
 mod clients;
+mod cluster;
 mod command_policy;
 mod concurrent;
 mod concurrent_tests;

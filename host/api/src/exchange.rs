@@ -1,0 +1,131 @@
+//! Calls over the two halves of a connection, one after another, whatever its bytes travel on.
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::answer::Answer;
+use crate::error::{Error, Result};
+use crate::io::{CallIo, CallOutput};
+use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, MAX_DATA};
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub struct Exchange<R, W> {
+    reader: FrameReader<R>,
+    writer: FrameWriter<W>,
+    under_way: bool,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Exchanged {
+    /// It was answered.
+    Answered(Result<Answer>),
+    /// Nothing of it was done: it is for another host.
+    Elsewhere,
+    /// The other side went away during it, and what it did is not known.
+    Vanished(Error),
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Exchange<R, W> {
+    /// Over a connection on which both sides have said hello.
+    pub fn new(reader: FrameReader<R>, writer: FrameWriter<W>) -> Self {
+        Self { reader, writer, under_way: false }
+    }
+
+    /// What it reads from.
+    pub fn get_ref(&self) -> &R {
+        self.reader.get_ref()
+    }
+
+    /// The same, to be asked.
+    pub fn get_mut(&mut self) -> &mut R {
+        self.reader.get_mut()
+    }
+
+    /// Whether another call can be made: the last one had its answer.
+    pub fn is_ready(&self) -> bool {
+        !self.under_way
+    }
+
+    /// One call; `request` is its frame. After an error the connection is of no more use.
+    pub async fn call(&mut self, request: Frame, takes_input: bool, io: &mut CallIo) -> Result<Exchanged> {
+        if std::mem::replace(&mut self.under_way, true) {
+            return Err(Error::other("an earlier call on this connection was not waited for; open another connection"));
+        }
+        let CallIo { output, input } = io;
+        let mut input = input.as_mut().filter(|_| takes_input);
+        // What an earlier call left half written, once its answer had overtaken it.
+        let _ = self.writer.flush().await;
+        self.writer.begin(request);
+        let mut credits = 0usize;
+        // What is left of a piece of input that is longer than one frame may be.
+        let mut held = Bytes::new();
+        let mut writable = true;
+        loop {
+            if credits > 0 && !held.is_empty() && !self.writer.pending() {
+                credits -= 1;
+                self.writer.begin(Frame { kind: FrameKind::Stdin, payload: held.split_to(held.len().min(MAX_DATA)) });
+            }
+            let wants_input = input.is_some() && held.is_empty() && credits > 0;
+            tokio::select! {
+                biased;
+                // A host that reads no more may have said why: its last words are still to be read.
+                flushed = self.writer.flush(), if writable && self.writer.pending() => writable = flushed.is_ok(),
+                frame = self.reader.next() => {
+                    let frame = match frame {
+                        Ok(Some(frame)) => frame,
+                        Ok(None) => return Ok(Exchanged::Vanished(Error::unavailable("it closed the connection"))),
+                        Err(error) => return Ok(Exchanged::Vanished(error)),
+                    };
+                    let ended = match frame.kind {
+                        FrameKind::Answer => Exchanged::Answered(Ok(Answer::received(frame.payload))),
+                        FrameKind::Error => Exchanged::Answered(Err(frame.parse::<Error>()?)),
+                        FrameKind::Elsewhere => Exchanged::Elsewhere,
+                        FrameKind::Credit => {
+                            credits += 1;
+                            continue;
+                        }
+                        _ => {
+                            let piece = piece(frame)?;
+                            output.send(piece).await.map_err(|_| Error::cancelled("whoever read the call's output is gone"))?;
+                            continue;
+                        }
+                    };
+                    self.under_way = false;
+                    return Ok(ended);
+                }
+                piece = receive(input.as_deref_mut()), if wants_input && !self.writer.pending() => match piece {
+                    Some(piece) => held = piece,
+                    None => {
+                        input = None;
+                        self.writer.begin(Frame::empty(FrameKind::StdinEnd));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Gives up the call whose future was dropped; returns when the other side has ended it.
+    pub async fn cancel(mut self) {
+        if self.writer.close().await.is_ok() {
+            while let Ok(Some(_)) = self.reader.next().await {}
+        }
+    }
+}
+
+fn piece(frame: Frame) -> Result<CallOutput> {
+    match frame.kind {
+        FrameKind::Event => Ok(CallOutput::Event(frame.parse()?)),
+        FrameKind::Stdout => Ok(CallOutput::Stdout(frame.payload)),
+        FrameKind::Stderr => Ok(CallOutput::Stderr(frame.payload)),
+        kind => Err(Error::other(format!("the host process sent a {kind:?}, which is not its to send"))),
+    }
+}
+
+async fn receive<T>(from: Option<&mut tokio::sync::mpsc::Receiver<T>>) -> Option<T> {
+    match from {
+        Some(from) => from.recv().await,
+        None => None,
+    }
+}

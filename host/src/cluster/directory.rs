@@ -1,0 +1,126 @@
+//! The hosts that there are, by their beats.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_nats::jetstream::kv::{Entry, Operation};
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use skillhost_api::error::{Error, Result};
+
+use super::lease::{self, LEASE};
+use super::nats::Bucket;
+use super::wire::HostRecord;
+
+/// Between two attempts to hear of changes again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What this host has heard of the others, and of itself.
+#[derive(Debug)]
+pub(super) struct Directory {
+    bucket: Bucket,
+    seen: Mutex<HashMap<String, Seen>>,
+    since: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    record: HostRecord,
+    /// Whether its record is there: it has neither left nor expired.
+    there: bool,
+    /// When a beat of it came last, by this machine's clock.
+    at: Duration,
+}
+
+/// How a host does, as far as is known here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Vitality {
+    Alive,
+    /// No beat of it has come for that long; until [`LEASE`] it may still act.
+    Silent(Duration),
+    /// It has stopped by itself, whatever became of it.
+    Gone,
+}
+
+impl Directory {
+    pub(super) fn new(bucket: Bucket) -> Self {
+        Self { bucket, seen: Mutex::default(), since: lease::now() }
+    }
+
+    /// Hears of changes until it is dropped.
+    pub(super) async fn follow(&self) {
+        loop {
+            match self.bucket.watch().await {
+                Ok(mut watch) => {
+                    while let Some(Ok(entry)) = watch.next().await {
+                        self.hear(&entry);
+                    }
+                }
+                Err(error) => tracing::warn!("{error}"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn hear(&self, entry: &Entry) {
+        let mut seen = self.seen.lock();
+        match entry.operation {
+            Operation::Put => match serde_json::from_slice::<HostRecord>(&entry.value) {
+                Ok(record) => drop(seen.insert(entry.key.clone(), Seen { record, there: true, at: lease::now() })),
+                Err(error) => tracing::warn!("the record of the host {} cannot be read: {error}", entry.key),
+            },
+            Operation::Delete | Operation::Purge => {
+                if let Some(host) = seen.get_mut(&entry.key) {
+                    host.there = false;
+                }
+            }
+        }
+    }
+
+    /// Those that are there, by id.
+    pub(super) fn hosts(&self) -> Vec<(String, HostRecord)> {
+        let seen = self.seen.lock();
+        let fresh = seen.iter().filter(|(_, host)| host.there && lease::now().saturating_sub(host.at) < LEASE);
+        let mut hosts: Vec<_> = fresh.map(|(id, host)| (id.clone(), host.record.clone())).collect();
+        hosts.sort_by(|one, other| (&one.1.name, &one.0).cmp(&(&other.1.name, &other.0)));
+        hosts
+    }
+
+    /// What to call a host.
+    pub(super) fn name(&self, id: &str) -> String {
+        self.seen.lock().get(id).map_or_else(|| id.to_owned(), |host| host.record.name.clone())
+    }
+
+    /// How a host does. That it is gone is sure only with [`Directory::is_gone`].
+    pub(super) fn vitality(&self, id: &str) -> Vitality {
+        let seen = self.seen.lock();
+        let silent = lease::now().saturating_sub(seen.get(id).map_or(self.since, |host| host.at));
+        match seen.get(id) {
+            Some(host) if host.there && silent < LEASE => Vitality::Alive,
+            _ if silent < LEASE => Vitality::Silent(silent),
+            _ => Vitality::Gone,
+        }
+    }
+
+    /// Whether a host has stopped acting for its sessions: nobody has heard of it for so long that its own lease is over, by this
+    /// machine's clock and by the word of the servers.
+    pub(super) async fn is_gone(&self, id: &str) -> Result<bool> {
+        Ok(self.vitality(id) == Vitality::Gone && self.bucket.read(id).await?.value.is_none())
+    }
+
+    /// What a caller is told of a session whose home does not answer.
+    pub(super) fn unreachable(&self, id: &str) -> Error {
+        let name = self.name(id);
+        match self.vitality(id) {
+            Vitality::Silent(silent) => Error::unavailable(format!(
+                "the host {name}, which is the home of this session, has not been heard of for {} s; if it does not come back, the session \
+                 can be used on another host in {} s at most",
+                silent.as_secs(),
+                LEASE.saturating_sub(silent).as_secs() + 1
+            )),
+            _ => Error::unavailable(format!(
+                "the host {name}, which is the home of this session, does not answer: try again"
+            )),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The connection to the NATS servers, and what is kept there for all hosts.
+
+use std::time::Duration;
+
+use async_nats::jetstream::{self, kv};
+use async_nats::{Client, ConnectOptions, ServerInfo};
+use bytes::Bytes;
+use skillhost_api::error::{Error, Result};
+use tokio::time::timeout;
+
+use crate::config::ClusterConfig;
+
+/// For anything that is asked of the servers. A cluster of them chooses another leader in some 5 s.
+const ASK: Duration = Duration::from_secs(2);
+/// For the first connection, and what is set up over it.
+const START: Duration = Duration::from_secs(10);
+/// Between two attempts of it.
+const AGAIN: Duration = Duration::from_millis(200);
+/// The oldest servers that can let what is kept expire and say so.
+const OLDEST: (i64, i64) = (2, 11);
+/// How long what says that a host's record has expired is kept itself.
+const MARKERS: Duration = Duration::from_secs(60);
+/// How many replicas there are where nobody says, if there are as many servers.
+const REPLICAS: usize = 3;
+
+/// The servers, as a host of one cluster uses them.
+#[derive(Debug, Clone)]
+pub(super) struct Nats {
+    pub(super) client: Client,
+    jetstream: jetstream::Context,
+    name: String,
+    replicas: Option<usize>,
+}
+
+/// A value that is there, or that was there.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) value: Option<Bytes>,
+    /// What a write that replaces it has to name; 0 where there never was any.
+    pub(super) revision: u64,
+}
+
+/// Values by keys, of which only one writer at a time can replace each.
+#[derive(Debug, Clone)]
+pub(super) struct Bucket {
+    store: kv::Store,
+}
+
+impl Nats {
+    pub(super) async fn connect(config: &ClusterConfig) -> Result<Self> {
+        let servers = config.servers().join(", ");
+        let failed = |why: String| Error::unavailable(format!("the cluster's NATS servers ({servers}): {why}"));
+        let connecting = async {
+            let addresses: Vec<async_nats::ServerAddr> = config
+                .servers()
+                .iter()
+                .map(|server| server.parse())
+                .collect::<Result<_, _>>()
+                .map_err(|error: std::io::Error| failed(error.to_string()))?;
+            options(config).await?.connect(addresses).await.map_err(|error| failed(error.to_string()))
+        };
+        let client = timeout(START, connecting)
+            .await
+            .map_err(|_| failed(format!("none has answered within {} s", START.as_secs())))??;
+        new_enough(&client.server_info()).map_err(failed)?;
+        let mut jetstream = jetstream::new(client.clone());
+        jetstream.set_timeout(ASK);
+        Ok(Self { client, jetstream, name: config.name.clone(), replicas: config.replicas })
+    }
+
+    /// A subject of this cluster.
+    pub(super) fn subject(&self, rest: &str) -> String {
+        format!("skillhost.{}.{rest}", self.name)
+    }
+
+    /// The bucket of this name, which is made when there is none. What is not written again for `age` is gone from it.
+    pub(super) async fn bucket(&self, what: &str, age: Option<Duration>) -> Result<Bucket> {
+        let name = format!("skillhost_{}_{what}", self.name);
+        let mut problem = "no answer".to_owned();
+        // Servers that have just started have no leader yet.
+        let opening = async {
+            loop {
+                match self.open_bucket(&name, age).await {
+                    Ok(store) => return store,
+                    Err(why) => problem = why,
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        match timeout(START, opening).await {
+            Ok(store) => Ok(Bucket { store }),
+            Err(_) => Err(Error::unavailable(format!(
+                "the cluster's bucket {name} cannot be had ({problem}): the NATS servers must run with JetStream"
+            ))),
+        }
+    }
+
+    async fn open_bucket(&self, name: &str, age: Option<Duration>) -> Result<kv::Store, String> {
+        if let Ok(store) = self.jetstream.get_key_value(name).await {
+            return Ok(store);
+        }
+        let config = kv::Config {
+            bucket: name.to_owned(),
+            history: 1,
+            max_age: age.unwrap_or_default(),
+            limit_markers: age.map(|_| MARKERS),
+            num_replicas: self.replicas(),
+            ..kv::Config::default()
+        };
+        // Another host may be making it now: then it is there the next time.
+        self.jetstream.create_key_value(config).await.map_err(|error| error.to_string())
+    }
+
+    fn replicas(&self) -> usize {
+        let servers = self.client.server_info().connect_urls.len();
+        self.replicas.unwrap_or(if servers >= REPLICAS { REPLICAS } else { 1 })
+    }
+}
+
+impl Bucket {
+    /// What is there now, by the word of the servers' leader: a follower may be behind.
+    pub(super) async fn read(&self, key: &str) -> Result<Kept> {
+        let subject = format!("{}{key}", self.store.prefix);
+        let reading = self.store.stream.get_last_raw_message_by_subject(&subject);
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be asked: {why}"));
+        match timeout(ASK, reading).await.map_err(|_| failed("no answer".into()))? {
+            Ok(message) => {
+                let gone =
+                    ["KV-Operation", "Nats-Marker-Reason"].iter().any(|name| message.headers.get(*name).is_some());
+                Ok(Kept { value: (!gone).then_some(message.payload), revision: message.sequence })
+            }
+            Err(error) => match error.kind() {
+                jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(Kept { value: None, revision: 0 }),
+                _ => Err(failed(error.to_string())),
+            },
+        }
+    }
+
+    /// Writes a value in the place of the one with that revision: its own revision, or `None` where another was quicker. After an error
+    /// it may be there or not.
+    pub(super) async fn replace(&self, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>> {
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be written to: {why}"));
+        match timeout(ASK, self.store.update(key, value, revision)).await.map_err(|_| failed("no answer".into()))? {
+            Ok(revision) => Ok(Some(revision)),
+            Err(error) => match error.kind() {
+                kv::UpdateErrorKind::WrongLastRevision => Ok(None),
+                _ => Err(failed(error.to_string())),
+            },
+        }
+    }
+
+    /// Removes the value with that revision, if it is still there.
+    pub(super) async fn remove(&self, key: &str, revision: u64) -> Result<()> {
+        let removing = self.store.delete_expect_revision(key, Some(revision));
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be written to: {why}"));
+        timeout(ASK, removing).await.map_err(|_| failed("no answer".into()))?.map_err(|error| failed(error.to_string()))
+    }
+
+    /// All that is there, and then each change.
+    pub(super) async fn watch(&self) -> Result<kv::Watch> {
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers tell no changes: {why}"));
+        timeout(ASK, self.store.watch_with_history(">"))
+            .await
+            .map_err(|_| failed("no answer".into()))?
+            .map_err(|error| failed(error.to_string()))
+    }
+}
+
+async fn options(config: &ClusterConfig) -> Result<ConnectOptions> {
+    let mut options = ConnectOptions::new().name("skillhost").require_tls(config.tls());
+    if let Some(file) = &config.ca_file {
+        options = options.add_root_certificates(file.clone());
+    }
+    if let (Some(cert), Some(key)) = (&config.cert_file, &config.key_file) {
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    if let Some(file) = &config.credentials {
+        let read = options.credentials_file(file).await;
+        options =
+            read.map_err(|error| Error::of_file(error).context(format!("[cluster] credentials {}", file.display())))?;
+    }
+    if let (Some(user), Some(file)) = (&config.user, &config.password_file) {
+        let read = tokio::fs::read_to_string(file).await;
+        let password =
+            read.map_err(|error| Error::of_file(error).context(format!("[cluster] password-file {}", file.display())))?;
+        options = options.user_and_password(user.clone(), password.trim_end_matches(['\r', '\n']).to_owned());
+    }
+    Ok(options)
+}
+
+/// Refuses servers that lack what this rests on.
+fn new_enough(info: &ServerInfo) -> Result<(), String> {
+    let mut parts = info.version.split(['.', '-']).map(|part| part.parse::<i64>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if version < OLDEST {
+        return Err(format!(
+            "version {} is too old: what says that a host is there must expire and be told of, which takes {}.{} or later (Debian 12's \
+             nats-server has not got it)",
+            info.version, OLDEST.0, OLDEST.1
+        ));
+    }
+    if !info.headers {
+        return Err("they carry no headers, which their configuration has switched off".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_servers_are_refused_with_the_reason() {
+        let of =
+            |version: &str| new_enough(&ServerInfo { version: version.into(), headers: true, ..ServerInfo::default() });
+        for fine in ["2.11.0", "2.15.1", "3.0.0-beta.1"] {
+            of(fine).unwrap();
+        }
+        for old in ["2.9.10", "2.10.27", "1.4.1", ""] {
+            assert!(of(old).unwrap_err().contains("too old"), "{old}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where a new session has its home.
+
+use std::cmp::Ordering;
+
+use super::wire::HostRecord;
+
+/// The least busy of these, which accepts new sessions; `own` before another that is as busy.
+pub(super) fn least_busy<'a>(hosts: &'a [(String, HostRecord)], own: &str) -> Option<&'a str> {
+    let fits = hosts.iter().filter(|(_, host)| host.accepts_sessions && !host.draining);
+    let best = fits.min_by(|(one_id, one), (other_id, other)| {
+        // Sandboxes are what uses a machine up; of sessions without any, each may have one soon.
+        busy(one.sandboxes, one, other.sandboxes, other)
+            .then_with(|| busy(one.sessions, one, other.sessions, other))
+            .then_with(|| (other_id == own).cmp(&(one_id == own)))
+    });
+    best.map(|(id, _)| id.as_str())
+}
+
+/// So many for its cores, compared without a division.
+fn busy(one: usize, of: &HostRecord, other: usize, of_other: &HostRecord) -> Ordering {
+    (one * of_other.cores.max(1)).cmp(&(other * of.cores.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(id: &str, sandboxes: usize, sessions: usize, cores: usize) -> (String, HostRecord) {
+        let record = HostRecord {
+            name: id.into(),
+            run: String::new(),
+            version: String::new(),
+            accepts_sessions: true,
+            draining: false,
+            sessions,
+            sandboxes,
+            cores,
+            started_at_ms: 0,
+        };
+        (id.into(), record)
+    }
+
+    #[test]
+    fn the_least_busy_for_its_cores_is_the_home_and_oneself_of_equals() {
+        let hosts = [host("a", 4, 0, 2), host("b", 6, 9, 4), host("c", 0, 0, 4)];
+        assert_eq!(least_busy(&hosts[..2], "a"), Some("b"));
+        assert_eq!(least_busy(&hosts, "a"), Some("c"));
+        let equal = [host("a", 1, 2, 2), host("b", 1, 2, 2), host("c", 1, 1, 2)];
+        assert_eq!(least_busy(&equal[..2], "b"), Some("b"));
+        assert_eq!(least_busy(&equal[..2], "a"), Some("a"));
+        assert_eq!(least_busy(&equal, "a"), Some("c"));
+    }
+
+    #[test]
+    fn one_that_takes_none_or_is_taken_out_of_use_gets_none() {
+        let mut hosts = [host("a", 0, 0, 2), host("b", 9, 9, 2)];
+        hosts[0].1.accepts_sessions = false;
+        assert_eq!(least_busy(&hosts, "a"), Some("b"));
+        hosts[1].1.draining = true;
+        assert_eq!(least_busy(&hosts, "a"), None);
+        assert_eq!(least_busy(&[], "a"), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! A two-way stream of bytes between two hosts over NATS, on which the frames of the host's socket travel unchanged.
+//!
+//! Each end has a subject for what the other end sends and one for its acknowledgements. NATS may lose messages when a connection
+//! to it breaks, and says nothing: so each piece has a number, and a piece that is not the next one ends the stream. What is lost
+//! last would show in nothing that follows; therefore the end that waits for a call's answer sends a *probe* now and then, which
+//! says how many pieces it has sent, and the other end answers in kind. A probe that nobody receives comes back at once with the
+//! word that nobody is there.
+//!
+//! A sender has at most [`WINDOW`] bytes under way; the receiver acknowledges what was taken out at its end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use async_nats::message::OutboundMessage;
+use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use skillhost_api::error::{Error, Result};
+use strum::FromRepr;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes of one direction that are on their way at most.
+const WINDOW: u64 = 4 << 20;
+/// What is taken out before it is acknowledged.
+const ACKNOWLEDGED: u64 = WINDOW / 4;
+/// Bytes of one message. The servers' usual limit is four times as much.
+const PIECE: usize = 256 << 10;
+/// Kind and number.
+const HEADER: usize = 9;
+/// Nobody is there for so long: then it is not that the other end is just connecting to another server.
+const NOBODY: Duration = Duration::from_millis(900);
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRepr)]
+#[repr(u8)]
+enum Kind {
+    /// Bytes, with the number of the piece.
+    Data = 0,
+    /// Nothing more comes; the number is that of the piece it stands for.
+    End = 1,
+    /// The stream is over, both ways.
+    Reset = 2,
+    /// The number of the next piece; answer with yours.
+    Probe = 3,
+    /// The number of the next piece.
+    Alive = 4,
+}
+
+/// Where one end of a stream listens.
+#[derive(Debug, Clone)]
+pub(super) struct Address(String);
+
+impl Address {
+    /// From what the other end said of itself.
+    pub(super) fn of(subject: String) -> Self {
+        Self(subject)
+    }
+
+    fn data(&self) -> Subject {
+        format!("{}.data", self.0).into()
+    }
+
+    fn acks(&self) -> Subject {
+        format!("{}.acks", self.0).into()
+    }
+}
+
+/// An end of a stream that listens, and does not know the other one yet.
+pub(super) struct Listening {
+    client: Client,
+    own: Address,
+    data: Subscriber,
+    acks: Subscriber,
+}
+
+impl Listening {
+    pub(super) async fn at(client: &Client, own: Address) -> Result<Self> {
+        let failed = |error: async_nats::SubscribeError| Error::unavailable(error.to_string());
+        let data = client.subscribe(own.data()).await.map_err(failed)?;
+        let acks = client.subscribe(own.acks()).await.map_err(failed)?;
+        Ok(Self { client: client.clone(), own, data, acks })
+    }
+
+    /// The stream, once the other end is known.
+    pub(super) fn with(self, other: &Address) -> (StreamReader, StreamWriter, Prober) {
+        let Self { client, own, data, acks } = self;
+        let ends = Arc::new(Ends {
+            own_data: own.data(),
+            data: other.data(),
+            acks: other.acks(),
+            sent: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            asking: AtomicBool::new(false),
+            undelivered: AtomicBool::new(false),
+        });
+        let reader = StreamReader {
+            incoming: data,
+            client: client.clone(),
+            ends: Arc::clone(&ends),
+            next: 0,
+            piece: Bytes::new(),
+            acknowledged: 0,
+            outgoing: VecDeque::new(),
+            ended: false,
+            nobody_since: None,
+        };
+        let writer = StreamWriter {
+            acks,
+            client: client.clone(),
+            ends: Arc::clone(&ends),
+            sent: 0,
+            acknowledged: 0,
+            ended: false,
+        };
+        (reader, writer, Prober { client, ends })
+    }
+}
+
+/// What both halves of an end know.
+#[derive(Debug)]
+struct Ends {
+    own_data: Subject,
+    data: Subject,
+    acks: Subject,
+    /// Pieces.
+    sent: AtomicU64,
+    /// Bytes taken out.
+    taken: AtomicU64,
+    /// A call was sent, nothing has come back yet, and nothing else was sent.
+    asking: AtomicBool,
+    /// The call did not reach the other end: nobody was there.
+    undelivered: AtomicBool,
+}
+
+impl Ends {
+    fn message(&self, kind: Kind, number: u64, parts: &[&[u8]]) -> OutboundMessage {
+        let mut payload = BytesMut::with_capacity(HEADER + parts.iter().map(|part| part.len()).sum::<usize>());
+        payload.put_u8(kind as u8);
+        payload.put_u64_le(number);
+        parts.iter().for_each(|part| payload.extend_from_slice(part));
+        // Where nobody is there for it, the servers say so to the one it is from.
+        OutboundMessage {
+            subject: self.data.clone(),
+            reply: Some(self.own_data.clone()),
+            payload: payload.freeze(),
+            headers: None,
+        }
+    }
+
+    fn acknowledgement(&self) -> OutboundMessage {
+        let taken = self.taken.load(Ordering::Relaxed).to_le_bytes();
+        let payload = Bytes::copy_from_slice(&taken);
+        OutboundMessage { subject: self.acks.clone(), reply: None, payload, headers: None }
+    }
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the connection between the hosts {why}"))
+}
+
+fn unsent(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the connection to the cluster's servers: {error}"))
+}
+
+/// The half that is read.
+pub(super) struct StreamReader {
+    incoming: Subscriber,
+    client: Client,
+    ends: Arc<Ends>,
+    /// The number of the piece that comes next.
+    next: u64,
+    piece: Bytes,
+    acknowledged: u64,
+    /// Acknowledgements and answers to probes.
+    outgoing: VecDeque<OutboundMessage>,
+    ended: bool,
+    nobody_since: Option<Instant>,
+}
+
+impl StreamReader {
+    /// Whether the other end has said nothing since the last call, its leaving in particular.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.piece.is_empty() && !self.ended && self.incoming.next().now_or_never().is_none()
+    }
+
+    fn acknowledge(&mut self, taken: usize) {
+        let all = self.ends.taken.fetch_add(taken as u64, Ordering::Relaxed) + taken as u64;
+        if all - self.acknowledged >= ACKNOWLEDGED {
+            self.acknowledged = all;
+            self.outgoing.push_back(self.ends.acknowledgement());
+        }
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while !self.outgoing.is_empty() {
+            let Poll::Ready(ready) = self.client.poll_ready_unpin(context) else { return Ok(()) };
+            ready.map_err(unsent)?;
+            if let Some(message) = self.outgoing.pop_front() {
+                self.client.start_send_unpin(message).map_err(unsent)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message) -> io::Result<()> {
+        if message.status == Some(StatusCode::NO_RESPONDERS) {
+            if self.ends.asking.load(Ordering::Relaxed) {
+                self.ends.undelivered.store(true, Ordering::Relaxed);
+                return Err(broken("has no other end"));
+            }
+            let since = *self.nobody_since.get_or_insert_with(Instant::now);
+            return if since.elapsed() >= NOBODY { Err(broken("has no other end any more")) } else { Ok(()) };
+        }
+        self.nobody_since = None;
+        self.ends.asking.store(false, Ordering::Relaxed);
+        let mut payload = message.payload;
+        let header = (payload.len() >= HEADER).then(|| (Kind::from_repr(payload.get_u8()), payload.get_u64_le()));
+        let Some((Some(kind), number)) = header else { return Err(broken("carried what no host sends")) };
+        if kind == Kind::Reset {
+            return Err(broken("was given up at the other end"));
+        }
+        if number != self.next {
+            return Err(broken("lost a message"));
+        }
+        match kind {
+            Kind::Data if payload.len() > PIECE => return Err(broken("carried what no host sends")),
+            Kind::Data => {
+                self.next += 1;
+                self.piece = payload;
+            }
+            Kind::End => self.ended = true,
+            Kind::Probe => {
+                self.outgoing.push_back(self.ends.message(Kind::Alive, self.ends.sent.load(Ordering::Relaxed), &[]));
+                self.outgoing.push_back(self.ends.acknowledgement());
+            }
+            Kind::Alive | Kind::Reset => {}
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for StreamReader {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if !this.piece.is_empty() {
+                let taken = this.piece.len().min(into.remaining());
+                into.put_slice(&this.piece.split_to(taken));
+                this.acknowledge(taken);
+                this.poll_send(context)?;
+                return Poll::Ready(Ok(()));
+            }
+            this.poll_send(context)?;
+            if this.ended {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(this.incoming.poll_next_unpin(context)) {
+                Some(message) => this.take(message)?,
+                None => return Poll::Ready(Err(broken("is closed"))),
+            }
+        }
+    }
+}
+
+/// The half that is written. Dropped before its end, it gives up the whole stream.
+pub(super) struct StreamWriter {
+    acks: Subscriber,
+    client: Client,
+    ends: Arc<Ends>,
+    /// Bytes.
+    sent: u64,
+    acknowledged: u64,
+    ended: bool,
+}
+
+impl StreamWriter {
+    fn poll_window(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            match self.acks.poll_next_unpin(context) {
+                Poll::Ready(Some(message)) => {
+                    let taken = message.payload.as_ref().try_into().map(u64::from_le_bytes);
+                    let taken = taken.ok().filter(|taken| *taken <= self.sent);
+                    let taken = taken.ok_or_else(|| broken("carried what no host sends"))?;
+                    self.acknowledged = self.acknowledged.max(taken);
+                }
+                Poll::Ready(None) => return Poll::Ready(Err(broken("is closed"))),
+                Poll::Pending => break,
+            }
+        }
+        match usize::try_from(WINDOW - (self.sent - self.acknowledged)).unwrap_or(0) {
+            0 => Poll::Pending,
+            room => Poll::Ready(Ok(room)),
+        }
+    }
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        message: impl FnOnce(&Self) -> OutboundMessage,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.client.poll_ready_unpin(context)).map_err(unsent)?;
+        let message = message(self);
+        Poll::Ready(self.client.start_send_unpin(message).map_err(unsent))
+    }
+}
+
+impl AsyncWrite for StreamWriter {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut room = ready!(self.poll_window(context))?.min(PIECE);
+        let mut taken = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (now, _) = part.split_at(part.len().min(room));
+            room -= now.len();
+            taken.push(now);
+        }
+        let bytes = taken.iter().map(|part| part.len()).sum::<usize>();
+        let number = self.ends.sent.load(Ordering::Relaxed);
+        ready!(self.poll_send(context, |this| this.ends.message(Kind::Data, number, &taken)))?;
+        self.ends.sent.store(number + 1, Ordering::Relaxed);
+        self.sent += bytes as u64;
+        Poll::Ready(Ok(bytes))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The client sends what it was given as soon as it can.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.ended {
+            let number = self.ends.sent.load(Ordering::Relaxed);
+            ready!(self.poll_send(context, |this| this.ends.message(Kind::End, number, &[])))?;
+            self.ended = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        let (client, message) = (self.client.clone(), self.ends.message(Kind::Reset, 0, &[]));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // No answer is wanted to it, in particular not that nobody is there.
+            runtime.spawn(async move { client.publish(message.subject, message.payload).await });
+        }
+    }
+}
+
+/// Finds out whether the other end of a stream is there and has all that was sent.
+pub(super) struct Prober {
+    client: Client,
+    ends: Arc<Ends>,
+}
+
+impl Prober {
+    /// A call is about to be sent.
+    pub(super) fn asks(&self) {
+        self.ends.asking.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the call that was sent reached nobody, so that nothing of it was done.
+    pub(super) fn was_undelivered(&self) -> bool {
+        self.ends.undelivered.load(Ordering::Relaxed)
+    }
+
+    /// Asks. The answer is for the half that is read.
+    pub(super) async fn probe(&self) -> Result<()> {
+        self.ends.asking.store(false, Ordering::Relaxed);
+        let failed = |error: async_nats::client::PublishError| Error::unavailable(error.to_string());
+        let ack = self.ends.acknowledgement();
+        self.client.publish(ack.subject, ack.payload).await.map_err(failed)?;
+        let probe = self.ends.message(Kind::Probe, self.ends.sent.load(Ordering::Relaxed), &[]);
+        self.client.publish_with_reply(probe.subject, self.ends.own_data.clone(), probe.payload).await.map_err(failed)
+    }
+}

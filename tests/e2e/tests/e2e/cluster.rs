@@ -1,0 +1,169 @@
+//! Hosts that work as one: each is a door to every session, and each session has one home.
+
+use std::io::{BufRead as _, BufReader};
+
+use rustix::process::Signal;
+use serde_json::json;
+use skillhost_e2e::nats::{Member, NatsServers};
+use skillhost_e2e::{User, ask, eventually, needs_engine, refusal};
+
+/// Sessions begin elsewhere than here.
+const DOOR: &str = "accepts-sessions = false";
+
+/// A door and the home of all sessions.
+fn two(servers: &NatsServers) -> (Member, Member) {
+    let (door, home) = (Member::start(servers, "door", DOOR), Member::start(servers, "home", ""));
+    eventually("they know each other", || door.knows("home"));
+    eventually("they know each other", || home.knows("door"));
+    (door, home)
+}
+
+fn publish(user: &User, key: &str, value: &str) -> i32 {
+    user.run(["blackboard", "publish", key, value]).code
+}
+
+fn get(user: &User, key: &str) -> String {
+    user.run(["blackboard", "get", key]).ok().text().trim().to_owned()
+}
+
+#[test]
+fn every_host_is_a_door_to_a_session_that_has_its_home_on_one() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (door, home) = two(&servers);
+    assert_eq!(publish(&door.user, "greeting", "\"hello\""), 0);
+    assert_eq!(get(&home.user, "greeting"), get(&door.user, "greeting"));
+    let listed = door.user.run(["hosts"]).ok().text();
+    assert!(listed.contains("door*") && listed.contains("home "), "{listed}");
+    assert_eq!(door.knows("home").unwrap()["accepts_sessions"], true);
+
+    let id = door.user.launch([]);
+    assert_eq!(door.user.shell(&id, "echo $((6 * 7))")["stdout"], "42\n");
+    assert_eq!(home.user.shell(&id, "echo here")["stdout"], "here\n");
+    // What a command reads and writes goes both ways, however much it is.
+    let input: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let copied = door.user.run_with(["sandbox", "exec", &id, "--stdin", "-", "--stream", "--", "cat"], &input).ok();
+    assert!(copied.stdout == input, "{} bytes of {}", copied.stdout.len(), input.len());
+    let failed = door.user.run(["sandbox", "exec", &id, "--shell", "echo no >&2; exit 7"]);
+    assert_eq!(failed.code, 1);
+    assert!(failed.stderr.contains("no\n") && failed.stderr.contains("exit code 7"), "{failed:?}");
+    let wrong = ask(&door.user, &["exec", "sbx_000000000000", "true"]);
+    assert_eq!(refusal(&wrong).0, "not-found");
+    door.user.run(["sandbox", "stop", &id]).ok();
+    // The host that acts keeps the records.
+    let effects = |member: &Member| member.user.audit().iter().filter(|record| record["effect"] == "exec").count();
+    assert_eq!((effects(&door), effects(&home) > 0), (0, true));
+}
+
+#[test]
+fn a_call_ends_with_who_made_it_and_events_come_as_they_happen() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (door, home) = two(&servers);
+    let mut watch = door.user.spawn(["blackboard", "watch", "**", "--count", "1"]);
+    let seen = eventually("it is told what happens elsewhere", || {
+        assert_eq!(publish(&home.user, "probe", "1"), 0);
+        watch.try_wait().unwrap()
+    });
+    let mut line = String::new();
+    BufReader::new(watch.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(seen.success() && line.contains("probe"), "{line}");
+
+    let id = door.user.launch([]);
+    let mark = skillhost_e2e::mark();
+    let mut child =
+        door.user.spawn(["sandbox", "exec", &id, "--stream", "--shell", &format!("echo up; exec sleep {mark}")]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    line.clear();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    assert_eq!(skillhost_e2e::processes(&mark).len(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("the command has ended", || skillhost_e2e::processes(&mark).is_empty().then_some(()));
+}
+
+#[test]
+fn a_killed_home_is_said_at_once_and_its_sessions_answer_elsewhere() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (door, mut home) = two(&servers);
+    assert_eq!(publish(&door.user, "key", "1"), 0);
+    let other = Member::start(&servers, "other", "");
+    let id = door.user.launch([]);
+    let mut busy = door.user.spawn(["sandbox", "exec", &id, "--stream", "--shell", "echo up; sleep 600"]);
+    let mut out = BufReader::new(busy.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    home.kill();
+    let ended = busy.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("was lost during the call"));
+    // Until its lease is over nobody may act for it.
+    let refused = door.user.run(["blackboard", "publish", "key", "2", "--output", "json"]);
+    assert_eq!(refusal(&refused.json()).0, "unavailable", "{refused:?}");
+    eventually("the session answers elsewhere", || (publish(&door.user, "key", "2") == 0).then_some(()));
+    assert_eq!(get(&other.user, "key"), "2");
+    // It comes back, and is the home of what it still has.
+    home.run();
+    assert_eq!(get(&home.user, "key"), "2");
+}
+
+#[test]
+fn a_home_that_comes_back_in_time_has_its_sessions_still() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (door, mut home) = two(&servers);
+    assert_eq!(publish(&door.user, "key", "\"kept\""), 0);
+    home.kill();
+    home.run();
+    eventually("it answers again", || (door.user.run(["blackboard", "get", "key"]).code == 0).then_some(()));
+    assert_eq!(get(&door.user, "key"), get(&home.user, "key"));
+}
+
+#[test]
+fn a_paused_home_that_wakes_after_its_lease_answers_for_nothing_that_went_elsewhere() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (door, home) = two(&servers);
+    assert_eq!(publish(&door.user, "key", "1"), 0);
+    // A client of its own waits for it while it is paused, and must not be told that it wrote.
+    home.signal(Signal::STOP);
+    let late = home.user.spawn(["blackboard", "publish", "late", "1"]);
+    let third = Member::start(&servers, "third", "");
+    eventually("the session answers elsewhere", || (publish(&door.user, "key", "2") == 0).then_some(()));
+    home.signal(Signal::CONT);
+    let late = late.wait_with_output().unwrap();
+    let kept = third.user.run(["blackboard", "get", "late"]).code == 0;
+    assert_eq!(late.status.success(), kept, "{}", String::from_utf8_lossy(&late.stderr));
+    eventually("it has let the session go", || home.knows("home").filter(|host| host["sessions"] == 0));
+    assert_eq!(get(&home.user, "key"), "2");
+    assert_eq!(get(&door.user, "key"), "2");
+}
+
+#[test]
+fn what_cannot_be_a_cluster_is_refused() {
+    let nobody = User::local("[cluster]\nnats = \"nats://127.0.0.1:9\"\n");
+    let refused = nobody.run(["blackboard", "list"]).code(5);
+    assert!(refused.stderr.contains("NATS servers (nats://127.0.0.1:9)"), "{refused:?}");
+    let far = User::local("[cluster]\nnats = \"nats://192.0.2.1:4222\"\n");
+    let refused = far.run(["blackboard", "list"]).code(2);
+    assert!(refused.stderr.contains("takes TLS"), "{refused:?}");
+    let alone = User::local("").run(["hosts"]).code(5);
+    assert!(alone.stderr.contains("works alone"), "{alone:?}");
+}
+
+#[test]
+fn without_its_servers_a_host_answers_for_no_session_and_says_so() {
+    needs_engine!();
+    let Some(mut servers) = NatsServers::start(1) else { return };
+    let member = Member::start(&servers, "one", "");
+    assert_eq!(publish(&member.user, "key", "\"kept\""), 0);
+    servers.kill(0);
+    eventually("it has fenced itself", || (publish(&member.user, "key", "2") == 5).then_some(()));
+    let report = member.user.run(["doctor", "--output", "json"]).json();
+    let cluster = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "cluster").unwrap();
+    assert_eq!(cluster["ok"], json!(false), "{cluster}");
+    servers.run(0);
+    eventually("it answers again", || (publish(&member.user, "key", "3") == 0).then_some(()));
+}
