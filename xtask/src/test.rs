@@ -71,7 +71,7 @@ const ON_ENGINES: [(Kind, &[&[&str]]); 4] = [
 const ONCE: [&[&str]; 5] = [
     // Whoever writes skills: compilers, for the most part.
     &["author_attacks", "author_errors", "author_loop", "authors", "dev", "python_skill"],
-    &["book", "by_path", "ready", "skill_tests", "traps"],
+    &["book", "by_path", "cluster", "ready", "skill_tests", "traps"],
     // Servers on the network: registries, and whatever a skill asks.
     &[
         "config_and_keyvalue",

@@ -9,22 +9,24 @@ use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 
 use super::lease::{self, LEASE};
-use super::nats::Bucket;
+use super::nats::SharedBucket;
 use super::wire::HostRecord;
 
 /// Between two attempts to hear of changes again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// To hear of the hosts that are there.
+const LEARN: Duration = Duration::from_secs(5);
 
 /// What this host has heard of the others, and of itself.
 #[derive(Debug)]
 pub(super) struct Directory {
-    bucket: Bucket,
-    seen: Mutex<HashMap<String, Seen>>,
+    bucket: SharedBucket,
+    seen: Mutex<HashMap<String, HeardHost>>,
     since: Duration,
 }
 
 #[derive(Debug, Clone)]
-struct Seen {
+struct HeardHost {
     record: HostRecord,
     /// Whether its record is there: it has neither left nor expired.
     there: bool,
@@ -43,8 +45,24 @@ pub(super) enum Vitality {
 }
 
 impl Directory {
-    pub(super) fn new(bucket: Bucket) -> Self {
+    pub(super) fn new(bucket: SharedBucket) -> Self {
         Self { bucket, seen: Mutex::default(), since: lease::now() }
+    }
+
+    /// Learns which hosts are there now; this one is.
+    pub(super) async fn learn(&self) -> Result<()> {
+        let mut watch = self.bucket.watch().await?;
+        let learning = async {
+            while let Some(Ok(entry)) = watch.next().await {
+                self.hear(&entry);
+                if entry.delta == 0 {
+                    return Ok(());
+                }
+            }
+            Err(Error::unavailable("the cluster's servers broke off while they said which hosts there are"))
+        };
+        let slow = |_| Error::unavailable("the cluster's servers do not say which hosts there are");
+        tokio::time::timeout(LEARN, learning).await.map_err(slow)?
     }
 
     /// Hears of changes until it is dropped.
@@ -66,7 +84,7 @@ impl Directory {
         let mut seen = self.seen.lock();
         match entry.operation {
             Operation::Put => match serde_json::from_slice::<HostRecord>(&entry.value) {
-                Ok(record) => drop(seen.insert(entry.key.clone(), Seen { record, there: true, at: lease::now() })),
+                Ok(record) => drop(seen.insert(entry.key.clone(), HeardHost { record, there: true, at: lease::now() })),
                 Err(error) => tracing::warn!("the record of the host {} cannot be read: {error}", entry.key),
             },
             Operation::Delete | Operation::Purge => {

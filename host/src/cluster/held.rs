@@ -8,6 +8,9 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::Error;
 use tokio::sync::watch;
 
+/// As many are remembered without a call under way.
+const MOST: usize = 100_000;
+
 /// One of them.
 #[derive(Debug)]
 struct HeldSession {
@@ -16,12 +19,12 @@ struct HeldSession {
     /// The term of the lease in which that was seen to be so.
     term: u64,
     caller: Caller,
-    calls: Arc<watch::Sender<Calls>>,
+    calls: Arc<watch::Sender<HeldCalls>>,
 }
 
 /// The calls of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Calls {
+struct HeldCalls {
     under_way: usize,
     /// No more are let in: it is going elsewhere.
     closed: bool,
@@ -34,7 +37,7 @@ struct Calls {
 pub(super) struct HeldSessions(Mutex<HashMap<String, HeldSession>>);
 
 /// Whether a session is one of them.
-pub(super) enum Held {
+pub(super) enum HeldOrNot {
     Here(HeldPlace),
     /// It is being moved away.
     Leaving,
@@ -45,7 +48,7 @@ pub(super) enum Held {
 /// A call of a session whose home this host is; until it is dropped the session stays.
 pub(super) struct HeldPlace {
     pub(super) term: u64,
-    calls: Arc<watch::Sender<Calls>>,
+    calls: Arc<watch::Sender<HeldCalls>>,
 }
 
 impl HeldSessions {
@@ -53,27 +56,31 @@ impl HeldSessions {
     pub(super) fn add(&self, key: &str, caller: &Caller, revision: u64, term: u64) {
         let mut held = self.0.lock();
         match held.get_mut(key) {
-            // Calls of an earlier term are still ending.
+            // HeldCalls of an earlier term are still ending.
             Some(session) if session.revision == revision => session.term = term,
             _ => {
                 let session = HeldSession { revision, term, caller: caller.clone(), calls: Arc::default() };
                 held.insert(key.to_owned(), session);
+                if held.len() > MOST {
+                    // Whoever comes for one of the others has the servers asked again.
+                    held.retain(|other, session| other == key || Arc::strong_count(&session.calls) > 1);
+                }
             }
         }
     }
 
     /// Lets a call in, of who knows the home by this revision, if they say which.
-    pub(super) fn enter(&self, key: &str, revision: Option<u64>, term: u64) -> Held {
+    pub(super) fn enter(&self, key: &str, revision: Option<u64>, term: u64) -> HeldOrNot {
         let held = self.0.lock();
-        let Some(session) = held.get(key).filter(|session| session.term == term) else { return Held::Unknown };
+        let Some(session) = held.get(key).filter(|session| session.term == term) else { return HeldOrNot::Unknown };
         if revision.is_some_and(|revision| revision != session.revision) {
-            return Held::Unknown;
+            return HeldOrNot::Unknown;
         }
         if session.calls.borrow().closed {
-            return Held::Leaving;
+            return HeldOrNot::Leaving;
         }
         session.calls.send_modify(|calls| calls.under_way += 1);
-        Held::Here(HeldPlace { term, calls: Arc::clone(&session.calls) })
+        HeldOrNot::Here(HeldPlace { term, calls: Arc::clone(&session.calls) })
     }
 
     /// Whether it is here with this revision, in whichever term that was seen.

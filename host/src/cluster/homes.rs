@@ -13,9 +13,9 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
 use super::directory::{Directory, Vitality};
-use super::held::{Held, HeldPlace, HeldSessions};
+use super::held::{HeldOrNot, HeldPlace, HeldSessions};
 use super::lease::Lease;
-use super::nats::{Bucket, Kept};
+use super::nats::{Kept, SharedBucket};
 use super::placement::least_busy;
 use super::wire::HomeRecord;
 use crate::host::Host;
@@ -42,7 +42,7 @@ pub(super) struct KnownHome {
 pub(super) struct Homes {
     pub(super) host: Arc<Host>,
     pub(super) own: String,
-    pub(super) bucket: Bucket,
+    pub(super) bucket: SharedBucket,
     pub(super) directory: Arc<Directory>,
     pub(super) lease: Arc<Lease>,
     pub(super) held: HeldSessions,
@@ -55,7 +55,7 @@ impl Homes {
     pub(super) fn new(
         host: Arc<Host>,
         own: String,
-        bucket: Bucket,
+        bucket: SharedBucket,
         directory: Arc<Directory>,
         lease: Arc<Lease>,
     ) -> Self {
@@ -149,9 +149,9 @@ impl Homes {
 
     fn enter(&self, key: &str, revision: Option<u64>, term: u64) -> Result<Option<HeldPlace>> {
         match self.held.enter(key, revision, term) {
-            Held::Here(place) => Ok(Some(place)),
-            Held::Leaving => Err(Error::unavailable("the session is being moved to another host: try again")),
-            Held::Unknown => Ok(None),
+            HeldOrNot::Here(place) => Ok(Some(place)),
+            HeldOrNot::Leaving => Err(Error::unavailable("the session is being moved to another host: try again")),
+            HeldOrNot::Unknown => Ok(None),
         }
     }
 

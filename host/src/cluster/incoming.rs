@@ -69,8 +69,7 @@ async fn open(
     let opened = serde_json::to_vec(&OpenedStream { at }).map_err(|error| Error::other(error.to_string()))?;
     let sent = cluster.nats.client.publish(reply, opened.into()).await;
     sent.map_err(|error| Error::unavailable(error.to_string()))?;
-    let (read, write, _) = listening.with(&Address::of(asked.from));
-    Ok(Some((read, write)))
+    Ok(Some(listening.answering(&Address::of(asked.from))))
 }
 
 fn is_stream(subject: &str, prefix: &str) -> bool {

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Cluster;
 use super::lease;
-use super::nats::Bucket;
+use super::nats::SharedBucket;
 use super::wire::HostRecord;
 use crate::config::ClusterConfig;
 use crate::host::Host;
@@ -29,7 +29,7 @@ pub(super) struct Membership {
     accepts_sessions: bool,
     draining: AtomicBool,
     started_at_ms: u64,
-    bucket: Bucket,
+    bucket: SharedBucket,
     /// Of this host's record, as it was last written.
     revision: AtomicU64,
     problem: Mutex<Option<String>>,
@@ -38,7 +38,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(host: &Arc<Host>, config: &ClusterConfig, bucket: Bucket) -> Result<Self> {
+    pub(super) fn new(host: &Arc<Host>, config: &ClusterConfig, bucket: SharedBucket) -> Result<Self> {
         let name = match &config.host {
             Some(name) => name.clone(),
             None => machine_name(),
@@ -152,6 +152,7 @@ impl Cluster {
                 tracing::warn!("this host's lease is not renewed: {problem}");
             }
             *self.membership.problem.lock() = problem;
+            self.peers.forget_gone();
         }
     }
 }

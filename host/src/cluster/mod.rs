@@ -25,11 +25,11 @@ mod wire;
 use std::sync::{Arc, Weak};
 
 use skillhost_api::answer::Answer;
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::exchange::Exchanged;
 use skillhost_api::io::CallIo;
 use skillhost_api::types::{Call, Check, HostList, HostSummary, Request, Resource};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::directory::Directory;
 use self::held::HeldPlace;
@@ -76,6 +76,7 @@ impl Cluster {
         });
         cluster.host.know_others(Box::new(KnownOthers(Arc::downgrade(&cluster))));
         cluster.beat().await?;
+        cluster.directory.learn().await?;
         Ok(cluster)
     }
 
@@ -106,7 +107,14 @@ impl Cluster {
 
     /// Answers a call here, or has it answered by the host that is the home of its session.
     pub async fn answer(&self, call: Call, mut io: CallIo) -> Result<Answer> {
-        if !of_session(&call.request) {
+        if matches!(call.request, Request::Approve(_)) {
+            // It waits where the call was made that needs it: here, or at the home of who asks.
+            let (output, _) = mpsc::channel(1);
+            match self.host.answer(call.clone(), CallIo { output, input: None }).await {
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                answer => return answer,
+            }
+        } else if !of_session(&call.request) {
             return self.host.answer(call, io).await;
         }
         call.caller.check()?;

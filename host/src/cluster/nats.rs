@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_nats::jetstream::{self, kv};
-use async_nats::{Client, ConnectOptions, ServerInfo};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerInfo};
 use bytes::Bytes;
 use skillhost_api::error::{Error, Result};
 use tokio::time::timeout;
 
+use super::stream::LONGEST;
 use crate::config::ClusterConfig;
 
 /// For anything that is asked of the servers. A cluster of them chooses another leader in some 5 s.
@@ -42,7 +43,7 @@ pub(super) struct Kept {
 
 /// Values by keys, of which only one writer at a time can replace each.
 #[derive(Debug, Clone)]
-pub(super) struct Bucket {
+pub(super) struct SharedBucket {
     store: kv::Store,
 }
 
@@ -50,6 +51,7 @@ impl Nats {
     pub(super) async fn connect(config: &ClusterConfig) -> Result<Self> {
         let servers = config.servers().join(", ");
         let failed = |why: String| Error::unavailable(format!("the cluster's NATS servers ({servers}): {why}"));
+        let mut problem = format!("none has answered within {} s", START.as_secs());
         let connecting = async {
             let addresses: Vec<async_nats::ServerAddr> = config
                 .servers()
@@ -57,11 +59,17 @@ impl Nats {
                 .map(|server| server.parse())
                 .collect::<Result<_, _>>()
                 .map_err(|error: std::io::Error| failed(error.to_string()))?;
-            options(config).await?.connect(addresses).await.map_err(|error| failed(error.to_string()))
+            // They may be starting as well.
+            loop {
+                match options(config).await?.connect(addresses.clone()).await {
+                    Ok(client) => return Ok(client),
+                    Err(error) if error.kind() == ConnectErrorKind::Io => problem = error.to_string(),
+                    Err(error) => return Err(failed(error.to_string())),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         };
-        let client = timeout(START, connecting)
-            .await
-            .map_err(|_| failed(format!("none has answered within {} s", START.as_secs())))??;
+        let client = timeout(START, connecting).await.map_err(|_| failed(problem))??;
         new_enough(&client.server_info()).map_err(failed)?;
         let mut jetstream = jetstream::new(client.clone());
         jetstream.set_timeout(ASK);
@@ -74,7 +82,7 @@ impl Nats {
     }
 
     /// The bucket of this name, which is made when there is none. What is not written again for `age` is gone from it.
-    pub(super) async fn bucket(&self, what: &str, age: Option<Duration>) -> Result<Bucket> {
+    pub(super) async fn bucket(&self, what: &str, age: Option<Duration>) -> Result<SharedBucket> {
         let name = format!("skillhost_{}_{what}", self.name);
         let mut problem = "no answer".to_owned();
         // Servers that have just started have no leader yet.
@@ -88,7 +96,7 @@ impl Nats {
             }
         };
         match timeout(START, opening).await {
-            Ok(store) => Ok(Bucket { store }),
+            Ok(store) => Ok(SharedBucket { store }),
             Err(_) => Err(Error::unavailable(format!(
                 "the cluster's bucket {name} cannot be had ({problem}): the NATS servers must run with JetStream"
             ))),
@@ -117,7 +125,7 @@ impl Nats {
     }
 }
 
-impl Bucket {
+impl SharedBucket {
     /// What is there now, by the word of the servers' leader: a follower may be behind.
     pub(super) async fn read(&self, key: &str) -> Result<Kept> {
         let subject = format!("{}{key}", self.store.prefix);
@@ -199,6 +207,12 @@ fn new_enough(info: &ServerInfo) -> Result<(), String> {
             info.version, OLDEST.0, OLDEST.1
         ));
     }
+    if info.max_payload < LONGEST {
+        return Err(format!(
+            "they carry messages of {} bytes, and hosts send up to {LONGEST}: raise `max_payload`",
+            info.max_payload
+        ));
+    }
     if !info.headers {
         return Err("they carry no headers, which their configuration has switched off".into());
     }
@@ -211,8 +225,14 @@ mod tests {
 
     #[test]
     fn old_servers_are_refused_with_the_reason() {
-        let of =
-            |version: &str| new_enough(&ServerInfo { version: version.into(), headers: true, ..ServerInfo::default() });
+        let of = |version: &str| {
+            new_enough(&ServerInfo {
+                version: version.into(),
+                headers: true,
+                max_payload: 1 << 20,
+                ..ServerInfo::default()
+            })
+        };
         for fine in ["2.11.0", "2.15.1", "3.0.0-beta.1"] {
             of(fine).unwrap();
         }

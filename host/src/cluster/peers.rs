@@ -51,6 +51,11 @@ impl Peers {
         Self { nats, directory, idle: Mutex::default() }
     }
 
+    /// Lets go of streams to hosts that are gone.
+    pub(super) fn forget_gone(&self) {
+        self.idle.lock().retain(|host, _| self.directory.vitality(host) != Vitality::Gone);
+    }
+
     /// One call at the home of its session.
     pub(super) async fn call(&self, home: &KnownHome, call: &Call, io: &mut CallIo) -> Result<Routed> {
         let Some(mut stream) = self.stream(&home.host).await? else { return Ok(Routed::Undelivered) };
@@ -115,7 +120,7 @@ impl Peers {
         };
         let opened: OpenedStream = serde_json::from_slice(&answer.payload)
             .map_err(|error| Error::unavailable(format!("a host of the cluster said what cannot be read: {error}")))?;
-        let (read, write, prober) = listening.with(&Address::of(opened.at));
+        let (read, write, prober) = listening.asking(&Address::of(opened.at));
         let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
         let greeted = timeout(OPEN, async {
             writer.hello(&Hello::new()).await?;

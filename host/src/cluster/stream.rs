@@ -24,6 +24,7 @@ use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use skillhost_api::error::{Error, Result};
 use strum::FromRepr;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 /// Bytes of one direction that are on their way at most.
 const WINDOW: u64 = 4 << 20;
@@ -33,8 +34,14 @@ const ACKNOWLEDGED: u64 = WINDOW / 4;
 const PIECE: usize = 256 << 10;
 /// Kind and number.
 const HEADER: usize = 9;
+/// Bytes of the longest message.
+pub(super) const LONGEST: usize = PIECE + HEADER;
 /// Nobody is there for so long: then it is not that the other end is just connecting to another server.
 const NOBODY: Duration = Duration::from_millis(900);
+
+/// The end that answers a call gives up when nothing has come for so long: the other one asks more often while it waits for an answer,
+/// and one that does not wait can open another stream.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromRepr)]
@@ -87,10 +94,17 @@ impl Listening {
         Ok(Self { client: client.clone(), own, data, acks })
     }
 
-    /// The stream, once the other end is known.
-    pub(super) fn with(self, other: &Address) -> (StreamReader, StreamWriter, Prober) {
+    /// The end that answers calls, once the other one is known.
+    pub(super) fn answering(self, other: &Address) -> (StreamReader, StreamWriter) {
+        let (mut reader, writer, _) = self.asking(other);
+        reader.silence = Some(Box::pin(tokio::time::sleep(SILENCE)));
+        (reader, writer)
+    }
+
+    /// The end that makes calls, once the other one is known.
+    pub(super) fn asking(self, other: &Address) -> (StreamReader, StreamWriter, Prober) {
         let Self { client, own, data, acks } = self;
-        let ends = Arc::new(Ends {
+        let ends = Arc::new(StreamEnds {
             own_data: own.data(),
             data: other.data(),
             acks: other.acks(),
@@ -109,6 +123,8 @@ impl Listening {
             outgoing: VecDeque::new(),
             ended: false,
             nobody_since: None,
+            silence: None,
+            heard: Instant::now(),
         };
         let writer = StreamWriter {
             acks,
@@ -124,7 +140,7 @@ impl Listening {
 
 /// What both halves of an end know.
 #[derive(Debug)]
-struct Ends {
+struct StreamEnds {
     own_data: Subject,
     data: Subject,
     acks: Subject,
@@ -138,7 +154,7 @@ struct Ends {
     undelivered: AtomicBool,
 }
 
-impl Ends {
+impl StreamEnds {
     fn message(&self, kind: Kind, number: u64, parts: &[&[u8]]) -> OutboundMessage {
         let mut payload = BytesMut::with_capacity(HEADER + parts.iter().map(|part| part.len()).sum::<usize>());
         payload.put_u8(kind as u8);
@@ -172,7 +188,7 @@ fn unsent(error: impl std::fmt::Display) -> io::Error {
 pub(super) struct StreamReader {
     incoming: Subscriber,
     client: Client,
-    ends: Arc<Ends>,
+    ends: Arc<StreamEnds>,
     /// The number of the piece that comes next.
     next: u64,
     piece: Bytes,
@@ -181,6 +197,9 @@ pub(super) struct StreamReader {
     outgoing: VecDeque<OutboundMessage>,
     ended: bool,
     nobody_since: Option<Instant>,
+    /// Where the other end is to be heard of.
+    silence: Option<Pin<Box<Sleep>>>,
+    heard: Instant,
 }
 
 impl StreamReader {
@@ -208,6 +227,19 @@ impl StreamReader {
         Ok(())
     }
 
+    /// Whether the other end has been silent for too long.
+    fn is_silent(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(silence) = &mut self.silence else { return false };
+        while silence.as_mut().poll(context).is_ready() {
+            let until = self.heard + SILENCE;
+            if until <= Instant::now() {
+                return true;
+            }
+            silence.as_mut().reset(until.into());
+        }
+        false
+    }
+
     fn take(&mut self, message: Message) -> io::Result<()> {
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             if self.ends.asking.load(Ordering::Relaxed) {
@@ -218,6 +250,7 @@ impl StreamReader {
             return if since.elapsed() >= NOBODY { Err(broken("has no other end any more")) } else { Ok(()) };
         }
         self.nobody_since = None;
+        self.heard = Instant::now();
         self.ends.asking.store(false, Ordering::Relaxed);
         let mut payload = message.payload;
         let header = (payload.len() >= HEADER).then(|| (Kind::from_repr(payload.get_u8()), payload.get_u64_le()));
@@ -260,9 +293,13 @@ impl AsyncRead for StreamReader {
             if this.ended {
                 return Poll::Ready(Ok(()));
             }
-            match ready!(this.incoming.poll_next_unpin(context)) {
-                Some(message) => this.take(message)?,
-                None => return Poll::Ready(Err(broken("is closed"))),
+            match this.incoming.poll_next_unpin(context) {
+                Poll::Ready(Some(message)) => this.take(message)?,
+                Poll::Ready(None) => return Poll::Ready(Err(broken("is closed"))),
+                Poll::Pending if this.is_silent(context) => {
+                    return Poll::Ready(Err(broken("has not been heard of at its other end")));
+                }
+                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -272,7 +309,7 @@ impl AsyncRead for StreamReader {
 pub(super) struct StreamWriter {
     acks: Subscriber,
     client: Client,
-    ends: Arc<Ends>,
+    ends: Arc<StreamEnds>,
     /// Bytes.
     sent: u64,
     acknowledged: u64,
@@ -367,7 +404,7 @@ impl Drop for StreamWriter {
 /// Finds out whether the other end of a stream is there and has all that was sent.
 pub(super) struct Prober {
     client: Client,
-    ends: Arc<Ends>,
+    ends: Arc<StreamEnds>,
 }
 
 impl Prober {

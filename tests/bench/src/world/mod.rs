@@ -3,6 +3,7 @@
 mod container;
 mod in_process;
 mod mcp;
+mod nats;
 mod program;
 mod scratch;
 
@@ -16,6 +17,7 @@ use crate::sample::Pace;
 pub(crate) use container::{Container, docker, image};
 pub(crate) use in_process::{InProcess, ROLE, Sandbox, exec, is_first_line, run};
 pub(crate) use mcp::{OverHttp, OverStdio, Serving, call, result};
+pub(crate) use nats::NatsServer;
 pub(crate) use program::Program;
 pub(crate) use scratch::{Scratch, component};
 

@@ -10,7 +10,7 @@ use skillhost::process::{self, HostProcess};
 use skillhost_api::caller::Caller;
 use skillhost_api::client::Client;
 use skillhost_api::io::{CallIo, CallOutput};
-use skillhost_api::types::{Authority, Call, Request};
+use skillhost_api::types::{Authority, BackendChoice, Call, Request};
 use tokio::sync::mpsc;
 
 use super::{Bench, Scratch, quietly};
@@ -21,13 +21,24 @@ pub(crate) struct Program<'a> {
     state: PathBuf,
     config: PathBuf,
     project: PathBuf,
+    backend: Option<BackendChoice>,
 }
 
 impl<'a> Program<'a> {
     /// The project is trusted, which starts a host process.
     pub(crate) fn new(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
+        Self::of(bench, scratch, None)
+    }
+
+    /// The same with local sandboxes.
+    pub(crate) fn local(bench: &'a Bench, scratch: &Scratch) -> Result<Self> {
+        Self::of(bench, scratch, Some(BackendChoice::Local))
+    }
+
+    fn of(bench: &'a Bench, scratch: &Scratch, backend: Option<BackendChoice>) -> Result<Self> {
         scratch.settle();
-        let program = Self { bench, state: scratch.state(), config: scratch.config(), project: scratch.project() };
+        let (state, config, project) = (scratch.state(), scratch.config(), scratch.project());
+        let program = Self { bench, state, config, project, backend };
         quietly(&mut program.command(["trust"]))?;
         Ok(program)
     }
@@ -37,6 +48,7 @@ impl<'a> Program<'a> {
         let mut command = Command::new(&self.bench.program);
         command.current_dir(&self.project).args(args);
         command.env("SKILLHOST_STATE_DIR", &self.state).env("SKILLHOST_CONFIG", &self.config);
+        command.envs(self.backend.map(|backend| ("SKILLHOST_BACKEND", backend.name())));
         command
     }
 
@@ -46,7 +58,7 @@ impl<'a> Program<'a> {
             program: self.bench.program.clone(),
             state_dir: self.state.clone(),
             config: Some(self.config.clone()),
-            backend: None,
+            backend: self.backend,
         };
         process::connect_or_start(&wanted).await.context("the host process")
     }
@@ -70,6 +82,23 @@ impl<'a> Program<'a> {
             }
         });
         Ok((answer?.value()?, bytes))
+    }
+
+    /// A call, and how many bytes came before its answer.
+    pub(crate) async fn count_streamed(&self, client: &mut Client, request: Request) -> Result<u64> {
+        let (output, mut pieces) = mpsc::channel(64);
+        let (caller, project) = (Caller::default(), Some(self.project.clone()));
+        let call = Call { caller, authority: Authority::Owner, project, request };
+        let mut bytes = 0;
+        let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
+            while let Some(piece) = pieces.recv().await {
+                if let CallOutput::Stdout(piece) = piece {
+                    bytes += piece.len() as u64;
+                }
+            }
+        });
+        answer?;
+        Ok(bytes)
     }
 
     /// Ends the host process and waits until it is gone.

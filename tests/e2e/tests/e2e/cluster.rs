@@ -47,7 +47,7 @@ fn every_host_is_a_door_to_a_session_that_has_its_home_on_one() {
     let failed = door.user.run(["sandbox", "exec", &id, "--shell", "echo no >&2; exit 7"]);
     assert_eq!(failed.code, 1);
     assert!(failed.stderr.contains("no\n") && failed.stderr.contains("exit code 7"), "{failed:?}");
-    let wrong = ask(&door.user, &["exec", "sbx_000000000000", "true"]);
+    let wrong = ask(&door.user, &["stop", "sbx_000000000000"]);
     assert_eq!(refusal(&wrong).0, "not-found");
     door.user.run(["sandbox", "stop", &id]).ok();
     // The host that acts keeps the records.
@@ -81,6 +81,21 @@ fn a_call_ends_with_who_made_it_and_events_come_as_they_happen() {
     child.kill().unwrap();
     child.wait().unwrap();
     eventually("the command has ended", || skillhost_e2e::processes(&mark).is_empty().then_some(()));
+}
+
+#[test]
+fn a_silent_command_ends_with_the_door_that_it_came_through() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (mut door, home) = two(&servers);
+    let id = door.user.launch([]);
+    let mark = skillhost_e2e::mark();
+    let mut child = door.user.spawn(["sandbox", "exec", &id, "--shell", &format!("exec sleep {mark}")]);
+    eventually("it runs", || (skillhost_e2e::processes(&mark).len() == 1).then_some(()));
+    door.kill();
+    child.wait().unwrap();
+    eventually("the command has ended", || skillhost_e2e::processes(&mark).is_empty().then_some(()));
+    assert_eq!(home.user.shell(&id, "echo on")["stdout"], "on\n");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the documentation shows as a terminal's recording is what a terminal shows.
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use skillhost_e2e::{User, binary, needs_engine};
@@ -7,9 +8,9 @@ use skillhost_e2e::{User, binary, needs_engine};
 /// Between what one command printed and what the next one did.
 const MARK: &str = "--- the next command ---";
 
-/// The commands of the recording below `heading`, and what each printed.
-fn recording(heading: &str) -> Vec<(String, String)> {
-    let page = skillhost_test_support::workspace().join("docs/sandboxes.md");
+/// The commands of the recording below `heading` of a page, and what each printed.
+fn recording(page: &str, heading: &str) -> Vec<(String, String)> {
+    let page = skillhost_test_support::workspace().join("docs").join(page);
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     let (_, block) = section.split_once("```console\n").unwrap();
@@ -26,6 +27,45 @@ fn recording(heading: &str) -> Vec<(String, String)> {
     steps
 }
 
+/// Runs a recording in this user's shell; each command must print what it shows.
+fn play(user: &User, steps: &[(String, String)]) {
+    let script: String = steps.iter().map(|(command, _)| format!("{command}\necho \"{MARK}\"\n")).collect();
+    let mut shell = Command::new("bash");
+    let template = user.command(["help"]);
+    for (name, value) in template.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
+    // What it leaves running ends with it.
+    let script = format!("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{script}");
+    shell.current_dir(user.project()).env("PATH", path).args(["-c", &script]).stdin(Stdio::null());
+    let done = shell.output().unwrap();
+    let (printed, said) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
+    let mark = format!("{MARK}\n");
+    let mut printed = printed.split(mark.as_str());
+    for (command, expected) in steps {
+        assert_eq!(printed.next(), Some(expected.as_str()), "$ {command}\n{said}");
+    }
+    assert_eq!(printed.next(), Some(""), "{said}");
+    assert!(done.status.success(), "{said}");
+}
+
+#[test]
+fn two_hosts_on_one_machine() {
+    // Another test, or another user of this machine, may have the usual port.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut steps = recording("cluster.md", "Two hosts on one machine");
+    steps.iter_mut().for_each(|(command, _)| *command = command.replace("4222", &port));
+    let user = User::local("");
+    play(&user, &steps);
+    for host in ["one", "two"] {
+        user.run(["--state-dir", host, "host", "stop"]).ok();
+    }
+}
+
 /// Needs a shared sandbox, which only a container engine gives.
 mod docker {
     use super::*;
@@ -33,27 +73,6 @@ mod docker {
     #[test]
     fn two_agents_and_a_server() {
         needs_engine!();
-        let user = User::new("");
-        let steps = recording("Two agents and a server");
-        let script: String = steps.iter().map(|(command, _)| format!("{command}\necho \"{MARK}\"\n")).collect();
-        let mut shell = Command::new("bash");
-        let template = user.command(["help"]);
-        for (name, value) in template.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        let path = format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap());
-        shell.current_dir(user.project()).env("PATH", path).args(["-c", &script]).stdin(Stdio::null());
-        let done = shell.output().unwrap();
-        let (printed, said) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
-        let mark = format!("{MARK}\n");
-        let mut printed = printed.split(mark.as_str());
-        for (command, expected) in &steps {
-            assert_eq!(printed.next(), Some(expected.as_str()), "$ {command}\n{said}");
-        }
-        assert_eq!(printed.next(), Some(""), "{said}");
-        assert!(done.status.success(), "{said}");
+        play(&User::new(""), &recording("sandboxes.md", "Two agents and a server"));
     }
 }

@@ -19,7 +19,7 @@ const PREFIX: &str = "skillhost-";
 /// The time over which a share of processors is counted, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 const MIB: u64 = 1024 * 1024;
-/// Between two looks at whether a dead host's group is empty.
+/// Between two looks at whether a group is empty.
 const EMPTY: Duration = Duration::from_millis(10);
 
 const LIMITS: [GroupLimit; 3] = [GroupLimit::Memory, GroupLimit::Processes, GroupLimit::Processors];
@@ -46,7 +46,7 @@ enum Version {
     Two,
 }
 
-/// A sandbox's groups; removed when this is dropped, which must be after its processes are gone.
+/// A sandbox's groups. [`Cgroup::remove`] is for after its processes; dropped, they are removed if no process is in them.
 #[derive(Debug)]
 pub struct Cgroup {
     groups: Vec<PathBuf>,
@@ -77,23 +77,8 @@ impl Cgroups {
     pub async fn sweep(&self, deployment: &str, within: Duration) {
         let ours = prefix(deployment);
         let entries = self.parents.iter().flat_map(|(_, parent, _)| fs::read_dir(parent)).flatten().flatten();
-        let mut left: Vec<_> = entries
-            .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours)))
-            .map(|entry| entry.path())
-            .collect();
-        // Version 1 tells nobody when a group is empty.
-        let gone = async {
-            loop {
-                left.retain(|group| fs::remove_dir(group).is_err_and(|error| error.kind() != io::ErrorKind::NotFound));
-                if left.is_empty() {
-                    return;
-                }
-                tokio::time::sleep(EMPTY).await;
-            }
-        };
-        if tokio::time::timeout(within, gone).await.is_err() {
-            tracing::warn!("control groups of an earlier host are left behind: {left:?}");
-        }
+        let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&ours)));
+        remove_all(left.map(|entry| entry.path()).collect(), within).await;
     }
 
     /// What of a sandbox is not limited here, in words.
@@ -194,6 +179,11 @@ impl Cgroup {
         }
     }
 
+    /// Removes the groups, whose processes have been waited for: the kernel lets go of the last of them a little later.
+    pub async fn remove(mut self, within: Duration) {
+        remove_all(std::mem::take(&mut self.groups), within).await;
+    }
+
     /// Whether memory is limited as a whole.
     pub fn limits_memory(&self) -> bool {
         self.limits.contains(&GroupLimit::Memory)
@@ -202,6 +192,23 @@ impl Cgroup {
     /// Whether processes are counted.
     pub fn limits_processes(&self) -> bool {
         self.limits.contains(&GroupLimit::Processes)
+    }
+}
+
+/// Removes groups as soon as they are empty.
+async fn remove_all(mut left: Vec<PathBuf>, within: Duration) {
+    // Version 1 tells nobody when a group is.
+    let gone = async {
+        loop {
+            left.retain(|group| fs::remove_dir(group).is_err_and(|error| error.kind() != io::ErrorKind::NotFound));
+            if left.is_empty() {
+                return;
+            }
+            tokio::time::sleep(EMPTY).await;
+        }
+    };
+    if tokio::time::timeout(within, gone).await.is_err() {
+        tracing::warn!("control groups are left behind for the next host: {left:?}");
     }
 }
 

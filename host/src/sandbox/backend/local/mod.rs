@@ -331,6 +331,9 @@ impl LocalBackend {
             Err(error) => {
                 drop(life_line);
                 outer.end().await;
+                if let Some(cgroup) = outer.cgroup.take() {
+                    cgroup.remove(END).await;
+                }
                 Err(error)
             }
         }
@@ -351,7 +354,9 @@ impl LocalBackend {
                 END.as_secs()
             )));
         }
-        drop(outer.cgroup.take());
+        if let Some(cgroup) = outer.cgroup.take() {
+            cgroup.remove(END).await;
+        }
         drop(outer);
         self.table().remove(engine_id);
         Ok(())
