@@ -51,7 +51,8 @@ fn every_host_is_a_door_to_a_session_that_has_its_home_on_one() {
     assert_eq!(refusal(&wrong).0, "not-found");
     door.user.run(["sandbox", "stop", &id]).ok();
     // The host that acts keeps the records.
-    let effects = |member: &Member| member.user.audit().iter().filter(|record| record["effect"] == "exec").count();
+    let effects =
+        |member: &Member| member.user.audit().iter().filter(|record| record["effect"] == "sandbox.exec").count();
     assert_eq!((effects(&door), effects(&home) > 0), (0, true));
 }
 
