@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use skillhost_e2e::{User, binary, needs_engine};
+use skillhost_e2e::{User, binary, needs_engine, run_as_user};
 
 /// Between what one command printed and what the next one did.
 const MARK: &str = "--- the next command ---";
@@ -42,6 +42,7 @@ fn play(user: &User, steps: &[(String, String)]) {
     // What it leaves running ends with it.
     let script = format!("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{script}");
     shell.current_dir(user.project()).env("PATH", path).args(["-c", &script]).stdin(Stdio::null());
+    run_as_user(&mut shell);
     let done = shell.output().unwrap();
     let (printed, said) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8_lossy(&done.stderr));
     let mark = format!("{MARK}\n");
