@@ -15,7 +15,7 @@ use crate::exchange::{Exchange, Exchanged};
 use crate::io::CallIo;
 use crate::types::Call;
 use crate::types::operation::Operation;
-use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello};
+use crate::wire::{Frame, FrameKind, Hello};
 
 /// How long a host process that took the connection may take to say hello.
 const HELLO: Duration = Duration::from_secs(10);
@@ -45,13 +45,8 @@ impl Client {
         }
         let pid = peer.pid();
         let (read, write) = stream.into_split();
-        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
-        // A host that leaves may be gone already; then reading says so.
-        let _ = writer.hello(&Hello::new()).await;
-        match timeout(HELLO, reader.hello()).await {
-            Ok(Ok(Some(hello))) => Ok(Some(Self { exchange: Exchange::new(reader, writer), hello, pid })),
-            Ok(Ok(None)) => Ok(None),
-            Ok(Err(error)) => Err(error),
+        match timeout(HELLO, Exchange::greet(read, write)).await {
+            Ok(greeted) => Ok(greeted?.map(|(exchange, hello)| Self { exchange, hello, pid })),
             Err(_) => Err(Error::unavailable(format!(
                 "the host process{} took the connection and says nothing; end it if it hangs, and try again",
                 pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()

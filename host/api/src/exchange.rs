@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::answer::Answer;
 use crate::error::{Error, Result};
 use crate::io::{CallIo, CallOutput};
-use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, MAX_DATA};
+use crate::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello, MAX_DATA};
 
 /// The client's end of a connection.
 #[derive(Debug)]
@@ -28,9 +28,12 @@ pub enum Exchanged {
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Exchange<R, W> {
-    /// Over a connection on which both sides have said hello.
-    pub fn new(reader: FrameReader<R>, writer: FrameWriter<W>) -> Self {
-        Self { reader, writer, under_way: false }
+    /// Says hello over a fresh connection, and hears what the other side says of itself; `None` when that leaves before.
+    pub async fn greet(read: R, write: W) -> Result<Option<(Self, Hello)>> {
+        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
+        // A host that leaves may be gone already; then reading says so.
+        let _ = writer.hello(&Hello::new()).await;
+        Ok(reader.hello().await?.map(|hello| (Self { reader, writer, under_way: false }, hello)))
     }
 
     /// What it reads from.

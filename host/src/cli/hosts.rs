@@ -47,9 +47,5 @@ fn list(list: &HostList) -> String {
 }
 
 fn state(host: &HostSummary) -> &'static str {
-    match (host.draining, host.accepts_sessions) {
-        (true, _) => "draining",
-        (false, true) => "in use",
-        (false, false) => "door",
-    }
+    if host.accepts_sessions { "in use" } else { "door" }
 }

@@ -84,8 +84,10 @@ impl Directory {
         let mut seen = self.seen.lock();
         match entry.operation {
             Operation::Put => match serde_json::from_slice::<HostRecord>(&entry.value) {
-                Ok(record) => drop(seen.insert(entry.key.clone(), HeardHost { record, there: true, at: lease::now() })),
-                Err(error) => tracing::warn!("the record of the host {} cannot be read: {error}", entry.key),
+                Ok(record) if record.is_plain() => {
+                    seen.insert(entry.key.clone(), HeardHost { record, there: true, at: lease::now() });
+                }
+                _ => tracing::warn!("the record of the host {} is none that a host writes", entry.key),
             },
             Operation::Delete | Operation::Purge => {
                 if let Some(host) = seen.get_mut(&entry.key) {
@@ -95,7 +97,7 @@ impl Directory {
         }
     }
 
-    /// Those that are there, by id.
+    /// Those that are there, by name.
     pub(super) fn hosts(&self) -> Vec<(String, HostRecord)> {
         let seen = self.seen.lock();
         let fresh = seen.iter().filter(|(_, host)| host.there && lease::now().saturating_sub(host.at) < LEASE);

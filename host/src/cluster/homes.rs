@@ -4,6 +4,7 @@
 //! the place of the revision that was read, and a home answers for the one revision that it took the session with. What is read is
 //! read from the servers' leader; what is remembered of it is only ever where to ask first.
 
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
 use super::directory::{Directory, Vitality};
-use super::held::{HeldOrNot, HeldPlace, HeldSessions};
+use super::held::{HeldPlace, HeldSessions};
 use super::lease::Lease;
 use super::nats::{Kept, SharedBucket};
 use super::placement::least_busy;
@@ -40,16 +41,18 @@ pub(super) struct KnownHome {
 }
 
 pub(super) struct Homes {
-    pub(super) host: Arc<Host>,
-    pub(super) own: String,
-    pub(super) bucket: SharedBucket,
-    pub(super) directory: Arc<Directory>,
-    pub(super) lease: Arc<Lease>,
+    host: Arc<Host>,
+    own: String,
+    bucket: SharedBucket,
+    directory: Arc<Directory>,
+    lease: Arc<Lease>,
     pub(super) held: HeldSessions,
-    pub(super) remembered: Mutex<LruCache<String, KnownHome>>,
-    /// One session at a time begins to be here, so that none is cleared that has just begun.
-    pub(super) taking: tokio::sync::Mutex<()>,
+    remembered: Mutex<LruCache<String, KnownHome>>,
+    /// Of each session that begins or ends to be here, whose turn it is: so none is cleared that has just begun.
+    turns: Mutex<HashMap<String, Turn>>,
 }
+
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 impl Homes {
     pub(super) fn new(
@@ -60,15 +63,15 @@ impl Homes {
         lease: Arc<Lease>,
     ) -> Self {
         let remembered = Mutex::new(LruCache::new(REMEMBERED));
-        let (held, taking) = Default::default();
-        Self { host, own, bucket, directory, lease, held, remembered, taking }
+        let (held, turns) = Default::default();
+        Self { host, own, bucket, directory, lease, held, remembered, turns }
     }
 
     /// The home of the caller's session; a session that has none gets one, here if `prefers_here` and new ones are accepted.
     pub(super) async fn of(&self, caller: &Caller, prefers_here: bool) -> Result<Home> {
         let key = caller.session_key();
         let term = self.lease.term().ok_or_else(cut_off)?;
-        if let Some(place) = self.enter(&key, None, term)? {
+        if let Some(place) = self.held.enter(&key, None, term) {
             return Ok(Home::Here(place));
         }
         if let Some(known) = self.remembered.lock().get(&key)
@@ -81,8 +84,9 @@ impl Homes {
                 (Some(record), revision) => (record, revision),
                 (None, revision) => {
                     let host = self.choose(prefers_here)?;
-                    let Some(revision) = self.write(&key, &host, revision).await? else { continue };
-                    (HomeRecord { host }, revision)
+                    let record = HomeRecord { host, first: true };
+                    let Some(revision) = self.write(&key, &record, revision).await? else { continue };
+                    (record, revision)
                 }
             };
             if record.host != self.own && self.directory.is_gone(&record.host).await? {
@@ -92,12 +96,12 @@ impl Homes {
                     self.directory.name(&record.host)
                 );
                 // Whatever came of that is read.
-                self.write(&key, &host, revision).await?;
+                self.write(&key, &HomeRecord { host, first: false }, revision).await?;
                 continue;
             }
             if record.host == self.own {
-                self.take(caller, &key, revision, term).await?;
-                if let Some(place) = self.enter(&key, Some(revision), term)? {
+                self.take(caller, record.first, revision, term).await?;
+                if let Some(place) = self.held.enter(&key, Some(revision), term) {
                     return Ok(Home::Here(place));
                 }
                 continue;
@@ -113,16 +117,16 @@ impl Homes {
     pub(super) async fn admit(&self, caller: &Caller, revision: u64) -> Result<Option<HeldPlace>> {
         let key = caller.session_key();
         let term = self.lease.term().ok_or_else(cut_off)?;
-        if let Some(place) = self.enter(&key, Some(revision), term)? {
+        if let Some(place) = self.held.enter(&key, Some(revision), term) {
             return Ok(Some(place));
         }
         let (record, now) = self.read(&key).await?;
-        if record.is_none_or(|record| record.host != self.own) || now != revision {
+        let Some(record) = record.filter(|record| record.host == self.own && now == revision) else {
             self.held.remove_unless(&key, now);
             return Ok(None);
-        }
-        self.take(caller, &key, revision, term).await?;
-        self.enter(&key, Some(revision), term)
+        };
+        self.take(caller, record.first, revision, term).await?;
+        Ok(self.held.enter(&key, Some(revision), term))
     }
 
     /// After a lapse of the lease: what went elsewhere meanwhile ends here.
@@ -131,13 +135,15 @@ impl Homes {
         callers.extend(self.host.sessions_with_sandboxes());
         for caller in callers {
             let key = caller.session_key();
+            let turn = self.turn(&key);
+            let _turn = turn.lock().await;
             let (record, revision) = self.read(&key).await?;
-            if record.is_some_and(|record| record.host == self.own) {
-                continue;
+            let elsewhere = record.is_some_and(|record| record.host != self.own);
+            // What was here before this host was one of several has gone nowhere.
+            if elsewhere && self.host.home_revision(&key).await?.is_some() {
+                self.held.remove_unless(&key, revision);
+                self.host.forget_session(&caller).await?;
             }
-            let _one = self.taking.lock().await;
-            self.held.remove_unless(&key, revision);
-            self.host.forget_session(&caller).await?;
         }
         Ok(())
     }
@@ -147,12 +153,10 @@ impl Homes {
         self.remembered.lock().pop(&caller.session_key());
     }
 
-    fn enter(&self, key: &str, revision: Option<u64>, term: u64) -> Result<Option<HeldPlace>> {
-        match self.held.enter(key, revision, term) {
-            HeldOrNot::Here(place) => Ok(Some(place)),
-            HeldOrNot::Leaving => Err(Error::unavailable("the session is being moved to another host: try again")),
-            HeldOrNot::Unknown => Ok(None),
-        }
+    fn turn(&self, key: &str) -> Turn {
+        let mut turns = self.turns.lock();
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(key.to_owned()).or_default())
     }
 
     async fn read(&self, key: &str) -> Result<(Option<HomeRecord>, u64)> {
@@ -164,39 +168,41 @@ impl Homes {
         Ok((record, revision))
     }
 
-    async fn write(&self, key: &str, host: &str, revision: u64) -> Result<Option<u64>> {
-        let record = serde_json::to_vec(&HomeRecord { host: host.to_owned() });
-        let record = record.map_err(|error| Error::other(error.to_string()))?;
+    async fn write(&self, key: &str, record: &HomeRecord, revision: u64) -> Result<Option<u64>> {
+        let record = serde_json::to_vec(record).map_err(|error| Error::other(error.to_string()))?;
         self.bucket.replace(key, record.into(), revision).await
     }
 
     fn choose(&self, prefers_here: bool) -> Result<String> {
         let hosts = self.directory.hosts();
-        let fits_here = || hosts.iter().any(|(id, host)| *id == self.own && host.accepts_sessions && !host.draining);
+        let fits_here = || hosts.iter().any(|(id, host)| *id == self.own && host.accepts_sessions);
         if prefers_here && fits_here() {
             return Ok(self.own.clone());
         }
         least_busy(&hosts, &self.own).map(str::to_owned).ok_or_else(|| {
             Error::unavailable(
-                "no host of the cluster accepts new sessions: `skillhost hosts` shows them; start one, or let one resume",
+                "no host of the cluster accepts new sessions: `skillhost hosts` shows them; start one that does",
             )
         })
     }
 
     /// Begins to be the home of a session that the record of this revision says is here. What there is of it from another time, in
     /// which it had its home elsewhere since, goes first.
-    async fn take(&self, caller: &Caller, key: &str, revision: u64, term: u64) -> Result<()> {
-        let _one = self.taking.lock().await;
-        if self.held.has(key, revision) {
-            self.held.add(key, caller, revision, term);
-            return Ok(());
+    async fn take(&self, caller: &Caller, first: bool, revision: u64, term: u64) -> Result<()> {
+        let key = caller.session_key();
+        let turn = self.turn(&key);
+        let _turn = turn.lock().await;
+        if !self.held.has(&key, revision) {
+            let known = self.host.home_revision(&key).await?;
+            if known != Some(revision) && !first {
+                self.host.forget_session(caller).await?;
+            }
+            if known != Some(revision) {
+                self.host.keep_home_revision(&key, revision).await?;
+            }
+            self.remembered.lock().pop(&key);
         }
-        if self.host.home_revision(key).await? != Some(revision) {
-            self.host.forget_session(caller).await?;
-            self.host.keep_home_revision(key, revision).await?;
-        }
-        self.remembered.lock().pop(key);
-        self.held.add(key, caller, revision, term);
+        self.held.add(&key, caller, revision, term);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
 use skillhost_api::service::stopped;
-use skillhost_api::types::{Authority, Call};
+use skillhost_api::types::Call;
 use skillhost_api::wire::Hello;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -93,12 +93,7 @@ impl Door for RoutedDoor {
     async fn admit(&self, asked: RoutedCall, bytes: u64) -> Result<Admitted<Self::Place>, NotAdmitted> {
         let RoutedCall { home, call } = asked;
         call.caller.check()?;
-        let place = match call.authority {
-            Authority::Agent => {
-                Some(self.places.enter(&call.caller.tenant).ok_or_else(|| self.places.full("from other hosts"))?)
-            }
-            Authority::Owner | Authority::Person | Authority::Declined => None,
-        };
+        let place = self.places.admit(&call, "from other hosts")?;
         let held = self.memory().take(&call.caller.tenant, bytes)?;
         match self.cluster.homes.admit(&call.caller, home).await? {
             Some(session) => Ok(Admitted { call, held, place: (session, place) }),

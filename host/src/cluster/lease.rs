@@ -51,8 +51,8 @@ impl Lease {
 
     /// The term, while it lasts.
     pub(super) fn term(&self) -> Option<u64> {
-        let term = self.term.load(Ordering::SeqCst);
-        self.holds().then_some(term)
+        // In this order: a term that has ended in between is not taken for the one that holds.
+        self.holds().then(|| self.term.load(Ordering::SeqCst))
     }
 
     fn holds(&self) -> bool {

@@ -2,13 +2,13 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::units::now_ms;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::Cluster;
 use super::lease;
@@ -27,14 +27,11 @@ pub(super) struct Membership {
     run: String,
     name: String,
     accepts_sessions: bool,
-    draining: AtomicBool,
     started_at_ms: u64,
     bucket: SharedBucket,
     /// Of this host's record, as it was last written.
     revision: AtomicU64,
     problem: Mutex<Option<String>>,
-    /// The last term of the lease in which what is here was seen to be this host's.
-    settled: AtomicU64,
 }
 
 impl Membership {
@@ -48,12 +45,10 @@ impl Membership {
             run: random_hex(8)?,
             name,
             accepts_sessions: config.accepts_sessions,
-            draining: AtomicBool::new(false),
             started_at_ms: now_ms(),
             bucket,
             revision: AtomicU64::new(0),
             problem: Mutex::default(),
-            settled: AtomicU64::new(0),
         })
     }
 
@@ -119,7 +114,6 @@ impl Cluster {
             run: this.run.clone(),
             version: status.version,
             accepts_sessions: this.accepts_sessions,
-            draining: this.draining.load(Ordering::Relaxed),
             sessions: self.homes.held.len(),
             sandboxes: status.sandboxes,
             cores: std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -130,24 +124,27 @@ impl Cluster {
         Ok(())
     }
 
-    /// The same; when the lease had run out, what went elsewhere meanwhile is ended here.
-    async fn beat_and_settle(&self) -> Result<()> {
-        self.beat().await?;
-        let Some(term) = self.lease.term() else { return Ok(()) };
-        if self.membership.settled.load(Ordering::Relaxed) != term {
-            self.homes.settle(term).await?;
-            self.membership.settled.store(term, Ordering::Relaxed);
+    /// Has what went elsewhere in a lapse of the lease end here, for as long as it is not dropped. Beside the beats, which wait for
+    /// none of it.
+    pub(super) async fn keep_settling(&self) {
+        let mut settled = None;
+        let mut looks = beats();
+        loop {
+            looks.tick().await;
+            let Some(term) = self.lease.term().filter(|term| settled != Some(*term)) else { continue };
+            match self.homes.settle(term).await {
+                Ok(()) => settled = Some(term),
+                Err(error) => tracing::warn!("what has gone to other hosts is not all ended here yet: {error}"),
+            }
         }
-        Ok(())
     }
 
-    /// The same, for as long as it is not dropped.
+    /// The same as [`Cluster::beat`], for as long as it is not dropped.
     pub(super) async fn keep_beating(&self) {
-        let mut beats = interval(BEAT);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beats = beats();
         loop {
             beats.tick().await;
-            let problem = self.beat_and_settle().await.err().map(|error| error.message);
+            let problem = self.beat().await.err().map(|error| error.message);
             if let Some(problem) = &problem {
                 tracing::warn!("this host's lease is not renewed: {problem}");
             }
@@ -155,6 +152,12 @@ impl Cluster {
             self.peers.forget_gone();
         }
     }
+}
+
+fn beats() -> Interval {
+    let mut beats = interval(BEAT);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beats
 }
 
 /// As the machine calls itself, in characters that a name can have.

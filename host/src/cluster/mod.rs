@@ -82,7 +82,12 @@ impl Cluster {
 
     /// Is one of them until this is dropped: hears of the others, and is heard of.
     pub async fn keep(&self) {
-        tokio::join!(self.directory.follow(), self.keep_beating());
+        tokio::join!(self.directory.follow(), self.keep_beating(), self.keep_settling());
+    }
+
+    /// Whether this host may answer for sessions.
+    pub fn ready(&self) -> Result<()> {
+        self.lease.term().map(drop).ok_or_else(cut_off)
     }
 
     /// Answers what other hosts send here until it is told to stop.
@@ -151,7 +156,6 @@ impl Cluster {
         let answer = tokio::select! {
             biased;
             () = self.lease.lost(place.term) => return Err(cut_off()),
-            error = place.taken_away() => return Err(error),
             answer = self.host.answer(call, io) => answer,
         };
         match self.lease.term() == Some(place.term) {
@@ -167,7 +171,6 @@ impl Cluster {
             name: host.name,
             version: host.version,
             accepts_sessions: host.accepts_sessions,
-            draining: host.draining,
             sessions: host.sessions,
             sandboxes: host.sandboxes,
             cores: host.cores,

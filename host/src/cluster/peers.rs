@@ -9,7 +9,7 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::exchange::{Exchange, Exchanged};
 use skillhost_api::io::CallIo;
 use skillhost_api::types::Call;
-use skillhost_api::wire::{Frame, FrameKind, FrameReader, FrameWriter, Hello};
+use skillhost_api::wire::{Frame, FrameKind};
 use tokio::time::{Instant, interval_at, timeout};
 
 use super::directory::{Directory, Vitality};
@@ -121,25 +121,17 @@ impl Peers {
         let opened: OpenedStream = serde_json::from_slice(&answer.payload)
             .map_err(|error| Error::unavailable(format!("a host of the cluster said what cannot be read: {error}")))?;
         let (read, write, prober) = listening.asking(&Address::of(opened.at));
-        let (mut reader, mut writer) = (FrameReader::new(read), FrameWriter::new(write));
-        let greeted = timeout(OPEN, async {
-            writer.hello(&Hello::new()).await?;
-            reader.hello().await
-        });
-        let theirs =
-            greeted.await.map_err(|_| Error::unavailable("a host of the cluster took a stream and says nothing"))??;
-        match theirs {
-            Some(theirs) if theirs.same_version() => {}
-            Some(theirs) => {
-                return Err(Error::unavailable(format!(
-                    "the home of this session is a host with skillhost {} (API {}), and this one is {}: give all hosts the same version",
-                    theirs.skillhost,
-                    theirs.api,
-                    env!("CARGO_PKG_VERSION")
-                )));
-            }
-            None => return Ok(None),
+        let slow = |_| Error::unavailable("a host of the cluster took a stream and says nothing");
+        let greeted = timeout(OPEN, Exchange::greet(read, write)).await.map_err(slow)??;
+        let Some((exchange, theirs)) = greeted else { return Ok(None) };
+        if !theirs.same_version() {
+            return Err(Error::unavailable(format!(
+                "the home of this session is a host with skillhost {} (API {}), and this one is {}: give all hosts the same version",
+                theirs.skillhost,
+                theirs.api,
+                env!("CARGO_PKG_VERSION")
+            )));
         }
-        Ok(Some(PeerStream { exchange: Exchange::new(reader, writer), prober }))
+        Ok(Some(PeerStream { exchange, prober }))
     }
 }

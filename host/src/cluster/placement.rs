@@ -6,7 +6,7 @@ use super::wire::HostRecord;
 
 /// The least busy of these, which accepts new sessions; `own` before another that is as busy.
 pub(super) fn least_busy<'a>(hosts: &'a [(String, HostRecord)], own: &str) -> Option<&'a str> {
-    let fits = hosts.iter().filter(|(_, host)| host.accepts_sessions && !host.draining);
+    let fits = hosts.iter().filter(|(_, host)| host.accepts_sessions);
     let best = fits.min_by(|(one_id, one), (other_id, other)| {
         // Sandboxes are what uses a machine up; of sessions without any, each may have one soon.
         busy(one.sandboxes, one, other.sandboxes, other)
@@ -31,7 +31,6 @@ mod tests {
             run: String::new(),
             version: String::new(),
             accepts_sessions: true,
-            draining: false,
             sessions,
             sandboxes,
             cores,
@@ -52,11 +51,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_none_or_is_taken_out_of_use_gets_none() {
+    fn one_that_takes_none_gets_none() {
         let mut hosts = [host("a", 0, 0, 2), host("b", 9, 9, 2)];
         hosts[0].1.accepts_sessions = false;
         assert_eq!(least_busy(&hosts, "a"), Some("b"));
-        hosts[1].1.draining = true;
+        hosts[1].1.accepts_sessions = false;
         assert_eq!(least_busy(&hosts, "a"), None);
         assert_eq!(least_busy(&[], "a"), None);
     }

@@ -13,8 +13,6 @@ pub(super) struct HostRecord {
     pub(super) version: String,
     /// Whether new sessions may have their home there.
     pub(super) accepts_sessions: bool,
-    /// Whether its operator is taking it out of use.
-    pub(super) draining: bool,
     /// Sessions that it was asked for since it started, and is the home of.
     pub(super) sessions: usize,
     pub(super) sandboxes: usize,
@@ -27,6 +25,17 @@ pub(super) struct HostRecord {
 pub(super) struct HomeRecord {
     /// The host's id.
     pub(super) host: String,
+    /// Nothing was known of the session before: what that host has of it, from a time before it was one of several or after the servers
+    /// have lost what they kept, is the session's.
+    pub(super) first: bool,
+}
+
+impl HostRecord {
+    /// Whether it can be shown as it is: it comes from the network.
+    pub(super) fn is_plain(&self) -> bool {
+        let plain = |text: &str| (1..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
+        plain(&self.name) && plain(&self.version)
+    }
 }
 
 /// Asks for a stream.

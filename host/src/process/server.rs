@@ -13,7 +13,7 @@ use skillhost_api::answer::Answer;
 use skillhost_api::error::Result;
 use skillhost_api::io::CallIo;
 use skillhost_api::service::{Service, stopped};
-use skillhost_api::types::{Authority, Call};
+use skillhost_api::types::Call;
 use skillhost_api::wire::Hello;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -132,13 +132,7 @@ impl<S: Service> Door for SocketDoor<S> {
     }
 
     async fn admit(&self, call: Call, bytes: u64) -> Result<Admitted<Self::Place>, NotAdmitted> {
-        let place = match call.authority {
-            Authority::Agent => {
-                Some(self.places.enter(&call.caller.tenant).ok_or_else(|| self.places.full("over the host's socket"))?)
-            }
-            // Whoever looks after the host gets in whatever its agents do.
-            Authority::Owner | Authority::Person | Authority::Declined => None,
-        };
+        let place = self.places.admit(&call, "over the host's socket")?;
         let held = self.memory.take(&call.caller.tenant, bytes)?;
         Ok(Admitted { call, held, place })
     }

@@ -37,6 +37,8 @@ impl HostService {
 
     /// Whether the host answers: a request that needs its database would be served.
     pub async fn ready(&self) -> Result<()> {
+        #[cfg(feature = "cluster")]
+        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())?;
         self.host.ready().await
     }
 

@@ -16,6 +16,7 @@ impl Sandboxes {
         for sandbox in self.list().into_iter().filter(|sandbox| sandbox.owner.same_session(caller)) {
             self.stop(&sandbox.id).await?;
         }
-        self.inner.workspaces.forget(caller)
+        let (inner, caller) = (self.inner.clone(), caller.clone());
+        tokio::task::spawn_blocking(move || inner.workspaces.forget(&caller)).await.map_err(std::io::Error::from)?
     }
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use skillhost_api::error::Error;
+use skillhost_api::types::{Authority, Call};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -238,12 +239,18 @@ impl TenantPlaces {
         Some(TenantPlace { of: Arc::clone(self), tenant: tenant.into() })
     }
 
-    /// What a tenant is told that has all that it may have of what carries calls `how`.
-    pub(crate) fn full(&self, how: &str) -> Error {
-        Error::quota_exceeded(format!(
-            "the tenant has {} calls under way {how}, half of what it carries: wait until one has ended",
-            self.most
-        ))
+    /// The place of a call that comes `how`, if it takes one; refused where the tenant has all that it may have.
+    pub(crate) fn admit(self: &Arc<Self>, call: &Call, how: &str) -> Result<Option<TenantPlace>, Error> {
+        match call.authority {
+            Authority::Agent => self.enter(&call.caller.tenant).map(Some).ok_or_else(|| {
+                Error::quota_exceeded(format!(
+                    "the tenant has {} calls under way {how}, half of what it carries: wait until one has ended",
+                    self.most
+                ))
+            }),
+            // Whoever looks after the host gets in whatever its agents do.
+            Authority::Owner | Authority::Person | Authority::Declined => Ok(None),
+        }
     }
 }
 

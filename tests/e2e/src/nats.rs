@@ -16,6 +16,8 @@ pub struct NatsServers {
     dir: tempfile::TempDir,
     program: PathBuf,
     servers: Vec<Server>,
+    /// What else is in the configuration of each.
+    more: String,
 }
 
 struct Server {
@@ -27,6 +29,15 @@ struct Server {
 impl NatsServers {
     /// So many of them. Where they cannot be had, the test is counted as skipped.
     pub fn start(count: usize) -> Option<Self> {
+        Self::start_with(count, "")
+    }
+
+    /// One with this in its configuration besides.
+    pub fn start_one(config: &str) -> Option<Self> {
+        Self::start_with(1, config)
+    }
+
+    fn start_with(count: usize, more: &str) -> Option<Self> {
         let program = match nats_server() {
             Ok(program) => program,
             Err(why) => {
@@ -36,7 +47,7 @@ impl NatsServers {
         };
         let servers = (0..count).map(|_| Server { port: free_port(), route: free_port(), child: None }).collect();
         let dir = tempfile::Builder::new().prefix("nats").tempdir().unwrap();
-        let mut all = Self { dir, program, servers };
+        let mut all = Self { dir, program, servers, more: more.to_owned() };
         for index in 0..count {
             all.run(index);
         }
@@ -50,6 +61,7 @@ impl NatsServers {
         let (name, dir) = (format!("n{index}"), self.dir.path().join(index.to_string()));
         let mut config =
             format!("server_name: {name}\nlisten: 127.0.0.1:{}\njetstream {{ store_dir: {dir:?} }}\n", server.port);
+        config += &self.more;
         if self.servers.len() > 1 {
             config += &format!(
                 "cluster {{ name: test, listen: 127.0.0.1:{}, routes: [{}] }}\n",
@@ -78,6 +90,16 @@ impl NatsServers {
         let mut child = self.servers[index].child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Has one that was killed lose all that it kept.
+    pub fn lose(&self, index: usize) {
+        fs::remove_dir_all(self.dir.path().join(index.to_string())).unwrap();
+    }
+
+    /// The port of one.
+    pub fn port(&self, index: usize) -> u16 {
+        self.servers[index].port
     }
 
     /// Stops one, or lets it go on.

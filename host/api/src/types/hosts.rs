@@ -19,8 +19,6 @@ pub struct HostSummary {
     pub version: String,
     /// Whether new sessions may have their home there.
     pub accepts_sessions: bool,
-    /// Whether it is being taken out of use.
-    pub draining: bool,
     /// Sessions that it was asked for since it started, and is the home of.
     pub sessions: usize,
     /// Sandboxes that run there.

@@ -70,35 +70,30 @@ impl<'a> Program<'a> {
 
     /// A call's answer, and the bytes that came before it.
     pub(crate) async fn call_streaming(&self, client: &mut Client, request: Request) -> Result<(Value, Vec<u8>)> {
-        let (output, mut pieces) = mpsc::channel(64);
-        let (caller, project) = (Caller::default(), Some(self.project.clone()));
-        let call = Call { caller, authority: Authority::Owner, project, request };
         let mut bytes = Vec::new();
-        let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
-            while let Some(piece) = pieces.recv().await {
-                if let CallOutput::Stdout(piece) = piece {
-                    bytes.extend_from_slice(&piece);
-                }
-            }
-        });
-        Ok((answer?.value()?, bytes))
+        let answer = self.stream(client, request, |piece| bytes.extend_from_slice(piece)).await?;
+        Ok((answer, bytes))
     }
 
     /// A call, and how many bytes came before its answer.
     pub(crate) async fn count_streamed(&self, client: &mut Client, request: Request) -> Result<u64> {
+        let mut bytes = 0;
+        self.stream(client, request, |piece| bytes += piece.len() as u64).await?;
+        Ok(bytes)
+    }
+
+    async fn stream(&self, client: &mut Client, request: Request, mut each: impl FnMut(&[u8])) -> Result<Value> {
         let (output, mut pieces) = mpsc::channel(64);
         let (caller, project) = (Caller::default(), Some(self.project.clone()));
         let call = Call { caller, authority: Authority::Owner, project, request };
-        let mut bytes = 0;
         let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
             while let Some(piece) = pieces.recv().await {
                 if let CallOutput::Stdout(piece) = piece {
-                    bytes += piece.len() as u64;
+                    each(&piece);
                 }
             }
         });
-        answer?;
-        Ok(bytes)
+        Ok(answer?.value()?)
     }
 
     /// Ends the host process and waits until it is gone.

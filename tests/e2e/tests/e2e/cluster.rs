@@ -1,11 +1,13 @@
 //! Hosts that work as one: each is a door to every session, and each session has one home.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 
 use rustix::process::Signal;
 use serde_json::json;
+use skillhost_e2e::http::Server;
 use skillhost_e2e::nats::{Member, NatsServers};
-use skillhost_e2e::{User, ask, eventually, needs_engine, refusal};
+use skillhost_e2e::{User, ask, eventually, needs_engine, refusal, write};
 
 /// Sessions begin elsewhere than here.
 const DOOR: &str = "accepts-sessions = false";
@@ -173,13 +175,78 @@ fn what_cannot_be_a_cluster_is_refused() {
 fn without_its_servers_a_host_answers_for_no_session_and_says_so() {
     needs_engine!();
     let Some(mut servers) = NatsServers::start(1) else { return };
-    let member = Member::start(&servers, "one", "");
-    assert_eq!(publish(&member.user, "key", "\"kept\""), 0);
+    let user = User::new(&Member::config(&servers, "one", ""));
+    let served = Server::start(&user);
+    assert_eq!(publish(&user, "key", "\"kept\""), 0);
+    assert_eq!(served.get("/readyz", &[]).status, 200);
     servers.kill(0);
-    eventually("it has fenced itself", || (publish(&member.user, "key", "2") == 5).then_some(()));
-    let report = member.user.run(["doctor", "--output", "json"]).json();
+    eventually("it has fenced itself", || (publish(&user, "key", "2") == 5).then_some(()));
+    assert_eq!(served.get("/readyz", &[]).status, 503, "nobody is to be sent here");
+    let report = user.run(["doctor", "--output", "json"]).json();
     let cluster = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "cluster").unwrap();
     assert_eq!(cluster["ok"], json!(false), "{cluster}");
     servers.run(0);
-    eventually("it answers again", || (publish(&member.user, "key", "3") == 0).then_some(()));
+    eventually("it answers again", || (publish(&user, "key", "3") == 0).then_some(()));
+    assert_eq!(served.get("/readyz", &[]).status, 200);
+}
+
+#[test]
+fn what_a_host_has_of_sessions_stays_when_it_joins_others_and_when_they_lose_what_they_kept() {
+    needs_engine!();
+    let Some(mut servers) = NatsServers::start(1) else { return };
+    let user = User::new("");
+    assert_eq!(publish(&user, "key", "\"from before\""), 0);
+    let id = user.launch([]);
+    user.shell(&id, "echo mine >file");
+    user.run(["host", "stop"]).ok();
+    let config = fs::read_to_string(user.home().join("skillhost.toml")).unwrap();
+    let joined = format!("{config}{}", Member::config(&servers, "one", ""));
+    write(&user.home().join("skillhost.toml"), joined);
+
+    let mut member = Member::of(user);
+    let there = |member: &Member| {
+        assert_eq!(get(&member.user, "key"), "from before");
+        let id = member.user.launch([]);
+        assert_eq!(member.user.shell(&id, "cat file")["stdout"], "mine\n");
+        member.user.run(["sandbox", "stop", &id]).ok();
+    };
+    there(&member);
+    member.stop();
+    servers.kill(0);
+    servers.lose(0);
+    servers.run(0);
+    member.run();
+    there(&member);
+}
+
+#[test]
+fn servers_with_tls_are_checked_and_want_to_know_who_comes() {
+    needs_engine!();
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    write(&cert, made.cert.pem());
+    write(&key, made.signing_key.serialize_pem());
+    let Some(servers) = NatsServers::start_one(&format!(
+        "tls {{ cert_file: {cert:?}, key_file: {key:?} }}\nauthorization {{ user: host, password: secret }}\n"
+    )) else {
+        return;
+    };
+    let user = |password: &str, ca: &str| {
+        let user = User::new(&format!(
+            "[cluster]\nnats = \"tls://localhost:{}\"\nuser = \"host\"\npassword-file = \"password\"\n{ca}",
+            servers.port(0)
+        ));
+        write(&user.home().join("password"), password);
+        write(&user.home().join("ca.pem"), made.cert.pem());
+        user
+    };
+    let known = "ca-file = \"ca.pem\"\n";
+    let fine = user("secret\n", known);
+    assert_eq!(publish(&fine, "key", "1"), 0);
+    assert_eq!(get(&fine, "key"), "1");
+    let stranger = user("wrong", known).run(["blackboard", "list"]).code(5);
+    assert!(stranger.stderr.contains("authorization"), "{stranger:?}");
+    let unchecked = user("secret", "").run(["blackboard", "list"]).code(5);
+    assert!(unchecked.stderr.contains("certificate"), "{unchecked:?}");
 }
