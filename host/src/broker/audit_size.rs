@@ -39,7 +39,7 @@ pub(super) fn bytes(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
     transaction.query_row(count, [OVERHEAD], |row| row.get(0))
 }
 
-/// The size of the log. It is counted on the database's thread alone.
+/// The size of the log. It is counted where the database is written alone.
 #[derive(Debug)]
 pub(super) struct LogSize {
     max: u64,

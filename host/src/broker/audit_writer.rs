@@ -50,14 +50,14 @@ impl AuditWriter {
     /// Writes records, all of them or none; the answer are their numbers, once they last.
     pub(super) async fn write(&self, records: Vec<NewRecord>) -> Result<Vec<u64>> {
         let (send, receive) = oneshot::channel();
-        self.put(WriteTurn::Next, records, move |written| {
+        self.put(WriteTurn::Here, records, move |written| {
             // Nobody waits any more: they stand all the same.
             let _ = send.send(written);
         });
         receive.await.unwrap_or_else(|_| Err(db::ended()))
     }
 
-    /// The same, in their turn; `done` has the answer, on the database's own thread.
+    /// The same, in their turn; `done` has the answer, where they are written.
     pub(super) fn put(
         &self,
         turn: WriteTurn,

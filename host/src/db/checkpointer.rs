@@ -52,16 +52,21 @@ impl Checkpointer {
         Ok(Self { pages, moved: 0, beside: beside.transpose()? })
     }
 
-    /// After a batch.
-    pub(super) fn look(&mut self, connection: &Connection, ground: &DiskReserve) {
+    /// Whether there is so much that it is to be moved.
+    pub(super) fn has_grown(&mut self) -> bool {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < self.moved {
             self.moved = 0;
         }
-        let grown = pages - self.moved;
-        if grown < if pages < MOST { STEP } else { REST } {
+        pages - self.moved >= if pages < MOST { STEP } else { REST }
+    }
+
+    /// After a batch.
+    pub(super) fn look(&mut self, connection: &Connection, ground: &DiskReserve) {
+        if !self.has_grown() {
             return;
         }
+        let pages = self.pages.load(Ordering::Relaxed);
         match &self.beside {
             // Where one waits already, that is this one.
             Some((order, _)) if pages < MOST && ground.lets_log_grow() => drop(order.try_send(())),

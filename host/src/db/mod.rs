@@ -1,6 +1,7 @@
-//! The embedded database: one file, one thread, one writer.
+//! The embedded database: one file, one writer.
 //!
-//! Everything that lasts is written through one connection on one thread, so no lock is ever contended. What may take long to read
+//! Everything that lasts is written through one connection, by one thread; a small write that somebody waits for is made by who queues it
+//! while that thread has nothing to do, so no caller ever waits for a lock. What may take long to read
 //! (listings, the audit log) has a connection and a thread of its own, which holds up no write; it too sees what was committed before it asked. Writes that arrive together share one transaction. A write is answered when
 //! its transaction is committed to the write-ahead log: it survives the sudden death of every process. With
 //! `durability = "power"` each commit also waits for the disk, and survives a power cut. Without it a power cut takes what
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 use tokio::sync::oneshot;
 
@@ -30,7 +32,7 @@ pub(crate) use disk::Disk;
 use disk_reserve::is_full;
 use queue::WriteSender;
 pub(crate) use queue::WriteTurn;
-use serve::{CompletedJob, DbJob, WriteFailure};
+use serve::{CompletedJob, DbJob, DbWriter, SharedWriter, WriteFailure};
 use skillhost_api::error::{Error, Result};
 
 /// How many writes that nobody waits for are held back at most: what somebody waits for comes after them.
@@ -53,6 +55,8 @@ pub enum Durability {
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
     jobs: Arc<WriteSender<DbJob>>,
+    /// What writes, where a commit waits for no disk: then who queues a small write may make it.
+    writer: Option<Arc<SharedWriter>>,
     /// Of the reader; none where the file has room for one connection alone.
     reads: Option<mpsc::Sender<ReadJob>>,
     disk: Arc<Disk>,
@@ -72,9 +76,10 @@ impl Db {
         let checkpointer = Checkpointer::start(&mut connection, open::another(path, durability), ground.moves())?;
         let reads = open::reader(path).map(Self::start_reading).transpose()?;
         let (jobs, queue) = queue::queue(HELD);
-        let write = move || serve::serve(connection, ground, checkpointer, queue);
-        let thread = thread::Builder::new().name("database".into()).spawn(write)?;
-        Ok((Self { jobs: jobs.into(), reads, disk }, thread))
+        let shared = Arc::new(Mutex::new(Some(DbWriter::new(connection, ground, checkpointer))));
+        let writer = (durability == Durability::Process).then(|| shared.clone());
+        let thread = thread::Builder::new().name("database".into()).spawn(move || serve::serve(&shared, queue))?;
+        Ok((Self { jobs: jobs.into(), writer, reads, disk }, thread))
     }
 
     fn start_reading(mut connection: Connection) -> Result<mpsc::Sender<ReadJob>> {
@@ -154,7 +159,26 @@ impl Db {
             });
             CompletedJob { reply, was_full }
         });
-        self.jobs.send(turn, job);
+        self.put(turn, job);
+    }
+
+    fn put(&self, turn: WriteTurn, job: DbJob) {
+        let mut log_has_grown = false;
+        self.jobs.send(turn, job, |next| {
+            // On a full disk a write waits for the disk.
+            let mut writer = match &self.writer {
+                Some(writer) if !self.disk.is_full() => writer.try_lock(),
+                _ => None,
+            };
+            let Some(Some(writer)) = writer.as_deref_mut() else { return false };
+            writer.write(next);
+            log_has_grown = writer.log_has_grown();
+            true
+        });
+        if log_has_grown {
+            // The thread looks after the log once it has written something.
+            self.put(WriteTurn::Next, Box::new(|_| CompletedJob { reply: Box::new(|_| ()), was_full: false }));
+        }
     }
 
     /// Returns when all is written that was queued before.

@@ -1,7 +1,8 @@
-//! The writes that wait for the database's thread, in their order.
+//! The writes that wait to be made, in their order.
 //!
 //! One that nobody waits for may come a little later, with the next one that somebody does: two in one transaction cost little
-//! more than one, and the thread is not woken for it.
+//! more than one, and the thread is not woken for it. A small one that somebody waits for may be made by who queues it, where nothing but
+//! such is to be made: waking the thread and being woken by it takes longer than the write.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ const BEHIND: Duration = Duration::from_millis(10);
 pub(crate) enum WriteTurn {
     /// As soon as those before it are.
     Next,
+    /// The same, and a small one: where nothing else is being written, who queues it makes it.
+    Here,
     /// With the next one, or 10 ms later.
     Behind,
 }
@@ -30,9 +33,13 @@ struct WaitingWrites<Job> {
 }
 
 struct WriteQueueState<Job> {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<(WriteTurn, Job)>,
+    /// How many of them are the thread's alone.
+    large: usize,
     /// When it is time for them; none where there are none.
     due: Option<Instant>,
+    /// When the thread looks by itself; none where it waits to be woken, or is at work.
+    looks: Option<Instant>,
     /// Nobody puts any in any more.
     closed: bool,
     /// Nobody takes any out any more.
@@ -47,7 +54,8 @@ pub(super) struct WriteQueue<Job>(Arc<WaitingWrites<Job>>);
 
 /// A queue that holds back at most so many.
 pub(super) fn queue<Job>(most: usize) -> (WriteSender<Job>, WriteQueue<Job>) {
-    let state = WriteQueueState { jobs: VecDeque::new(), due: None, closed: false, ended: false };
+    let state =
+        WriteQueueState { jobs: VecDeque::new(), large: 0, due: None, looks: None, closed: false, ended: false };
     let waiting = Arc::new(WaitingWrites { state: Mutex::new(state), changed: Condvar::new(), most });
     (WriteSender(waiting.clone()), WriteQueue(waiting))
 }
@@ -59,7 +67,8 @@ impl<Job> std::fmt::Debug for WriteSender<Job> {
 }
 
 impl<Job> WriteSender<Job> {
-    pub(super) fn send(&self, turn: WriteTurn, job: Job) {
+    /// Puts one in. `make` is asked to make what waits where that is for who queues it, and says whether it could.
+    pub(super) fn send(&self, turn: WriteTurn, job: Job, make: impl FnOnce(&dyn Fn() -> Option<Job>) -> bool) {
         let Self(waiting) = self;
         let mut state = waiting.state.lock();
         if state.ended {
@@ -67,24 +76,34 @@ impl<Job> WriteSender<Job> {
             drop(state);
             return;
         }
-        state.jobs.push_back(job);
+        state.jobs.push_back((turn, job));
+        state.large += usize::from(turn == WriteTurn::Next);
         let now = Instant::now();
-        let wakes = match turn {
-            WriteTurn::Behind if state.jobs.len() < waiting.most => {
-                let is_first = state.due.is_none();
-                state.due.get_or_insert(now + BEHIND);
-                // Otherwise the thread knows when.
-                is_first
-            }
-            _ => {
-                state.due = Some(now);
-                true
-            }
-        };
+        let mut wakes = true;
+        if turn == WriteTurn::Behind && state.jobs.len() < waiting.most {
+            let due = *state.due.get_or_insert(now + BEHIND);
+            // Otherwise the thread sees it in time.
+            wakes = state.looks.is_none_or(|looks| looks > due);
+        } else {
+            state.due = Some(now);
+        }
+        let is_for_us = turn == WriteTurn::Here && state.large == 0;
         drop(state);
+        if is_for_us && make(&|| waiting.small()) {
+            // What has come meanwhile told nobody.
+            wakes = waiting.state.lock().due.is_some_and(|due| due <= now);
+        }
         if wakes {
             waiting.changed.notify_one();
         }
+    }
+}
+
+impl<Job> WaitingWrites<Job> {
+    /// The next one, where it may be made by anybody.
+    fn small(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        state.jobs.front().is_some_and(|(turn, _)| *turn != WriteTurn::Next).then(|| state.pop()).flatten()
     }
 }
 
@@ -97,32 +116,44 @@ impl<Job> Drop for WriteSender<Job> {
 
 impl<Job> WriteQueueState<Job> {
     fn pop(&mut self) -> Option<Job> {
-        let job = self.jobs.pop_front();
+        let (turn, job) = self.jobs.pop_front()?;
+        self.large -= usize::from(turn == WriteTurn::Next);
         if self.jobs.is_empty() {
             self.due = None;
         }
-        job
+        Some(job)
     }
 }
 
 impl<Job> WriteQueue<Job> {
-    /// The first of a batch, once it is time for one; none when nobody can queue any more and all is done.
-    pub(super) fn wait(&mut self) -> Option<Job> {
+    /// Returns whether there is something to be made, once it is time for that; not, when nobody can queue any more and all is done.
+    pub(super) fn wait(&mut self) -> bool {
         let Self(waiting) = self;
         let mut state = waiting.state.lock();
+        // While there is much to do, what nobody waits for comes and is taken by others all the time. So it is looked for now and then,
+        // and nobody has to wake us for it.
+        let mut is_busy = true;
         loop {
-            match state.due {
-                Some(due) if !state.closed && due > Instant::now() => {
-                    let _ = waiting.changed.wait_until(&mut state, due);
+            let now = Instant::now();
+            let next = match state.due {
+                Some(due) if !state.closed && due > now => Some(due),
+                Some(_) => return true,
+                None if state.closed => return false,
+                None => is_busy.then_some(now + BEHIND),
+            };
+            is_busy = state.due.is_some();
+            state.looks = next;
+            match next {
+                Some(next) => {
+                    let _ = waiting.changed.wait_until(&mut state, next);
                 }
-                Some(_) => return state.pop(),
-                None if state.closed => return None,
                 None => waiting.changed.wait(&mut state),
             }
+            state.looks = None;
         }
     }
 
-    /// Another one for the same batch, if there is one now.
+    /// The next one, if there is one now.
     pub(super) fn next(&mut self) -> Option<Job> {
         self.0.state.lock().pop()
     }
@@ -145,39 +176,74 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_comes_with_the_next_that_somebody_does_or_a_little_later() {
         use WriteTurn::{Behind, Next};
-        let (send, mut queue) = queue(3);
+        let (sender, mut queue) = queue(3);
+        let put = |turn, job| sender.send(turn, job, |_| unreachable!("nobody may"));
         let of_one_batch = |queue: &mut WriteQueue<_>| {
-            let mut jobs: Vec<_> = queue.wait().into_iter().collect();
-            jobs.extend(std::iter::from_fn(|| queue.next()));
-            jobs
+            queue.wait();
+            std::iter::from_fn(|| queue.next()).collect::<Vec<_>>()
         };
         for (turn, job) in [(Behind, 1), (Behind, 2), (Next, 3), (Next, 4), (Behind, 5)] {
-            send.send(turn, job);
+            put(turn, job);
         }
         assert_eq!(of_one_batch(&mut queue), [1, 2, 3, 4, 5]);
         let began = Instant::now();
-        send.send(Behind, 6);
+        put(Behind, 6);
         assert_eq!(of_one_batch(&mut queue), [6]);
         assert!(began.elapsed() >= BEHIND, "it waited for another");
         // No more than so many are held, and what a batch has left comes at once.
-        (7..10).for_each(|job| send.send(Behind, job));
-        assert_eq!((queue.wait(), queue.next()), (Some(7), Some(8)));
-        send.send(Behind, 10);
+        (7..10).for_each(|job| put(Behind, job));
+        assert_eq!((queue.wait(), queue.next(), queue.next()), (true, Some(7), Some(8)));
+        put(Behind, 10);
         assert_eq!(of_one_batch(&mut queue), [9, 10]);
-        send.send(Behind, 11);
-        drop(send);
-        assert_eq!((of_one_batch(&mut queue), queue.wait()), (vec![11], None));
+        put(Behind, 11);
+        drop(sender);
+        assert_eq!((of_one_batch(&mut queue), queue.wait()), (vec![11], false));
+    }
+
+    #[test]
+    fn who_queues_a_small_one_makes_it_with_what_waits_before_it_unless_that_is_for_the_thread() {
+        use WriteTurn::{Behind, Here, Next};
+        let (sender, mut queue) = queue(3);
+        let made = std::cell::RefCell::new(Vec::new());
+        let put = |turn, job| {
+            sender.send(turn, job, |next| {
+                made.borrow_mut().extend(std::iter::from_fn(next));
+                true
+            });
+        };
+        put(Behind, 1);
+        put(Here, 2);
+        assert_eq!(made.take(), [1, 2]);
+        put(Next, 3);
+        put(Here, 4);
+        assert_eq!(made.take(), [0; 0]);
+        assert!(queue.wait());
+        assert_eq!((queue.next(), queue.next(), queue.next()), (Some(3), Some(4), None));
+        // One that cannot leaves it to the thread.
+        sender.send(Here, 5, |_| false);
+        assert!(queue.wait());
+        assert_eq!(queue.next(), Some(5));
+        // What comes for the thread meanwhile is its own, and it is woken for that.
+        sender.send(Here, 6, |next| {
+            assert_eq!(next(), Some(6));
+            sender.send(Next, 7, |_| unreachable!("nobody may"));
+            assert_eq!(next(), None);
+            true
+        });
+        assert!(queue.wait());
+        assert_eq!(queue.next(), Some(7));
     }
 
     #[test]
     fn what_nobody_will_make_is_dropped() {
-        let (send, queue) = queue(3);
+        let (sender, queue) = queue(3);
         let job = Arc::new(());
-        send.send(WriteTurn::Next, job.clone());
-        send.send(WriteTurn::Behind, job.clone());
+        let put = |turn| sender.send(turn, job.clone(), |_| unreachable!("nobody may"));
+        put(WriteTurn::Next);
+        put(WriteTurn::Behind);
         assert_eq!(Arc::strong_count(&job), 3);
         drop(queue);
-        send.send(WriteTurn::Next, job.clone());
+        put(WriteTurn::Next);
         assert_eq!(Arc::strong_count(&job), 1);
     }
 }

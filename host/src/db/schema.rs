@@ -74,6 +74,10 @@ CREATE TABLE IF NOT EXISTS drained_engines (
     name TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS drained_host (
+    id INTEGER PRIMARY KEY CHECK (id = 0),
+    until_ms INTEGER NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS invocations (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     invocation_id TEXT NOT NULL UNIQUE,
@@ -108,6 +112,16 @@ CREATE TABLE IF NOT EXISTS session_homes (
     session TEXT PRIMARY KEY,
     revision INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS session_names (
+    session TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    name TEXT NOT NULL,
+    leaving INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS shared_decisions (
+    store TEXT PRIMARY KEY,
+    revision INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS trust (
     project TEXT PRIMARY KEY,
     at_ms INTEGER NOT NULL
@@ -115,7 +129,7 @@ CREATE TABLE IF NOT EXISTS trust (
 ";
 
 /// The version of [`SCHEMA`].
-pub(super) const VERSION: i64 = 10;
+pub(super) const VERSION: i64 = 12;
 
 /// The oldest version that is brought up to this one. What came since are new tables, which the schema makes, and what
 /// [`COLUMNS`] says.

@@ -1,5 +1,6 @@
-//! The thread that owns the connection: batches of jobs, each batch a transaction.
+//! What writes: batches of jobs, each batch a transaction.
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 
 use super::checkpointer::Checkpointer;
@@ -35,36 +36,65 @@ impl From<&rusqlite::Error> for WriteFailure {
     }
 }
 
-/// Does jobs until nobody can send any more.
-pub(super) fn serve(
-    mut connection: Connection,
-    mut ground: DiskReserve,
-    mut checkpointer: Checkpointer,
-    mut queue: WriteQueue<DbJob>,
-) {
-    while let Some(first) = queue.wait() {
-        ground.look(&mut connection);
+/// The connection and what it stands on. Whoever holds it writes: the thread, or who has one small write to make.
+#[derive(Debug)]
+pub(super) struct DbWriter {
+    connection: Connection,
+    ground: DiskReserve,
+    checkpointer: Checkpointer,
+}
+
+/// The writer, until its thread has ended.
+pub(super) type SharedWriter = Mutex<Option<DbWriter>>;
+
+impl DbWriter {
+    pub(super) fn new(connection: Connection, ground: DiskReserve, checkpointer: Checkpointer) -> Self {
+        Self { connection, ground, checkpointer }
+    }
+
+    /// Writes one batch of what waits.
+    pub(super) fn write(&mut self, mut next: impl FnMut() -> Option<DbJob>) {
+        let Self { connection, ground, .. } = self;
+        let Some(first) = next() else { return };
+        ground.look(connection);
         let mut batch = Batch { ran: Vec::new(), most: if ground.is_full() { 1 } else { BATCH }, was_full: false };
-        let committed = batch.run(&mut connection, &mut ground, first, &mut queue);
+        let committed = batch.run(connection, ground, first, next);
         let was_full = batch.was_full || committed.as_ref().is_err_and(|failed| failed.was_full);
         match &committed {
             Ok(()) => ground.keep(),
             Err(_) => ground.failed(),
         }
         if was_full {
-            ground.fall_back(&connection);
+            ground.fall_back(connection);
         }
         for ran in batch.ran {
             (ran.reply)(committed.as_ref().copied());
         }
         if ground.is_full() {
             // The log must stay within what it holds.
-            ground.move_log(&connection);
+            ground.move_log(connection);
         }
-        checkpointer.look(&connection, &ground);
     }
-    checkpointer.end();
-    ground.move_log(&connection);
+
+    /// Whether there is so much in the log that the thread is to have it moved.
+    pub(super) fn log_has_grown(&mut self) -> bool {
+        self.checkpointer.has_grown()
+    }
+}
+
+/// Makes what waits until nobody can queue any more.
+pub(super) fn serve(shared: &SharedWriter, mut queue: WriteQueue<DbJob>) {
+    while queue.wait() {
+        let mut writer = shared.lock();
+        // It is there until this thread ends.
+        let Some(writer) = writer.as_mut() else { break };
+        writer.write(|| queue.next());
+        writer.checkpointer.look(&writer.connection, &writer.ground);
+    }
+    if let Some(DbWriter { connection, ground, checkpointer }) = shared.lock().take() {
+        checkpointer.end();
+        ground.move_log(&connection);
+    }
 }
 
 struct Batch {
@@ -79,7 +109,7 @@ impl Batch {
         connection: &mut Connection,
         ground: &mut DiskReserve,
         first: DbJob,
-        queue: &mut WriteQueue<DbJob>,
+        mut waiting: impl FnMut() -> Option<DbJob>,
     ) -> std::result::Result<(), WriteFailure> {
         let transaction = connection.transaction().map_err(|error| WriteFailure::from(&error))?;
         let mut next = Some(first);
@@ -94,7 +124,7 @@ impl Batch {
                 return Err(WriteFailure { why, was_full: self.was_full });
             }
             if self.ran.len() < self.most && !self.was_full {
-                next = queue.next();
+                next = waiting();
             }
         }
         ground.cover(&transaction).and_then(|()| transaction.commit()).map_err(|error| WriteFailure::from(&error))
