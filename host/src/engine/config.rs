@@ -13,6 +13,10 @@ pub(crate) const MAX_GUARDS: u32 = 16;
 /// All that can be live at once.
 const PLACES: u32 = MAX_LIVE + RESERVED + MAX_GUARDS;
 
+/// Stacks for each of them where tasks of a component wait on their own. Each is two mappings, of which a process may have 65,530: with
+/// as many as there can be instances the pool could never be had, and while it was tried no thread could begin.
+const STACKS: u32 = 16;
+
 /// How many functions of a guest's stack are looked at when it traps: the author's own may lie beneath some twenty of a panic's, and a
 /// recursion shows in what repeats.
 pub(crate) const MAX_FRAMES: usize = 64;
@@ -71,8 +75,8 @@ pub fn config(kind: Concurrency, allocation: Allocation) -> Config {
         pool.total_component_instances(PLACES)
             .total_stacks(match kind {
                 Concurrency::Sequential => PLACES,
-                // Each instance of a component may wait on a stack of its own.
-                Concurrency::Concurrent => PLACES.saturating_mul(most(Limits::MOST.instances)),
+                // Each task of a component may wait on a stack of its own.
+                Concurrency::Concurrent => PLACES * STACKS,
             })
             // As many as all invocations together can ask for: no skill can use up the slots of another. What is not
             // used costs address space alone.
@@ -91,4 +95,18 @@ pub fn config(kind: Concurrency, allocation: Allocation) -> Config {
         config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     }
     config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_components_has_its_pool_within_what_a_process_may_map() {
+        for kind in [Concurrency::Sequential, Concurrency::Concurrent] {
+            // Two hosts of one process, as tests have them.
+            let both = [engine(kind).unwrap(), engine(kind).unwrap()];
+            assert_eq!(both.each_ref().map(|(_, allocation)| *allocation), [Allocation::Pooling; 2]);
+        }
+    }
 }
