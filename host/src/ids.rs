@@ -14,6 +14,11 @@ pub(crate) fn random_hex(bytes: usize) -> Result<String> {
     Ok(hex::encode(&random))
 }
 
+/// A random number.
+pub(crate) fn random_number() -> Result<u32> {
+    u32::from_str_radix(&random_hex(4)?, 16).map_err(|error| Error::other(format!("random digits are none: {error}")))
+}
+
 /// An exec's id.
 pub(crate) fn exec() -> Result<String> {
     Ok(format!("exec_{}", random_hex(6)?))

@@ -168,6 +168,28 @@ pub(crate) fn directory(path: &Path) -> Result<()> {
     PrivateDir::open(path).map(drop)
 }
 
+/// Removes a directory of what a sandbox has written, if it is there. Those in it that their owner, who is this process's user, has closed
+/// to itself are opened for that; nothing else may be at work in it.
+#[cfg(feature = "cluster")]
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    fn open_all(dir: &Path) -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                open_all(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+    let removed = std::fs::remove_dir_all(path).or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => open_all(path).and_then(|()| std::fs::remove_dir_all(path)),
+        _ => Err(error),
+    });
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 /// Nothing that this process makes from now on can be written by others, whatever it was started with.
 pub(crate) fn keep_others_from_writing() {
     let was = rustix::process::umask(Mode::from_raw_mode(OTHERS_WRITE));

@@ -1,4 +1,4 @@
-//! The long run of `tests/e2e/tests/e2e/chaos.rs`: as many seeds as are asked for.
+//! What the end-to-end tests do for a person: the long run of `chaos.rs`, and the cluster of `cluster_faults.rs`.
 
 use anyhow::Result;
 
@@ -17,5 +17,24 @@ pub(crate) fn chaos(seeds: u64, seed: Option<u64>, backend: &str) -> Result<()> 
     if let Some(seed) = seed {
         test.env("SKILLHOST_CHAOS_SEED", seed.to_string());
     }
+    run(&mut test)
+}
+
+/// Three hosts and three servers, until the person has had enough.
+pub(crate) fn cluster() -> Result<()> {
+    host::build(Profile::Debug)?;
+    let mut test = cargo();
+    test.args([
+        "test",
+        "--workspace",
+        "--test",
+        "e2e",
+        "--",
+        "--exact",
+        "cluster_faults::for_a_person",
+        "--ignored",
+        "--nocapture",
+    ]);
+    test.env(BACKEND, "local");
     run(&mut test)
 }

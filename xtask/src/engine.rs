@@ -1,9 +1,11 @@
 //! Container engines of our own, to test what the usual one on this machine cannot show: one that is reached over TCP with
-//! TLS or over ssh and so shares no files with us, Podman's, and one whose sandboxes run in gVisor.
+//! TLS or over ssh and so shares no files with us, Podman's, one whose sandboxes run in gVisor, and a Kubernetes cluster.
 //!
 //! An engine keeps its images beneath `target/engines`, everything else in a directory that goes with it. It never touches the
 //! engine that is there: it has roots, sockets and a network interface of its own, and sets up no firewall.
 
+mod kubernetes;
+mod kubernetes_build;
 mod ssh;
 mod tls;
 
@@ -17,6 +19,8 @@ use clap::ValueEnum;
 use rustix::process::{Resource, getrlimit};
 
 use crate::run::{output, program, quietly, say, target};
+
+pub(crate) use kubernetes_build::build as build_kubernetes;
 
 /// For an engine to answer on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,6 +59,8 @@ pub(crate) enum Kind {
     Gvisor,
     /// Podman's service.
     Podman,
+    /// A Kubernetes cluster of one node.
+    Kubernetes,
 }
 
 impl Kind {
@@ -65,6 +71,7 @@ impl Kind {
             Self::Ssh => "ssh",
             Self::Gvisor => "gvisor",
             Self::Podman => "podman",
+            Self::Kubernetes => "kubernetes",
         }
     }
 
@@ -77,6 +84,7 @@ impl Kind {
             Self::Ssh => &[DOCKERD, IP, ("sshd", "openssh-server"), ("ssh", "openssh-client")],
             Self::Gvisor => &[DOCKERD, IP, ("runsc", "runsc")],
             Self::Podman => &[("podman", "podman"), ("runc", "runc")],
+            Self::Kubernetes => &kubernetes::NEEDS,
         }
     }
 }
@@ -87,6 +95,7 @@ pub(crate) struct Engine {
     pub(crate) env: Vec<(String, String)>,
     children: Vec<Child>,
     bridge: Option<String>,
+    cluster: Option<kubernetes::Cluster>,
     _dir: tempfile::TempDir,
 }
 
@@ -97,8 +106,14 @@ pub(crate) fn allowed() -> bool {
 
 /// Why this machine cannot run an engine of this kind, if it is known beforehand.
 pub(crate) fn lacks(kind: Kind) -> Option<String> {
-    let missing = kind.needs().iter().find(|(name, _)| which(name).is_none())?;
-    Some(format!("{} is not installed: `apt-get install {}`", missing.0, missing.1))
+    let own = || (kind == Kind::Kubernetes).then(kubernetes::lacks).flatten();
+    missing(kind.needs()).or_else(own)
+}
+
+/// Which of these programs is not there, and the package that has it.
+fn missing(needs: &[(&str, &str)]) -> Option<String> {
+    let (name, package) = needs.iter().find(|(name, _)| which(name).is_none())?;
+    Some(format!("{name} is not installed: `apt-get install {package}`"))
 }
 
 /// A program of this machine, also one that is for administrators.
@@ -114,20 +129,26 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
     // A socket's path has room for 108 bytes.
     let dir = tempfile::Builder::new().prefix("sk").tempdir()?;
     let path = dir.path().to_owned();
-    let mut engine = Engine { env: Vec::new(), children: Vec::new(), bridge: None, _dir: dir };
+    let mut engine = Engine { env: Vec::new(), children: Vec::new(), bridge: None, cluster: None, _dir: dir };
     // Of its own: of two dockerds that share one, the later waits for the earlier to end, and gives up; and lanes have one each.
     let kept = target().join("engines").join(kind.name());
     std::fs::create_dir_all(&kept)?;
     let local = format!("unix://{}", path.join("engine.sock").display());
     match kind {
         Kind::Podman => engine.podman(&path, &kept, &local)?,
+        Kind::Kubernetes => {
+            let images = kept.join("images");
+            std::fs::create_dir_all(&images)?;
+            let (cluster, env) = kubernetes::Cluster::start(&path, &images)?;
+            (engine.cluster, engine.env) = (Some(cluster), env);
+        }
         Kind::Ssh => {
             engine.dockerd(kind, &path, &kept, &local, &[])?;
             engine.env = ssh::serve(&path, &local, &mut engine.children)?;
         }
         Kind::Tls => {
             let port = free_port()?;
-            let certificates = tls::certificates(&path)?;
+            let certificates = tls::certificates(&path, "127.0.0.1")?;
             let mut arguments = vec!["-H".to_owned(), format!("tcp://127.0.0.1:{port}"), "--tlsverify".to_owned()];
             for (option, file) in [("tlscacert", "ca.pem"), ("tlscert", "server.pem"), ("tlskey", "server-key.pem")] {
                 arguments.push(format!("--{option}={}", certificates.join(file).display()));
@@ -158,7 +179,10 @@ pub(crate) fn start(kind: Kind, images: &[&str]) -> Result<Engine> {
     }
     engine.wait().with_context(|| format!("the engine of our own ({})", kind.name()))?;
     engine.load(images)?;
-    if kind != Kind::Podman {
+    if kind == Kind::Kubernetes {
+        kubernetes::load_supervisor(&path, &local)?;
+    }
+    if ![Kind::Podman, Kind::Kubernetes].contains(&kind) {
         engine.env.push((PID_FILE.to_owned(), path.join(PID).display().to_string()));
     }
     Ok(engine)
@@ -306,13 +330,18 @@ impl Drop for Engine {
 
 /// Starts a program in a group of its own, so that Ctrl-C here leaves its end to us. Were we killed, it would end, too.
 fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
+    spawn_bound("TERM", command, log)
+}
+
+/// The same with the signal that ends it then.
+fn spawn_bound(signal: &str, command: &mut Command, log: &Path) -> Result<Child> {
     use std::os::unix::process::CommandExt as _;
     let written = std::fs::File::options().create(true).append(true).open(log)?;
     for name in ["DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"] {
         command.env_remove(name);
     }
     let mut bound = program("setpriv");
-    bound.args(["--pdeathsig", "TERM", "--"]).arg(command.get_program()).args(command.get_args());
+    bound.args(["--pdeathsig", signal, "--"]).arg(command.get_program()).args(command.get_args());
     // Some leave files where they are.
     bound.current_dir(log.parent().unwrap_or(Path::new("/")));
     for (name, value) in command.get_envs() {

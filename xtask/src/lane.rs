@@ -21,8 +21,15 @@ pub(crate) const BACKEND: &str = "SKILLHOST_TEST_BACKEND";
 pub(crate) const USER: &str = "SKILLHOST_TEST_UID";
 /// The engine of our own that they use, when it is one.
 pub(crate) const ENGINE: &str = "SKILLHOST_TEST_ENGINE";
+/// Set: each user's host is a door to another one of theirs.
+pub(crate) const DOOR: &str = "SKILLHOST_TEST_DOOR";
 /// The image that tests on an engine of our own need.
 pub(crate) const IMAGES: [&str; 1] = ["skillhost/default:1"];
+
+/// How a skip of all tests on an engine begins.
+pub(crate) fn left_out(kind: Kind) -> String {
+    format!("all on the engine {}", kind.name())
+}
 
 /// Commands that run tests, one after the other.
 pub(crate) struct Step {
@@ -66,7 +73,7 @@ impl Tally {
             if let Some(kind) = kind {
                 if let Some(why) = engine::lacks(kind) {
                     let mut skips = fs::File::options().append(true).open(skips)?;
-                    writeln!(skips, "all on the engine {}: {why}", kind.name())?;
+                    writeln!(skips, "{}: {why}", left_out(kind))?;
                     continue;
                 }
                 engine = Some((kind, engine::start(kind, &IMAGES)?));
@@ -160,7 +167,7 @@ fn environment(command: &Command) -> String {
         let value = command.get_envs().find(|(set, _)| *set == name)?.1?;
         Some(format!(" {name}={}", value.display()))
     };
-    let set: String = [BACKEND, USER, ENGINE].into_iter().filter_map(set).collect();
+    let set: String = [BACKEND, DOOR, USER, ENGINE].into_iter().filter_map(set).collect();
     if set.is_empty() { set } else { format!(" with{set}") }
 }
 

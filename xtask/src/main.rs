@@ -15,6 +15,7 @@ mod host;
 mod lane;
 mod lint;
 mod run;
+mod scale;
 mod setup;
 mod test;
 
@@ -75,6 +76,10 @@ enum Verb {
         #[arg(long, default_value = "local")]
         backend: String,
     },
+    /// Start three hosts that work as one and three NATS servers, each in a network namespace of its own, and say how to reach them.
+    ///
+    /// They go when Enter is pressed. It takes root and iproute2.
+    Cluster,
     /// Look with libFuzzer for inputs that break a promise: `cargo xtask fuzz [TARGET…] [--seconds N]`.
     ///
     /// `cargo xtask test` runs each target over what is kept in `tests/fuzz`, and over some mutations of it. It takes a C++ compiler.
@@ -93,12 +98,16 @@ enum Verb {
     },
     /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
     ///
-    /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind.
+    /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind. A Kubernetes
+    /// cluster has to be built first, which takes a quarter of an hour: `cargo xtask engine kubernetes --build`.
     Engine {
         /// Which engine.
         kind: engine::Kind,
+        /// Build it, where it is built and not installed.
+        #[arg(long, conflicts_with = "command")]
+        build: bool,
         /// What to run, with DOCKER_HOST and the like set for it.
-        #[arg(last = true, required = true)]
+        #[arg(last = true, required_unless_present = "build")]
         command: Vec<OsString>,
     },
     /// Do all the set-up with optimisation, then measure: `cargo xtask bench [--quick] [--json FILE] [--list] [FILTER…]`.
@@ -119,6 +128,8 @@ enum Verb {
     },
     /// Keep the WIT package of this version, and guests that are built against it, in `tests/frozen`: every later host runs them.
     Freeze,
+    /// Simulate clusters of 3, 30 and 300 hosts: the tables and plots of docs/scale.md.
+    Scale,
     /// Check format, clippy, layers, lengths of files, and docs of WIT.
     Lint,
 }
@@ -144,16 +155,20 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Demo => demo::demo(),
         Verb::Test { arguments } => test::test(&arguments),
         Verb::Soak => test::soak(),
+        Verb::Cluster => chaos::cluster(),
         Verb::Chaos { seeds, seed, backend } => chaos::chaos(seeds, seed, &backend),
         Verb::Fuzz { list: true, .. } => fuzz::list(),
         Verb::Fuzz { targets, seconds, keep, .. } => fuzz::fuzz(&targets, seconds, keep),
-        Verb::Engine { kind, command } => test::with_engine(kind, &command),
+        Verb::Engine { kind: engine::Kind::Kubernetes, build: true, .. } => engine::build_kubernetes(),
+        Verb::Engine { build: true, kind, .. } => anyhow::bail!("the engine {} is installed, not built", kind.name()),
+        Verb::Engine { kind, command, .. } => test::with_engine(kind, &command),
         Verb::Bench { arguments } => bench::bench(&arguments),
         Verb::Clients { names } => clients::clients(&names),
         Verb::Freeze => {
             setup::wasm_target()?;
             freeze::freeze()
         }
+        Verb::Scale => scale::scale(),
         Verb::Lint => lint::lint(),
     }
 }

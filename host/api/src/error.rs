@@ -170,6 +170,20 @@ impl From<anyhow::Error> for Error {
     }
 }
 
+/// An error with its causes: a library's own text often says no more than "client error".
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let said = one.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = one.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

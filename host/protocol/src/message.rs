@@ -146,7 +146,7 @@ pub struct HostHello {
 pub struct SupervisorConfig {
     /// Without a renewal for this long, everything ends.
     pub lease_ms: u64,
-    /// Everything ends this long after the supervisor started; 0 is never.
+    /// Everything ends this long after the supervisor started, or, if it waited to be wanted, after its first host came; 0 is never.
     pub wall_ms: u64,
     /// Everything ends once nothing has run for this long, no exec and no file operation; 0 is never.
     pub idle_ms: u64,

@@ -202,10 +202,15 @@ impl<'a> StrictReader<'a> {
     }
 
     fn next(&mut self) -> Result<(Event<'a>, Span), String> {
-        match self.events.next_event() {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(said(error.marker().line(), &format!("it is not YAML: {}", error.info()))),
-            None => Ok((Event::StreamEnd, Span::default())),
+        loop {
+            match self.events.next_event() {
+                Some(Ok((Event::Comment(..), _))) => {}
+                Some(Ok(event)) => return Ok(event),
+                Some(Err(error)) => {
+                    return Err(said(error.marker().line(), &format!("it is not YAML: {}", error.info())));
+                }
+                None => return Ok((Event::StreamEnd, Span::default())),
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! is told in the order of the commits. What expires is removed by a task that sleeps until the next one is due.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -15,6 +15,8 @@ use skillhost_api::error::{Error, Result};
 use skillhost_api::types::BlackboardEntry;
 use skillhost_api::units::now_ms;
 
+use super::log::BoardLog;
+use super::pack::changed;
 use super::read::{WatchEvents, list, there};
 use super::row::{ENTRY, RawEntry};
 use super::session_transaction::{Partition, SessionTransaction, WriteRefusal};
@@ -32,6 +34,7 @@ pub(crate) struct Embedded {
     limits: Arc<BlackboardLimits>,
     hub: Arc<Hub>,
     due: Arc<NextExpiry>,
+    log: OnceLock<Arc<dyn BoardLog>>,
     sweeper: tokio::task::AbortHandle,
 }
 
@@ -41,7 +44,7 @@ impl Embedded {
         let due = Arc::new(NextExpiry::never());
         let sweeping = sweep(db.clone(), limits.clone(), hub.clone(), due.clone());
         let sweeper = tokio::spawn(sweeping).abort_handle();
-        Self { db, limits, hub, due, sweeper }
+        Self { db, limits, hub, due, log: OnceLock::new(), sweeper }
     }
 
     /// Writes in a session, all or nothing, and then tells those who watch.
@@ -52,25 +55,39 @@ impl Embedded {
         due: impl FnOnce(&T) -> Option<u64> + Send + 'static,
     ) -> Result<T> {
         let (limits, hub, next) = (self.limits.clone(), self.hub.clone(), self.due.clone());
-        let (scope, tenant) = (by.session_key(), by.tenant.clone());
-        self.db
+        let (scope, who, log) = (by.session_key(), by.clone(), self.log.get().cloned());
+        let keeps = log.clone();
+        let answer = self
+            .db
             .run_then(
                 move |transaction| {
-                    let told = atomically(transaction, |transaction| {
+                    let done = atomically(transaction, |transaction| {
                         let mut session = SessionTransaction::open(transaction, &scope, &limits, now_ms())?;
-                        session.of_tenant(&tenant)?;
+                        session.of_tenant(&who.tenant)?;
                         let answer = work(&mut session)?;
-                        Ok((answer, session.close()?))
+                        let told = session.close()?;
+                        let ids = (scope.as_str(), who.tenant.as_str(), who.session.as_str());
+                        let logged = log.filter(|_| !told.is_empty());
+                        let change = |log| changed(transaction, ids, &told).map(|change| (log, change));
+                        let logged = logged.map(change).transpose()?;
+                        Ok((answer, told, logged))
                     })?;
-                    Ok((scope, told))
+                    Ok((scope, who, done))
                 },
-                move |(scope, (answer, told))| {
+                move |(scope, who, (answer, told, logged))| {
                     next.at_latest(due(&answer));
                     hub.tell(&scope, told);
+                    if let Some((log, change)) = logged {
+                        log.add(&who, change);
+                    }
                     answer
                 },
             )
-            .await
+            .await?;
+        if let Some(log) = keeps {
+            log.kept(by).await?;
+        }
+        Ok(answer)
     }
 
     /// What a refusal says.
@@ -320,6 +337,59 @@ impl BlackboardStore for Embedded {
             transaction.execute("DELETE FROM board_streams WHERE tenant = ?1 AND session = ?2", [&tenant, &session])
         };
         async move { self.db.run(work).await.map(drop) }.boxed()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn pack(&self, caller: &Caller, after: Option<String>) -> BoxFuture<'_, Result<super::PackedRows>> {
+        let (scope, Caller { tenant, session, .. }) = (caller.session_key(), caller.clone());
+        let work = move |transaction: &Transaction<'_>| {
+            super::pack::pack(transaction, (&scope, &tenant, &session), after.as_deref())
+        };
+        self.db.run(work).boxed()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn unpack(&self, caller: &Caller, lines: String) -> BoxFuture<'_, Result<()>> {
+        let (scope, Caller { tenant, session, .. }) = (caller.session_key(), caller.clone());
+        let work =
+            move |transaction: &Transaction<'_>| super::pack::unpack(transaction, (&scope, &tenant, &session), &lines);
+        let next = self.due.clone();
+        // Some of it may expire before anything that is here.
+        let done = move |()| next.at_latest(Some(now_ms()));
+        async move { self.db.run_then(work, done).await }.boxed()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn log_to(&self, log: Arc<dyn BoardLog>) {
+        let _ = self.log.set(log);
+    }
+
+    #[cfg(feature = "cluster")]
+    fn log_page(&self, caller: &Caller, after: Option<String>) -> BoxFuture<'_, Result<Option<String>>> {
+        let (scope, who, log) = (caller.session_key(), caller.clone(), self.log.get().cloned());
+        let work = move |transaction: &Transaction<'_>| {
+            let page = super::pack::pack(transaction, (&scope, &who.tenant, &who.session), after.as_deref())?;
+            Ok((who, page))
+        };
+        // After what was committed before it, and before what is committed later.
+        let done = move |(who, page): (Caller, super::PackedRows)| {
+            if let Some(log) = log {
+                log.add(&who, super::BoardChange { lines: page.lines, gone: Vec::new() });
+            }
+            page.last
+        };
+        async move { self.db.run_then(work, done).await }.boxed()
+    }
+
+    #[cfg(feature = "cluster")]
+    fn restore(&self, caller: &Caller, changes: Vec<super::BoardChange>) -> BoxFuture<'_, Result<()>> {
+        let (scope, Caller { tenant, session, .. }) = (caller.session_key(), caller.clone());
+        let work = move |transaction: &Transaction<'_>| {
+            changes.iter().try_for_each(|change| super::pack::restore(transaction, (&scope, &tenant, &session), change))
+        };
+        let next = self.due.clone();
+        let done = move |()| next.at_latest(Some(now_ms()));
+        async move { self.db.run_then(work, done).await }.boxed()
     }
 
     fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>> {

@@ -14,6 +14,8 @@
 mod embedded;
 mod glob;
 mod key;
+mod log;
+mod pack;
 mod read;
 mod row;
 mod session_transaction;
@@ -24,6 +26,8 @@ mod sweep;
 mod tests;
 mod watch;
 
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -39,6 +43,10 @@ pub(crate) use key::{
     MAX_KEY, check_key, check_metadata, check_pattern, check_tags, check_unreserved, chunk_key, complete_key,
     stream_key,
 };
+#[cfg(feature = "cluster")]
+pub(crate) use log::{BoardChange, BoardLog};
+#[cfg(feature = "cluster")]
+pub(crate) use pack::PackedRows;
 
 /// The longest value, in bytes of JSON text.
 pub(crate) const MAX_VALUE: usize = 1024 * 1024;
@@ -203,6 +211,26 @@ pub(crate) trait BlackboardStore: Send + Sync {
     /// Removes all that the caller's session has, and tells nobody.
     #[cfg(feature = "cluster")]
     fn forget(&self, caller: &Caller) -> BoxFuture<'_, Result<()>>;
+
+    /// The next page of all that the caller's session has: the first one, or the one after a key.
+    #[cfg(feature = "cluster")]
+    fn pack(&self, caller: &Caller, after: Option<String>) -> BoxFuture<'_, Result<PackedRows>>;
+
+    /// Writes a page of what [`BlackboardStore::pack`] gave, at another host, of the same session.
+    #[cfg(feature = "cluster")]
+    fn unpack(&self, caller: &Caller, lines: String) -> BoxFuture<'_, Result<()>>;
+
+    /// From here on, has what is written kept by this as well, before it is acknowledged. Once.
+    #[cfg(feature = "cluster")]
+    fn log_to(&self, log: Arc<dyn BoardLog>);
+
+    /// Logs a page of what the caller's session has, as [`BlackboardStore::pack`] gives it; after which key it goes on.
+    #[cfg(feature = "cluster")]
+    fn log_page(&self, caller: &Caller, after: Option<String>) -> BoxFuture<'_, Result<Option<String>>>;
+
+    /// Does in the caller's session what another host has logged.
+    #[cfg(feature = "cluster")]
+    fn restore(&self, caller: &Caller, changes: Vec<BoardChange>) -> BoxFuture<'_, Result<()>>;
 
     /// The streams that were opened and have no end.
     fn unended(&self) -> BoxFuture<'_, Result<Vec<(PublishedExec, Totals)>>>;

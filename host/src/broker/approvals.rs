@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::{Approval, ApprovalKind, ApprovalList, Command};
+use skillhost_api::types::{Approval, ApprovalKind, ApprovalList, Command, Done};
 
 use super::audit_detail::text_on_record;
 use crate::broker::{Broker, EffectRecord};
@@ -12,7 +12,7 @@ use crate::config::EffectDecision;
 use crate::policy::approvals::{FoundApproval, HOW};
 use crate::policy::command;
 use crate::policy::question::ApprovalText;
-use crate::policy::skill_gate::Acceptance;
+use crate::policy::skill_gate::{Acceptance, PendingAcceptance};
 use crate::policy::{Actor, EffectVerdict};
 use crate::sandbox::spec::SandboxInfo;
 
@@ -102,11 +102,22 @@ impl Broker {
 
     /// What waits for the owner, and what was approved for good.
     pub(crate) fn list_approvals(&self) -> ApprovalList {
-        ApprovalList { approvals: self.approvals.list(), kept: self.skills.list() }
+        ApprovalList {
+            approvals: self.approvals.list(),
+            kept: self.skills.list(),
+            always: self.approvals.list_always(),
+            unanswered: Vec::new(),
+        }
     }
 
-    /// The owner's yes. It is on record before it counts.
-    pub(crate) async fn approve(&self, actor: &Actor, id: &str, always: bool) -> Result<Approval> {
+    /// The owner's yes. It is on record before it counts. What a skill may run with from then on, `keep` keeps.
+    pub(crate) async fn approve<F: Future<Output = Result<()>>>(
+        &self,
+        actor: &Actor,
+        id: &str,
+        always: bool,
+        keep: impl FnOnce(PendingAcceptance) -> F,
+    ) -> Result<Approval> {
         let record = self.begin(actor, "approval.give").await?;
         let check = |record: &mut EffectRecord| {
             let found = self.note_approval(record, id, always)?;
@@ -123,13 +134,23 @@ impl Broker {
             match keeps {
                 None => self.approvals.allow(id, always)?,
                 Some(keeps) => {
-                    self.skills.keep(*keeps).await?;
+                    keep(*keeps).await?;
                     self.approvals.forget(id);
                 }
             }
             Ok(Approval { approved: true, ..approval })
         };
         effect.before(counts).await
+    }
+
+    /// Has a command that may happen always be asked about again.
+    pub(crate) async fn revoke_always(&self, actor: &Actor, id: &str) -> Result<Done> {
+        let mut record = self.begin(actor, "approval.revoke").await?;
+        record.note("approval", id);
+        // The host lets only the owner ask for it.
+        let (effect, ()) = record.authorise(|_| Ok(())).await?;
+        effect.act(async { self.approvals.forget_always(id) }).await?;
+        Ok(Done { message: "the command is asked about again when it comes the next time".into() })
     }
 
     /// The record of an effect that is refused before anything is done.
@@ -147,12 +168,17 @@ impl Broker {
         record.note("kind", found.approval.kind.name());
         record.note("what", text_on_record(self.config.audit.commands, &found.recorded));
         if let Some(keeps) = &found.keeps {
-            let Acceptance { skill, component, manifest, .. } = &keeps.kept;
-            record.note("skill", skill.clone());
-            record.note("directory", keeps.dir.display().to_string());
-            record.note("component", component.clone());
-            record.note("manifest", manifest.clone());
+            note_acceptance(record, keeps);
         }
         Ok(found)
     }
+}
+
+/// Notes what a skill may run with from now on.
+pub(super) fn note_acceptance(record: &mut EffectRecord, keeps: &PendingAcceptance) {
+    let Acceptance { skill, component, manifest, .. } = &keeps.kept;
+    record.note("skill", skill.clone());
+    record.note("directory", keeps.dir.display().to_string());
+    record.note("component", component.clone());
+    record.note("manifest", manifest.clone());
 }

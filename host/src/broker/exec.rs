@@ -238,7 +238,7 @@ impl Broker {
                 }
             }
         };
-        let (effect, share) = effect.step(async { self.quota.begin_command(&actor.caller) }).await?;
+        let (effect, share) = effect.step(self.quota.begin_command(&actor.caller)).await?;
         let (mut effect, (exec, stream)) = effect.step(start).await?;
         effect.note("role", info.role);
         effect.note("image", info.image);

@@ -80,7 +80,7 @@ pub(super) struct KeptInvocation {
 pub(crate) struct InvocationLogs {
     db: Db,
     max: i64,
-    /// Bytes of what is there; counted on the database's thread alone.
+    /// Bytes of what is there; counted where the database is written alone.
     bytes: Arc<AtomicI64>,
 }
 

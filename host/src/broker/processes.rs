@@ -456,9 +456,10 @@ impl Broker {
         self.processes.running.lock().values().sum()
     }
 
-    /// Waits until the end of every process is recorded whose sandbox has ended.
-    pub(crate) async fn processes_ended(&self) {
-        let all: Vec<_> = self.processes.table.lock().values().flatten().cloned().collect();
+    /// Waits until the end of every process of these callers is recorded, whose sandboxes have ended.
+    pub(crate) async fn processes_ended(&self, whose: impl Fn(&Caller) -> bool) {
+        let all: Vec<_> =
+            self.processes.table.lock().values().flatten().filter(|process| whose(&process.owner)).cloned().collect();
         let ends = all.iter().map(|process| process.end());
         let _ = tokio::time::timeout(GONE, futures_util::future::join_all(ends)).await;
     }

@@ -14,7 +14,7 @@ use skillhost_api::units::quoted;
 use crate::broker::{Broker, EffectRecord};
 use crate::catalog::SkillSnapshot;
 use crate::failpoint::reach;
-use crate::policy::quota::Amounts;
+use crate::policy::amounts::Amounts;
 use crate::policy::{Actor, too_many_containers};
 use crate::sandbox::SandboxState;
 use crate::sandbox::spec::{LaunchSpec, SandboxInfo};

@@ -164,7 +164,7 @@ impl Broker {
             Ok((info, key))
         };
         let (effect, (info, key)) = record.authorise(check).await?;
-        let (effect, _share) = effect.step(async { self.quota.begin_command(&actor.caller) }).await?;
+        let (effect, _share) = effect.step(self.quota.begin_command(&actor.caller)).await?;
         let run = self.line(&info, &key, request.line, timeout, request.max_output);
         let (mut effect, (shell, restarted, line, done)) = effect.step(run).await?;
         let LineResult { outcome, shell_ended, output, wall_time, cwd } = done;

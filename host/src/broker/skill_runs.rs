@@ -1,13 +1,14 @@
 //! Letting skills run, and taking that back: the rule is [`skill_gate`](crate::policy::skill_gate)'s, and each refusal and change is
 //! on record.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Revoked;
 use skillhost_api::units::quoted;
 
+use super::approvals::note_acceptance;
 use crate::broker::{Broker, EffectRecord};
 use crate::catalog::{CatalogEntry, Loaded};
 use crate::paths::real;
@@ -15,7 +16,7 @@ use crate::policy::Actor;
 use crate::policy::approvals::HOW;
 use crate::policy::grant::Grant;
 use crate::policy::granted;
-use crate::policy::skill_gate::{Candidate, LookedAt, PendingAcceptance};
+use crate::policy::skill_gate::{Acceptance, Candidate, LookedAt, PendingAcceptance};
 use crate::policy::trust::TrustKind;
 use crate::skills::Limits;
 
@@ -66,6 +67,27 @@ impl Broker {
         record.note("component", keeps.kept.component.clone());
         record.note("manifest", keeps.kept.manifest.clone());
         record.note("new", new);
+        let (effect, ()) = record.authorise(|_| Ok(())).await?;
+        effect.before(self.skills.keep(keeps)).await
+    }
+
+    /// Keeps what its owner let a skill run with.
+    pub(crate) async fn keep_acceptance(&self, keeps: PendingAcceptance) -> Result<()> {
+        self.skills.keep(keeps).await
+    }
+
+    /// Does what was decided, at whichever host, about the skill in this directory; nothing where it is so already.
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn adopt_acceptance(&self, actor: &Actor, dir: PathBuf, kept: Option<Acceptance>) -> Result<()> {
+        let Some(kept) = kept else {
+            let Some(had) = self.skills.kept(&dir) else { return Ok(()) };
+            return self.revoke_approval(actor, &had.skill, &[dir.display().to_string()]).await.map(drop);
+        };
+        if self.skills.kept(&dir).as_ref() == Some(&kept) {
+            return Ok(());
+        }
+        let (mut record, keeps) = (self.begin(actor, "approval.give").await?, PendingAcceptance { dir, kept });
+        note_acceptance(&mut record, &keeps);
         let (effect, ()) = record.authorise(|_| Ok(())).await?;
         effect.before(self.skills.keep(keeps)).await
     }

@@ -7,6 +7,8 @@
 //! The task outlives whoever runs the command, and publishes the end in every case: as it is told, or as `cancelled` when
 //! its other half is dropped. What dies with the host process is ended by the next one ([`Broker::end_streams_of_the_dead`]).
 
+#[cfg(feature = "cluster")]
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +16,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Outcome;
 use skillhost_api::units::now_ms;
+#[cfg(feature = "cluster")]
+use tokio::sync::watch;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -36,6 +41,9 @@ const LEAVING: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Streams {
     tasks: Mutex<JoinSet<()>>,
+    /// How many of each session have no end yet.
+    #[cfg(feature = "cluster")]
+    open: watch::Sender<HashMap<String, usize>>,
 }
 
 /// A command's half of its stream.
@@ -91,7 +99,7 @@ impl StreamEnd {
             outcome: "host-died".into(),
             wall_time_ms: None,
             truncated: false,
-            message: "the host process died while the command ran, and the command was ended with it".into(),
+            message: "the host process that ran the command is gone, and the command was ended with it".into(),
         }
     }
 
@@ -138,6 +146,8 @@ impl Broker {
         };
         let (publishing, opened, task) =
             start(self.blackboard.clone(), stream, self.config.blackboard.stream_chunk.bytes(), started);
+        #[cfg(feature = "cluster")]
+        let task = self.counted(actor.caller.session_key(), task);
         {
             let mut tasks = self.streams.tasks.lock();
             while tasks.try_join_next().is_some() {}
@@ -147,13 +157,40 @@ impl Broker {
         Ok(publishing)
     }
 
-    /// Publishes the ends of the streams that an earlier host process left without one. That their commands were interrupted is on
-    /// record by then.
-    pub(crate) async fn end_streams_of_the_dead(&self) -> Result<()> {
-        for (stream, totals) in self.blackboard.unended().await? {
+    /// Publishes the ends of these callers' streams that an earlier host process, or their sessions' last home, left without one. That
+    /// their commands were interrupted is on record by then.
+    pub(crate) async fn end_streams_of_the_dead(&self, whose: impl Fn(&Caller) -> bool) -> Result<()> {
+        let unended = self.blackboard.unended().await?;
+        for (stream, totals) in unended.into_iter().filter(|(stream, _)| whose(&stream.by)) {
             self.blackboard.end_stream(&stream, StreamEnd::host_died().value(totals)).await?;
         }
         Ok(())
+    }
+
+    /// Counts a stream's task as one of its session for as long as it runs.
+    #[cfg(feature = "cluster")]
+    fn counted(
+        &self,
+        session: String,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let open = self.streams.open.clone();
+        open.send_modify(|open| *open.entry(session.clone()).or_default() += 1);
+        let counted = OpenStreamCount { open, session };
+        async move {
+            let _counted = counted;
+            task.await;
+        }
+    }
+
+    /// Waits until the streams of the session's commands, which have ended, have their ends.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn settle_session_streams(&self, session: &str) {
+        let mut open = self.streams.open.subscribe();
+        let settled = open.wait_for(|open| !open.contains_key(session));
+        if tokio::time::timeout(LEAVING, settled).await.is_err() {
+            tracing::warn!("the ends of some streams are left to the session's next home");
+        }
     }
 
     /// Waits until the streams of commands that have ended have their ends.
@@ -164,6 +201,28 @@ impl Broker {
             tracing::warn!("the ends of some streams are left to the next host process");
             tasks.detach_all();
         }
+    }
+}
+
+/// A stream that is counted as open.
+#[cfg(feature = "cluster")]
+struct OpenStreamCount {
+    open: watch::Sender<HashMap<String, usize>>,
+    session: String,
+}
+
+#[cfg(feature = "cluster")]
+impl Drop for OpenStreamCount {
+    fn drop(&mut self) {
+        self.open.send_modify(|open| {
+            let left = open.get_mut(&self.session).map_or(0, |count| {
+                *count -= 1;
+                *count
+            });
+            if left == 0 {
+                open.remove(&self.session);
+            }
+        });
     }
 }
 
@@ -314,7 +373,6 @@ mod tests {
 
     use super::*;
     use crate::blackboard::{Events, ListPage, Selection, WriteRequest};
-    use skillhost_api::caller::Caller;
     use skillhost_api::types::BlackboardEntry;
 
     fn out(bytes: &'static [u8]) -> Chunk {
@@ -375,6 +433,24 @@ mod tests {
         }
         #[cfg(feature = "cluster")]
         fn forget(&self, _: &Caller) -> BoxFuture<'_, Result<()>> {
+            Self::broken()
+        }
+        #[cfg(feature = "cluster")]
+        fn pack(&self, _: &Caller, _: Option<String>) -> BoxFuture<'_, Result<crate::blackboard::PackedRows>> {
+            Self::broken()
+        }
+        #[cfg(feature = "cluster")]
+        fn unpack(&self, _: &Caller, _: String) -> BoxFuture<'_, Result<()>> {
+            Self::broken()
+        }
+        #[cfg(feature = "cluster")]
+        fn log_to(&self, _: Arc<dyn crate::blackboard::BoardLog>) {}
+        #[cfg(feature = "cluster")]
+        fn log_page(&self, _: &Caller, _: Option<String>) -> BoxFuture<'_, Result<Option<String>>> {
+            Self::broken()
+        }
+        #[cfg(feature = "cluster")]
+        fn restore(&self, _: &Caller, _: Vec<crate::blackboard::BoardChange>) -> BoxFuture<'_, Result<()>> {
             Self::broken()
         }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use skillhost_api::error::Error;
-use skillhost_api::types::{self, Approval, ApprovalList, KeptSkill, ListApprovals, RevokeApproval};
+use skillhost_api::types::{self, Approval, ApprovalList, KeptSkill, ListApprovals, RevokeAlways, RevokeApproval};
 use skillhost_api::visible;
 
 use super::app::App;
@@ -26,7 +26,8 @@ Examples:
   skillhost approve
   skillhost approve ap_0123456789ab
   skillhost approve ap_0123456789ab --always
-  skillhost approve --revoke code-stats")]
+  skillhost approve --revoke code-stats
+  skillhost approve --revoke ap_0123456789ab")]
 pub(super) struct Approve {
     /// What waits; without it, all that do are listed
     #[arg(conflicts_with = "revoke")]
@@ -34,13 +35,18 @@ pub(super) struct Approve {
     /// Let a command that the operator's rules ask about happen whenever it comes again in its session, until the host process ends
     #[arg(long, requires = "id")]
     always: bool,
-    /// Forget what a skill was let run with: by its name, or its directory
-    #[arg(long, value_name = "SKILL_OR_DIR")]
+    /// Forget what a skill was let run with, by its name or its directory; or ask again about a command that was let happen with
+    /// `--always`, by its id
+    #[arg(long, value_name = "SKILL_OR_DIR_OR_ID")]
     revoke: Option<String>,
 }
 
 impl Approve {
     pub(super) async fn run(self, app: &App) -> Ended {
+        if let Some(id) = self.revoke.as_ref().filter(|named| named.starts_with("ap_")) {
+            let answer = app.call(RevokeAlways { id: id.clone() }).await?;
+            return print_outcome(app, &answer, &answer.typed.message).await;
+        }
         if let Some(skill) = self.revoke {
             let named = absolute(&skill)?;
             // One that is gone is known by what it was called.
@@ -106,6 +112,15 @@ fn listed(list: &ApprovalList) -> String {
         let row = |kept: &&KeptSkill| [kept.skill.clone(), kept.directory.clone(), kept.may.clone()];
         text.push_str("Approved until they change, or are revoked:\n");
         text.push_str(&table(["SKILL", "DIRECTORY", "MAY"], kept.iter().map(row)));
+    }
+    if !list.always.is_empty() {
+        text.push_str(
+            "Commands that may happen always in their session, until the host process ends or they are revoked:\n",
+        );
+        text.extend(list.always.iter().map(|approval| format!("{}\n{}\n", approval.id, indented(approval))));
+    }
+    for host in &list.unanswered {
+        text.push_str(&format!("not known of the host {}\n", visible::line(host)));
     }
     if text.is_empty() { "nothing waits for approval".into() } else { text }
 }

@@ -103,7 +103,9 @@ impl Global {
         }
         let Some(said) = variable("SANDBOX_TYPE")? else { return Ok(None) };
         BackendChoice::from_str(&said, true).map(Some).map_err(|_| {
-            Error::invalid_argument(format!("SANDBOX_TYPE is {said:?}, which is no backend: use auto, docker or local"))
+            Error::invalid_argument(format!(
+                "SANDBOX_TYPE is {said:?}, which is no backend: use auto, docker, local or kubernetes"
+            ))
         })
     }
 

@@ -10,10 +10,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use skillhost_api::error::{Error, Result};
-use skillhost_api::types::{GetHostStatus, HostStatus};
+use skillhost_api::types::{DrainHost, GetHostStatus, HostStatus, ResumeHost};
 use skillhost_api::units::{parse_duration, show_bytes, show_time};
 
 use super::app::App;
+use super::args::millis;
 use super::failure::Ended;
 use crate::config::Config;
 use crate::host::HostOptions;
@@ -95,6 +96,22 @@ enum Verb {
     /// Ends the host process, its calls and its sandboxes, and waits until it is gone
     #[command(after_help = "Example:\n  skillhost host stop")]
     Stop,
+    /// Takes this host of a cluster out of use: its sessions go to other hosts; the exit code is 1 where some are left
+    #[command(after_help = "\
+It gets no new sessions, and each that it has goes to another host as soon as nothing of it is under way, with its blackboard and its
+workspace. When the time is over what is under way is ended, and the rest goes. It lasts, also over a start of the host, until
+`skillhost host resume`. Sessions whose workspace is a volume of a remote engine cannot go; they are named, and so is what else failed.
+
+Example:
+  skillhost host drain --within 10m && skillhost host stop")]
+    Drain {
+        /// How long sessions may take to become idle
+        #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration)]
+        within: Duration,
+    },
+    /// Takes a drained host back into use
+    #[command(after_help = "Example:\n  skillhost host resume")]
+    Resume,
     /// Puts a damaged database aside, so that the next command begins with an empty one
     #[command(after_help = "\
 The damaged one is kept beside it, under a name with the time. What it held is not taken over: projects have to be trusted and
@@ -117,6 +134,16 @@ impl Host {
         match self.verb {
             Verb::Status => status(app).await,
             Verb::Stop => stop(app).await,
+            Verb::Drain { within } => {
+                let drained = app.call(DrainHost { within_ms: millis(within) }).await?;
+                app.answer(&drained, |drained| drained.message.clone()).await?;
+                Ok(i32::from(!drained.typed.left.is_empty()))
+            }
+            Verb::Resume => {
+                let done = app.call(ResumeHost).await?;
+                app.answer(&done, |done| done.message.clone()).await?;
+                Ok(0)
+            }
             Verb::Recover => recover(app).await,
             Verb::Log { lines } => log(app, lines).await,
         }

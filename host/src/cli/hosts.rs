@@ -1,14 +1,17 @@
 //! `hosts`: those that work as one.
 
-use clap::Args;
-use skillhost_api::types::{HostList, HostSummary, ListHosts};
-use skillhost_api::units::show_time;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use skillhost_api::types::{HostList, HostSummary, ListHosts, MoveSession};
+use skillhost_api::units::{parse_duration, show_time};
 
 use super::app::App;
+use super::args::millis;
 use super::failure::Ended;
 use super::print::table;
 
-/// Lists the hosts that work as one with this one
+/// Lists the hosts that work as one with this one, and moves sessions between them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 They are those of `[cluster]` in skillhost.toml. A host says every two seconds that it is there, and how it does; one that has not been
@@ -17,13 +20,43 @@ and is the home of.
 
 Examples:
   skillhost hosts
-  skillhost hosts --output json")]
-pub(super) struct Hosts {}
+  skillhost hosts --output json
+  skillhost hosts move build-7 --session build")]
+pub(super) struct Hosts {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Moves the session (`--session`, `--tenant`) to another host
+    #[command(after_help = "\
+The blackboard and the workspace go along. Sandboxes end, and who names one of them is told so: launch them anew. Calls that come
+meanwhile wait and are answered by the other host. The session stays where it is if any of it cannot be sent.
+
+Example:
+  skillhost hosts move build-7 --session build --within 1m")]
+    Move {
+        /// The host, by its name or its id in `skillhost hosts`
+        host: String,
+        /// How long calls under way may take to end by themselves, before they are ended
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+        within: Duration,
+    },
+}
 
 impl Hosts {
     pub(super) async fn run(self, app: &App) -> Ended {
-        let answer = app.call(ListHosts).await?;
-        app.answer(&answer, list).await?;
+        match self.verb {
+            None => {
+                let answer = app.call(ListHosts).await?;
+                app.answer(&answer, list).await?;
+            }
+            Some(Verb::Move { host, within }) => {
+                let answer = app.call(MoveSession { host, within_ms: millis(within) }).await?;
+                app.answer(&answer, |done| done.message.clone()).await?;
+            }
+        }
         Ok(0)
     }
 }
@@ -47,5 +80,9 @@ fn list(list: &HostList) -> String {
 }
 
 fn state(host: &HostSummary) -> &'static str {
-    if host.accepts_sessions { "in use" } else { "door" }
+    match (host.drained, host.accepts_sessions) {
+        (true, _) => "drained",
+        (false, true) => "in use",
+        (false, false) => "door",
+    }
 }

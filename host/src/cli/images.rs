@@ -1,7 +1,10 @@
 //! `images`: the roles and their images.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
+use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::ImageFilter;
 use tokio::sync::mpsc;
@@ -15,6 +18,10 @@ use crate::roles::image_build;
 use crate::roles::image_build::Provided;
 use crate::sandbox::backend::Backend as _;
 use crate::sandbox::backend::docker::DockerBackend;
+use crate::sandbox::backend::{is_object_name, supervisor_image};
+use crate::sandbox::spec::{LaunchSpec, WarmPool};
+use crate::sandbox::supervisor_image::archive;
+use crate::sandbox::warm_pool;
 
 /// Lists the images of the roles, and makes those that are missing
 #[derive(Debug, Args)]
@@ -58,6 +65,48 @@ Example:
         #[arg(value_name = "ROLE")]
         roles: Vec<String>,
     },
+    /// Writes the image with the supervisor, which a Kubernetes cluster's nodes need
+    #[command(after_help = "\
+It is an archive such as `docker save` writes. Load it on the nodes, or push it to a registry of yours and name it in
+`[kubernetes] supervisor-image`. It belongs to this version of the program.
+
+Examples:
+  skillhost images supervisor supervisor.tar && docker load -i supervisor.tar
+  skillhost images supervisor supervisor.tar && kind load image-archive supervisor.tar
+  skillhost images supervisor supervisor.tar --name registry.example/skillhost/supervisor:1")]
+    Supervisor {
+        /// The file to write
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// What the image is called [default: skillhost/supervisor and this program's version]
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Writes a pool of warm sandboxes for a Kubernetes cluster that has agent-sandbox
+    #[command(after_help = "\
+It is for `kubectl apply`: a SandboxTemplate, a SandboxWarmPool and the rule that closes their network. Name the pool in
+`[kubernetes] warm-pools`; launches of the role with the size that it has are taken from it then. Write and apply it again after the
+program, the role's image or `[kubernetes]` has changed.
+
+Example:
+  skillhost images warm-pool default --replicas 3 | kubectl apply -n skillhost-sandboxes -f -")]
+    WarmPool {
+        /// The role
+        #[arg(value_name = "ROLE")]
+        role: String,
+        /// How many wait
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        replicas: u32,
+        /// Its name in the cluster [default: skillhost- and the role]
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// Cores of each
+        #[arg(long, value_name = "N")]
+        cpus: Option<f64>,
+        /// Memory of each, in MiB
+        #[arg(long, value_name = "N")]
+        memory_mib: Option<u64>,
+    },
 }
 
 impl Images {
@@ -65,6 +114,29 @@ impl Images {
         match self.verb {
             Verb::List { tags, roles } => list(app, tags, roles).await?,
             Verb::Build { roles, engine } => return build(app, &roles, engine.as_deref()).await,
+            Verb::Supervisor { file, name } => {
+                let name = name.unwrap_or_else(supervisor_image);
+                let place = |error| Error::of_file(error).context(format!("cannot write {}", file.display()));
+                std::fs::write(&file, archive(&name)?).map_err(place)?;
+                app.note(&format!("the image {name} is in {}", file.display())).await?;
+            }
+            Verb::WarmPool { role, replicas, name, cpus, memory_mib } => {
+                let config = Config::find(app.global.config()?.as_deref())?;
+                let roles = config.roles()?;
+                let role = roles.require(&role)?;
+                let name = name.unwrap_or_else(|| format!("skillhost-{}", role.name));
+                if !is_object_name(&name) {
+                    return Err(Error::invalid_argument(format!(
+                        "{name:?} is no name for a pool: lower-case letters, digits, `-` and `.`, 63 at most; give one with --name"
+                    ))
+                    .into());
+                }
+                let usual = LaunchSpec::new(Caller::default(), &*role.name);
+                let (cpus, memory_mib) = (cpus.unwrap_or(usual.cpus), memory_mib.unwrap_or(usual.memory_mib));
+                let pool = WarmPool { name, replicas, cpus, memory_mib };
+                let written = warm_pool(&config.kubernetes, config.sandbox.user_ids, role, &pool).await?;
+                app.print_json(&written).await?;
+            }
         }
         Ok(0)
     }

@@ -462,7 +462,8 @@ fn shared(sandbox: &SandboxSummary) -> String {
 fn workspace(path: Option<&Path>, volume: Option<&str>) -> String {
     match (path, volume) {
         (Some(path), _) => path.display().to_string(),
-        (None, volume) => format!("volume {} of the engine", volume.unwrap_or("unknown")),
+        (None, Some(volume)) => format!("volume {volume} of the engine"),
+        (None, None) => "its own, which goes with it".to_owned(),
     }
 }
 

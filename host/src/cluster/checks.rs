@@ -6,7 +6,15 @@ use super::Cluster;
 
 impl Cluster {
     pub(super) fn checks(&self) -> Vec<Check> {
-        vec![self.lease_check(), self.hosts_check()]
+        let behind = [&self.decisions, &self.packages].into_iter().filter_map(|told| {
+            told.problem().map(|problem| Check {
+                name: told.name().into(),
+                ok: false,
+                detail: format!("what was decided at other hosts is not done here: {problem}"),
+                remedy: Some("put that right: this host tries again by itself".into()),
+            })
+        });
+        [self.lease_check(), self.hosts_check(), self.settings_check()].into_iter().chain(behind).collect()
     }
 
     fn lease_check(&self) -> Check {
@@ -16,7 +24,11 @@ impl Cluster {
             Some(_) => Check {
                 name: "cluster".into(),
                 ok: true,
-                detail: format!("this host, {}, is one of the cluster ({servers})", self.membership.name()),
+                detail: format!(
+                    "this host, {}, is one of the cluster ({servers}); what hosts share survives a power failure of the servers only where \
+                     they run with `sync_interval: always`, which cannot be seen from here",
+                    self.membership.name()
+                ),
                 remedy: None,
             },
             None => Check {
@@ -49,6 +61,30 @@ impl Cluster {
             },
             remedy: (versions.len() > 1)
                 .then(|| "give all hosts the same version; a call from one version to another is refused".into()),
+        }
+    }
+
+    /// Every door is to be the same door.
+    fn settings_check(&self) -> Check {
+        let hosts = self.directory.hosts();
+        let others = hosts.iter().filter_map(|(id, host)| {
+            let differs = self.membership.differs(host);
+            (id != self.membership.id() && !differs.is_empty())
+                .then(|| format!("{} ({})", host.name, differs.join(", ")))
+        });
+        let others: Vec<_> = others.collect();
+        Check {
+            name: "settings".into(),
+            ok: others.is_empty(),
+            detail: match others.is_empty() {
+                true => "all hosts have the same configuration".into(),
+                false => format!("the configuration of these hosts is another than this one's: {}", others.join("; ")),
+            },
+            remedy: (!others.is_empty()).then(|| {
+                "give all hosts the same skillhost.toml and roles; only `backend`, [cluster], [[engine]], [host], [local] and [pool] are a \
+                 machine's own"
+                    .into()
+            }),
         }
     }
 }

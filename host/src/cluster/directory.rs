@@ -7,6 +7,8 @@ use async_nats::jetstream::kv::{Entry, Operation};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use skillhost_api::error::{Error, Result};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::lease::{self, LEASE};
 use super::nats::SharedBucket;
@@ -22,6 +24,7 @@ const LEARN: Duration = Duration::from_secs(5);
 pub(super) struct Directory {
     bucket: SharedBucket,
     seen: Mutex<HashMap<String, HeardHost>>,
+    changed: watch::Sender<()>,
     since: Duration,
 }
 
@@ -46,7 +49,7 @@ pub(super) enum Vitality {
 
 impl Directory {
     pub(super) fn new(bucket: SharedBucket) -> Self {
-        Self { bucket, seen: Mutex::default(), since: lease::now() }
+        Self { bucket, seen: Mutex::default(), changed: watch::Sender::default(), since: lease::now() }
     }
 
     /// Learns which hosts are there now; this one is.
@@ -62,7 +65,7 @@ impl Directory {
             Err(Error::unavailable("the cluster's servers broke off while they said which hosts there are"))
         };
         let slow = |_| Error::unavailable("the cluster's servers do not say which hosts there are");
-        tokio::time::timeout(LEARN, learning).await.map_err(slow)?
+        timeout(LEARN, learning).await.map_err(slow)?
     }
 
     /// Hears of changes until it is dropped.
@@ -95,6 +98,8 @@ impl Directory {
                 }
             }
         }
+        drop(seen);
+        self.changed.send_replace(());
     }
 
     /// Those that are there, by name.
@@ -106,6 +111,20 @@ impl Directory {
         hosts
     }
 
+    /// Waits until none of the hosts that may act is `behind`. The answer is which still are when the time is over.
+    pub(super) async fn none_is(&self, behind: impl Fn(&HostRecord) -> bool, patience: Duration) -> Vec<String> {
+        let (given_up, mut changed) = (Instant::now() + patience, self.changed.subscribe());
+        loop {
+            let late = self.hosts().into_iter().filter(|(_, host)| behind(host));
+            let late: Vec<_> = late.map(|(_, host)| host.name).collect();
+            if late.is_empty() || Instant::now() >= given_up {
+                return late;
+            }
+            // One that is silent is gone by the clock alone.
+            let _ = timeout(AGAIN, changed.changed()).await;
+        }
+    }
+
     /// What to call a host.
     pub(super) fn name(&self, id: &str) -> String {
         self.seen.lock().get(id).map_or_else(|| id.to_owned(), |host| host.record.name.clone())
@@ -113,12 +132,28 @@ impl Directory {
 
     /// How a host does. That it is gone is sure only with [`Directory::is_gone`].
     pub(super) fn vitality(&self, id: &str) -> Vitality {
-        let seen = self.seen.lock();
-        let silent = lease::now().saturating_sub(seen.get(id).map_or(self.since, |host| host.at));
-        match seen.get(id) {
+        let silent = self.silent(id);
+        match self.seen.lock().get(id) {
             Some(host) if host.there && silent < LEASE => Vitality::Alive,
             _ if silent < LEASE => Vitality::Silent(silent),
             _ => Vitality::Gone,
+        }
+    }
+
+    /// For how long no beat of it has come.
+    fn silent(&self, id: &str) -> Duration {
+        lease::now().saturating_sub(self.seen.lock().get(id).map_or(self.since, |host| host.at))
+    }
+
+    /// Waits until a host is gone, as far as is known here.
+    pub(super) async fn missed(&self, id: &str) {
+        // That is a matter of time alone, which each beat puts off.
+        loop {
+            let left = LEASE.saturating_sub(self.silent(id));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
         }
     }
 

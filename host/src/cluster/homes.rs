@@ -4,7 +4,7 @@
 //! the place of the revision that was read, and a home answers for the one revision that it took the session with. What is read is
 //! read from the servers' leader; what is remembered of it is only ever where to ask first.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::num::NonZero;
 use std::sync::Arc;
 
@@ -13,13 +13,15 @@ use parking_lot::Mutex;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 
+use super::board_log::BoardLogs;
 use super::directory::{Directory, Vitality};
-use super::held::{HeldPlace, HeldSessions};
-use super::lease::Lease;
+use super::held::{Entered, HeldPlace, HeldSessions};
+use super::lease::{Lease, cut_off};
 use super::nats::{Kept, SharedBucket};
 use super::placement::least_busy;
+use super::turns::Turns;
 use super::wire::HomeRecord;
-use crate::host::Host;
+use crate::host::{HomeHere, Host};
 
 /// Homes of sessions that are remembered.
 const REMEMBERED: NonZero<usize> = NonZero::new(65_536).unwrap();
@@ -46,13 +48,13 @@ pub(super) struct Homes {
     bucket: SharedBucket,
     directory: Arc<Directory>,
     lease: Arc<Lease>,
+    /// Where what sessions write is logged.
+    pub(super) logs: Option<Arc<BoardLogs>>,
     pub(super) held: HeldSessions,
     remembered: Mutex<LruCache<String, KnownHome>>,
     /// Of each session that begins or ends to be here, whose turn it is: so none is cleared that has just begun.
-    turns: Mutex<HashMap<String, Turn>>,
+    pub(super) turns: Turns,
 }
-
-type Turn = Arc<tokio::sync::Mutex<()>>;
 
 impl Homes {
     pub(super) fn new(
@@ -61,17 +63,18 @@ impl Homes {
         bucket: SharedBucket,
         directory: Arc<Directory>,
         lease: Arc<Lease>,
+        logs: Option<Arc<BoardLogs>>,
     ) -> Self {
         let remembered = Mutex::new(LruCache::new(REMEMBERED));
         let (held, turns) = Default::default();
-        Self { host, own, bucket, directory, lease, held, remembered, turns }
+        Self { host, own, bucket, directory, lease, logs, held, remembered, turns }
     }
 
     /// The home of the caller's session; a session that has none gets one, here if `prefers_here` and new ones are accepted.
     pub(super) async fn of(&self, caller: &Caller, prefers_here: bool) -> Result<Home> {
         let key = caller.session_key();
         let term = self.lease.term().ok_or_else(cut_off)?;
-        if let Some(place) = self.held.enter(&key, None, term) {
+        if let Some(place) = self.enter(&key, None, term).await {
             return Ok(Home::Here(place));
         }
         if let Some(known) = self.remembered.lock().get(&key)
@@ -84,7 +87,7 @@ impl Homes {
                 (Some(record), revision) => (record, revision),
                 (None, revision) => {
                     let host = self.choose(prefers_here)?;
-                    let record = HomeRecord { host, first: true };
+                    let record = HomeRecord::new(host, true);
                     let Some(revision) = self.write(&key, &record, revision).await? else { continue };
                     (record, revision)
                 }
@@ -96,12 +99,13 @@ impl Homes {
                     self.directory.name(&record.host)
                 );
                 // Whatever came of that is read.
-                self.write(&key, &HomeRecord { host, first: false }, revision).await?;
+                self.write(&key, &HomeRecord::new(host, false), revision).await?;
                 continue;
             }
             if record.host == self.own {
-                self.take(caller, record.first, revision, term).await?;
-                if let Some(place) = self.held.enter(&key, Some(revision), term) {
+                if self.take(caller, term).await?.is_some()
+                    && let Some(place) = self.enter(&key, None, term).await
+                {
                     return Ok(Home::Here(place));
                 }
                 continue;
@@ -117,32 +121,62 @@ impl Homes {
     pub(super) async fn admit(&self, caller: &Caller, revision: u64) -> Result<Option<HeldPlace>> {
         let key = caller.session_key();
         let term = self.lease.term().ok_or_else(cut_off)?;
-        if let Some(place) = self.held.enter(&key, Some(revision), term) {
+        if let Some(place) = self.enter(&key, Some(revision), term).await {
             return Ok(Some(place));
         }
-        let (record, now) = self.read(&key).await?;
-        let Some(record) = record.filter(|record| record.host == self.own && now == revision) else {
-            self.held.remove_unless(&key, now);
-            return Ok(None);
-        };
-        self.take(caller, record.first, revision, term).await?;
-        Ok(self.held.enter(&key, Some(revision), term))
+        match self.take(caller, term).await? {
+            Some(now) if now == revision => Ok(self.enter(&key, Some(revision), term).await),
+            _ => Ok(None),
+        }
+    }
+
+    /// Lets a call in where its session is here. One that is about to leave is waited for.
+    async fn enter(&self, key: &str, revision: Option<u64>, term: u64) -> Option<HeldPlace> {
+        loop {
+            match self.held.enter(key, revision, term) {
+                Entered::In(place) => return Some(place),
+                Entered::Leaving(waiting) => waiting.over().await,
+                Entered::Not => return None,
+            }
+        }
     }
 
     /// After a lapse of the lease: what went elsewhere meanwhile ends here.
     pub(super) async fn settle(&self, term: u64) -> Result<()> {
         let mut callers = self.held.before(term);
         callers.extend(self.host.sessions_with_sandboxes());
+        callers.extend(self.host.homed_sessions().await?);
+        let mut seen = HashSet::new();
         for caller in callers {
             let key = caller.session_key();
-            let turn = self.turn(&key);
+            if !seen.insert(key.clone()) {
+                continue;
+            }
+            let turn = self.turns.of(&key);
             let _turn = turn.lock().await;
             let (record, revision) = self.read(&key).await?;
-            let elsewhere = record.is_some_and(|record| record.host != self.own);
-            // What was here before this host was one of several has gone nowhere.
-            if elsewhere && self.host.home_revision(&key).await?.is_some() {
+            // What was here before that host was asked for it has gone nowhere.
+            let elsewhere = record.is_some_and(|record| record.host != self.own && !record.first);
+            if elsewhere && self.host.known_home(&key).await?.is_some() {
                 self.held.remove_unless(&key, revision);
+                self.log_no_more(&key);
                 self.host.forget_session(&caller).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the sessions that were sent here and not asked for yet, and removes what was sent of one that did not come.
+    pub(super) async fn take_received(&self, term: u64) -> Result<()> {
+        for (caller, from) in self.host.received_sessions().await? {
+            let (record, revision) = self.read(&caller.session_key()).await?;
+            match record {
+                Some(record) if record.host == self.own && record.moved_from == Some(from) => {
+                    self.take(&caller, term).await?;
+                }
+                // Its home may still be about to say that it comes.
+                _ if revision == from => {}
+                _ => self.host.forget_received(&caller, from).await?,
             }
         }
         Ok(())
@@ -153,13 +187,7 @@ impl Homes {
         self.remembered.lock().pop(&caller.session_key());
     }
 
-    fn turn(&self, key: &str) -> Turn {
-        let mut turns = self.turns.lock();
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(turns.entry(key.to_owned()).or_default())
-    }
-
-    async fn read(&self, key: &str) -> Result<(Option<HomeRecord>, u64)> {
+    pub(super) async fn read(&self, key: &str) -> Result<(Option<HomeRecord>, u64)> {
         let Kept { value, revision } = self.bucket.read(key).await?;
         let record = value.map(|value| serde_json::from_slice(&value)).transpose();
         let record = record.map_err(|error| {
@@ -168,7 +196,7 @@ impl Homes {
         Ok((record, revision))
     }
 
-    async fn write(&self, key: &str, record: &HomeRecord, revision: u64) -> Result<Option<u64>> {
+    pub(super) async fn write(&self, key: &str, record: &HomeRecord, revision: u64) -> Result<Option<u64>> {
         let record = serde_json::to_vec(record).map_err(|error| Error::other(error.to_string()))?;
         self.bucket.replace(key, record.into(), revision).await
     }
@@ -186,30 +214,73 @@ impl Homes {
         })
     }
 
-    /// Begins to be the home of a session that the record of this revision says is here. What there is of it from another time, in
-    /// which it had its home elsewhere since, goes first.
-    async fn take(&self, caller: &Caller, first: bool, revision: u64, term: u64) -> Result<()> {
+    /// Begins to be the home of a session, if its record says that it is here: the answer is with which revision. What there is of it
+    /// from another time, in which it had its home elsewhere since, goes first.
+    pub(super) async fn take(&self, caller: &Caller, term: u64) -> Result<Option<u64>> {
         let key = caller.session_key();
-        let turn = self.turn(&key);
+        let turn = self.turns.of(&key);
         let _turn = turn.lock().await;
-        if !self.held.has(&key, revision) {
-            let known = self.host.home_revision(&key).await?;
-            if known != Some(revision) && !first {
-                self.host.forget_session(caller).await?;
+        // In the turn: what was read before it may be of the time before the session left.
+        let (record, revision) = self.read(&key).await?;
+        let Some(record) = record.filter(|record| record.host == self.own) else {
+            self.held.remove_unless(&key, revision);
+            self.log_no_more(&key);
+            return Ok(None);
+        };
+        let known = self.host.known_home(&key).await?;
+        if known == Some(HomeHere { revision, leaving: true }) {
+            // A change of the record may still be on its way that was not acknowledged. One of the two comes true, and not both.
+            let stays = HomeRecord::new(self.own.clone(), true);
+            let stays = self.write(&key, &stays, revision).await?;
+            if let Some(revision) = stays {
+                self.log(caller, false).await?;
+                self.host.keep_home_revision(caller, revision).await?;
+                self.held.add(&key, caller, revision, term);
             }
-            if known != Some(revision) {
-                self.host.keep_home_revision(&key, revision).await?;
+            return Ok(stays);
+        }
+        if !self.held.has(&key, revision) {
+            if known.is_none_or(|known| known.revision != revision) {
+                let anew = self.make_ready(caller, &record).await?;
+                self.log(caller, anew).await?;
+                self.host.keep_home_revision(caller, revision).await?;
+            } else {
+                self.log(caller, false).await?;
+            }
+            if let Some(from) = record.moved_from {
+                self.host.forget_received(caller, from).await?;
             }
             self.remembered.lock().pop(&key);
         }
         self.held.add(&key, caller, revision, term);
-        Ok(())
+        Ok(Some(revision))
     }
-}
 
-/// Why a host without a lease answers for no session.
-pub(super) fn cut_off() -> Error {
-    Error::unavailable(
-        "this host is cut off from its cluster, so it answers for no session until it is back: `skillhost doctor` says why",
-    )
+    /// Begins to log what a session writes, where that is logged. One that begins anew has what its last home logged.
+    async fn log(&self, caller: &Caller, anew: bool) -> Result<()> {
+        let Some(logs) = &self.logs else { return Ok(()) };
+        logs.begin(caller, anew).await?;
+        if anew { self.host.end_board_streams(caller).await } else { Ok(()) }
+    }
+
+    pub(super) fn log_no_more(&self, key: &str) {
+        if let Some(logs) = &self.logs {
+            logs.end(key);
+        }
+    }
+
+    /// Has here what there is of a session by the word of its record, and nothing else. Whether that is nothing.
+    async fn make_ready(&self, caller: &Caller, record: &HomeRecord) -> Result<bool> {
+        match record.moved_from {
+            _ if record.first => Ok(false),
+            Some(from) if self.host.place_session(caller, from).await? => Ok(false),
+            from => {
+                if from.is_some() {
+                    tracing::error!("what came of the session {caller} is not here any more: it begins anew");
+                }
+                self.host.forget_session(caller).await?;
+                Ok(true)
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use skillhost_api::answer::Answer;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::io::CallIo;
@@ -14,10 +15,10 @@ use skillhost_api::wire::Hello;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::Cluster;
 use super::held::HeldPlace;
 use super::stream::{Address, Listening};
 use super::wire::{OpenStream, OpenedStream, RoutedCall};
+use super::{Cluster, holds, of_host};
 use crate::ids::random_hex;
 use crate::policy::MemoryBudget;
 use crate::serving::{Admitted, Connections, Door, NotAdmitted, PATIENCE, TenantPlace, TenantPlaces, serve_connection};
@@ -84,7 +85,8 @@ struct RoutedDoor {
 
 impl Door for RoutedDoor {
     type Asked = RoutedCall;
-    type Place = (HeldPlace, Option<TenantPlace>);
+    /// The session is held until the answer is there, and not until its client has read it, which may be never.
+    type Place = (Mutex<Option<HeldPlace>>, Option<TenantPlace>);
 
     fn memory(&self) -> &MemoryBudget {
         self.cluster.host.memory()
@@ -95,14 +97,21 @@ impl Door for RoutedDoor {
         call.caller.check()?;
         let place = self.places.admit(&call, "from other hosts")?;
         let held = self.memory().take(&call.caller.tenant, bytes)?;
+        if of_host(&call.request) {
+            return Ok(Admitted { call, held, place: (Mutex::default(), place) });
+        }
         match self.cluster.homes.admit(&call.caller, home).await? {
-            Some(session) => Ok(Admitted { call, held, place: (session, place) }),
+            Some(session) => Ok(Admitted { place: (holds(&call).then_some(session).into(), place), call, held }),
             None => Err(NotAdmitted::Elsewhere),
         }
     }
 
     async fn answer(&self, (session, _): &Self::Place, call: Call, io: CallIo) -> Result<Answer> {
-        self.cluster.answer_here(session, call, io).await
+        let session = session.lock().take();
+        match session {
+            Some(session) => self.cluster.answer_here(session, call, io).await,
+            None => self.cluster.host.answer(call, io).await,
+        }
     }
 }
 

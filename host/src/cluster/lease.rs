@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use skillhost_api::error::Error;
 
 /// How long others wait since a host's last sign of life before they take its sessions.
 pub(super) const LEASE: Duration = Duration::from_secs(10);
@@ -72,6 +73,13 @@ impl Lease {
             .await;
         }
     }
+}
+
+/// Why a host without a lease answers for no session.
+pub(super) fn cut_off() -> Error {
+    Error::unavailable(
+        "this host is cut off from its cluster, so it answers for no session until it is back: `skillhost doctor` says why",
+    )
 }
 
 fn nanos(time: Duration) -> u64 {

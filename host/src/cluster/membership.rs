@@ -1,5 +1,6 @@
 //! That this host is one of them: its record, which it writes again and again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +22,18 @@ use crate::ids::random_hex;
 /// Between two beats. Several are missed before a lease ends.
 const BEAT: Duration = Duration::from_secs(2);
 
+/// After so many of them it is looked for sessions that were sent here and that nobody has asked for, and for shares that are not used.
+const RECEIVED: u64 = 15;
+
 pub(super) struct Membership {
     /// The state directory's: the same after each start.
     id: String,
     run: String,
     name: String,
     accepts_sessions: bool,
+    blackboard_log: bool,
     started_at_ms: u64,
+    settings: BTreeMap<String, String>,
     bucket: SharedBucket,
     /// Of this host's record, as it was last written.
     revision: AtomicU64,
@@ -45,7 +51,9 @@ impl Membership {
             run: random_hex(8)?,
             name,
             accepts_sessions: config.accepts_sessions,
+            blackboard_log: config.blackboard_log,
             started_at_ms: now_ms(),
+            settings: config.settings.clone(),
             bucket,
             revision: AtomicU64::new(0),
             problem: Mutex::default(),
@@ -54,6 +62,13 @@ impl Membership {
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Which tables of a host's configuration are others than this one's.
+    pub(super) fn differs(&self, host: &HostRecord) -> Vec<String> {
+        let names: BTreeSet<_> = self.settings.keys().chain(host.settings.keys()).collect();
+        let other = names.into_iter().filter(|name| self.settings.get(*name) != host.settings.get(*name));
+        other.cloned().collect()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -104,22 +119,55 @@ impl Membership {
 }
 
 impl Cluster {
+    /// Whether sessions may come to have their homes here.
+    pub(super) fn accepts_sessions(&self) -> bool {
+        self.membership.accepts_sessions && !self.draining.is_on()
+    }
+
+    /// Refuses to be one of hosts that do otherwise what only all of them can do.
+    pub(super) fn agrees(&self) -> Result<()> {
+        let logs = self.membership.blackboard_log;
+        let others = self.directory.hosts().into_iter().filter(|(_, host)| host.blackboard_log != logs);
+        let names: Vec<_> = others.map(|(_, host)| host.name).collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => Err(Error::invalid_argument(format!(
+                "`blackboard-log` under [cluster] is {logs} here and {} at {}: a log has only all that is written where all hosts write to \
+                 it, so say the same at each of them",
+                !logs,
+                names.join(", ")
+            ))),
+        }
+    }
+
     /// Says that this host is there, which renews its lease.
     pub(super) async fn beat(&self) -> Result<()> {
-        let sent = lease::now();
+        let (sent, lapsed) = (lease::now(), self.lease.term().is_none());
         let this = &self.membership;
         let status = self.host.status();
         let record = HostRecord {
             name: this.name.clone(),
             run: this.run.clone(),
             version: status.version,
-            accepts_sessions: this.accepts_sessions,
+            accepts_sessions: self.accepts_sessions(),
+            drained: self.draining.is_on(),
+            blackboard_log: this.blackboard_log,
             sessions: self.homes.held.len(),
             sandboxes: status.sandboxes,
             cores: std::thread::available_parallelism().map_or(1, NonZero::get),
             started_at_ms: this.started_at_ms,
+            decided: self.decisions.adopted(),
+            installed: self.packages.adopted(),
+            settings: this.settings.clone(),
         };
         this.write(&record).await?;
+        if lapsed {
+            // Whoever took something back meanwhile did not wait for this host. From the record on they do.
+            self.decisions.caught_up().await?;
+            self.begin_leasing().await?;
+        }
+        let homes = self.directory.hosts().into_iter().filter(|(_, host)| host.accepts_sessions).count();
+        self.host.quota().divide_rate(u32::try_from(homes).unwrap_or(u32::MAX));
         self.lease.renew(sent);
         Ok(())
     }
@@ -129,12 +177,24 @@ impl Cluster {
     pub(super) async fn keep_settling(&self) {
         let mut settled = None;
         let mut looks = beats();
-        loop {
+        for look in 0_u64.. {
             looks.tick().await;
-            let Some(term) = self.lease.term().filter(|term| settled != Some(*term)) else { continue };
-            match self.homes.settle(term).await {
-                Ok(()) => settled = Some(term),
-                Err(error) => tracing::warn!("what has gone to other hosts is not all ended here yet: {error}"),
+            let Some(term) = self.lease.term() else { continue };
+            if settled != Some(term) {
+                match self.homes.settle(term).await {
+                    Ok(()) => settled = Some(term),
+                    Err(error) => tracing::warn!("what has gone to other hosts is not all ended here yet: {error}"),
+                }
+            }
+            if look.is_multiple_of(RECEIVED)
+                && let Err(error) = self.homes.take_received(term).await
+            {
+                tracing::warn!("what other hosts sent is not all in its place yet: {error}");
+            }
+            if look.is_multiple_of(RECEIVED)
+                && let Err(error) = self.give_back_idle().await
+            {
+                tracing::warn!("shares of tenants that are not used here are not given back yet: {error}");
             }
         }
     }
@@ -142,8 +202,14 @@ impl Cluster {
     /// The same as [`Cluster::beat`], for as long as it is not dropped.
     pub(super) async fn keep_beating(&self) {
         let mut beats = beats();
+        let (mut decided, mut installed) = (self.decisions.subscribe(), self.packages.subscribe());
         loop {
-            beats.tick().await;
+            // Whoever decided something waits for the word that this host does it.
+            tokio::select! {
+                _ = beats.tick() => {}
+                Ok(()) = decided.changed() => {}
+                Ok(()) = installed.changed() => {}
+            }
             let problem = self.beat().await.err().map(|error| error.message);
             if let Some(problem) = &problem {
                 tracing::warn!("this host's lease is not renewed: {problem}");

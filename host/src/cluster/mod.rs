@@ -9,37 +9,58 @@
 //!   it, or the host that did has said that it is for another.
 //! - Nothing decides by what may be stale: what this host has heard of others only says whom to ask.
 
+mod approvals;
+mod board_log;
 mod checks;
+mod decisions;
 mod directory;
+mod draining;
 mod held;
 mod homes;
 mod incoming;
 mod lease;
 mod membership;
+mod moving;
 mod nats;
 mod peers;
 mod placement;
+mod shared_log;
+mod shares;
 mod stream;
+mod turns;
 mod wire;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use skillhost_api::answer::Answer;
-use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::error::{Error, Result};
 use skillhost_api::exchange::Exchanged;
 use skillhost_api::io::CallIo;
-use skillhost_api::types::{Call, Check, HostList, HostSummary, Request, Resource};
+use skillhost_api::types::{
+    Approve, Call, Check, Done, DrainedHost, HostList, HostSummary, Request, Resource, RevokeAlways,
+};
 use tokio::sync::{mpsc, watch};
 
+use self::board_log::BoardLogs;
+use self::decisions::Decisions;
 use self::directory::Directory;
+use self::draining::Draining;
 use self::held::HeldPlace;
-use self::homes::{Home, Homes, cut_off};
-use self::lease::Lease;
+use self::homes::{Home, Homes};
+use self::lease::{Lease, cut_off};
 use self::membership::Membership;
-use self::nats::Nats;
+use self::moving::UnderWay;
+use self::nats::{Nats, SharedFiles};
 use self::peers::{Peers, Routed};
+use self::shared_log::SharedLog;
+use self::shares::{ClusterLessor, Shares};
 use crate::config::ClusterConfig;
-use crate::host::{Host, Others};
+use crate::host::{Host, Others, ToldDecision};
+use crate::policy::{Actor, OwnerDecision};
 
 /// How often a call is sent on that turns out to be for another host.
 const TRIES: usize = 5;
@@ -53,6 +74,11 @@ pub struct Cluster {
     homes: Homes,
     peers: Peers,
     membership: Membership,
+    decisions: Decisions,
+    packages: Decisions,
+    files: SharedFiles,
+    shares: Option<Shares>,
+    draining: Draining,
 }
 
 impl Cluster {
@@ -61,28 +87,71 @@ impl Cluster {
         let nats = Nats::connect(config).await?;
         let hosts = nats.bucket("hosts", Some(lease::LEASE)).await?;
         let sessions = nats.bucket("sessions", None).await?;
+        let decisions = Decisions::of_all_else(&host, nats.bucket("decisions", None).await?).await?;
+        let packages = Decisions::of_packages(&host, nats.bucket("packages", None).await?).await?;
+        let files = nats.files("files").await?;
+        let shares = Shares::open(&nats, host.quota().tenants_share()).await?;
         let lease = Arc::new(Lease::default());
         let directory = Arc::new(Directory::new(hosts.clone()));
+        let logs = match config.blackboard_log {
+            true => Some(BoardLogs::new(&host, SharedLog::open(&nats, "board").await?, &lease)),
+            false => None,
+        };
         let membership = Membership::new(&host, config, hosts)?;
         let own = membership.id().to_owned();
         let cluster = Arc::new(Self {
-            homes: Homes::new(Arc::clone(&host), own, sessions, Arc::clone(&directory), Arc::clone(&lease)),
+            homes: Homes::new(
+                Arc::clone(&host),
+                own,
+                sessions,
+                Arc::clone(&directory),
+                Arc::clone(&lease),
+                logs.clone(),
+            ),
             peers: Peers::new(nats.clone(), Arc::clone(&directory)),
             host,
             nats,
             lease,
             directory,
             membership,
+            decisions,
+            packages,
+            files,
+            shares,
+            draining: Draining::default(),
         });
+        cluster.host.forget_half_received().await?;
+        cluster.draining.set(cluster.host.drained_until().await?);
+        if let Some(logs) = logs {
+            cluster.host.log_boards_to(logs);
+        }
         cluster.host.know_others(Box::new(KnownOthers(Arc::downgrade(&cluster))));
-        cluster.beat().await?;
+        if cluster.shares.is_some() {
+            cluster.host.quota().lease_with(Box::new(ClusterLessor(Arc::downgrade(&cluster))));
+        }
+        tokio::select! {
+            first = cluster.beat() => first?,
+            () = cluster.keep_adopting(&cluster.decisions) => {}
+        }
         cluster.directory.learn().await?;
+        if let Err(error) = cluster.agrees() {
+            cluster.leave().await;
+            return Err(error);
+        }
         Ok(cluster)
     }
 
     /// Is one of them until this is dropped: hears of the others, and is heard of.
     pub async fn keep(&self) {
-        tokio::join!(self.directory.follow(), self.keep_beating(), self.keep_settling());
+        tokio::join!(
+            self.directory.follow(),
+            self.keep_adopting(&self.decisions),
+            self.keep_adopting(&self.packages),
+            self.keep_beating(),
+            self.keep_giving_back(),
+            self.keep_settling(),
+            self.keep_draining()
+        );
     }
 
     /// Whether this host may answer for sessions.
@@ -112,22 +181,26 @@ impl Cluster {
 
     /// Answers a call here, or has it answered by the host that is the home of its session.
     pub async fn answer(&self, call: Call, mut io: CallIo) -> Result<Answer> {
-        if matches!(call.request, Request::Approve(_)) {
-            // It waits where the call was made that needs it: here, or at the home of who asks.
-            let (output, _) = mpsc::channel(1);
-            match self.host.answer(call.clone(), CallIo { output, input: None }).await {
-                Err(error) if error.kind == ErrorKind::NotFound => {}
-                answer => return answer,
+        match &call.request {
+            Request::Approve(Approve { id, .. }) | Request::RevokeAlways(RevokeAlways { id }) => {
+                let id = id.clone();
+                return self.on_approval(call, &id).await;
             }
-        } else if !of_session(&call.request) {
-            return self.host.answer(call, io).await;
+            Request::ListApprovals(_) => return self.list_approvals(call).await,
+            request if !of_session(request) => return self.host.answer(call, io).await,
+            _ => {}
         }
         call.caller.check()?;
         // A project is a directory of this machine.
         let prefers_here = call.project.is_some();
         for _ in 0..TRIES {
             let home = match self.homes.of(&call.caller, prefers_here).await? {
-                Home::Here(place) => return self.answer_here(&place, call, io).await,
+                Home::Here(place) if holds(&call) => return self.answer_here(place, call, io).await,
+                Home::Here(place) => {
+                    // It is not to wait for itself.
+                    drop(place);
+                    return self.host.answer(call, io).await;
+                }
                 Home::At(home) => home,
             };
             match self.peers.call(&home, &call, &mut io).await? {
@@ -152,10 +225,15 @@ impl Cluster {
     }
 
     /// Answers a call of a session whose home this is, for as long as it is.
-    async fn answer_here(&self, place: &HeldPlace, call: Call, io: CallIo) -> Result<Answer> {
+    async fn answer_here(&self, place: HeldPlace, call: Call, io: CallIo) -> Result<Answer> {
         let answer = tokio::select! {
             biased;
             () = self.lease.lost(place.term) => return Err(cut_off()),
+            () = place.ending() => {
+                return Err(Error::unavailable(
+                    "this session moves to another host now, which this call was ended for: what it has done is not known; make it again",
+                ));
+            }
             answer = self.host.answer(call, io) => answer,
         };
         match self.lease.term() == Some(place.term) {
@@ -171,6 +249,7 @@ impl Cluster {
             name: host.name,
             version: host.version,
             accepts_sessions: host.accepts_sessions,
+            drained: host.drained,
             sessions: host.sessions,
             sandboxes: host.sandboxes,
             cores: host.cores,
@@ -179,8 +258,14 @@ impl Cluster {
     }
 }
 
-/// What the host knows of the others by this.
+/// What the host knows of the others by this, and asks of them.
 struct KnownOthers(Weak<Cluster>);
+
+impl KnownOthers {
+    fn cluster(&self) -> Result<Arc<Cluster>> {
+        self.0.upgrade().ok_or_else(|| Error::unavailable("this host is about to leave the cluster"))
+    }
+}
 
 impl Others for KnownOthers {
     fn hosts(&self) -> HostList {
@@ -194,6 +279,67 @@ impl Others for KnownOthers {
     fn checks(&self) -> Vec<Check> {
         self.0.upgrade().map(|cluster| cluster.checks()).unwrap_or_default()
     }
+
+    fn move_session<'a>(&'a self, actor: &'a Actor, host: &'a str, within: Duration) -> BoxFuture<'a, Result<Done>> {
+        let (actor, host) = (actor.clone(), host.to_owned());
+        async move {
+            let cluster = self.cluster()?;
+            // It goes on when its caller leaves, and its record says how it ended.
+            let moving = tokio::spawn(async move {
+                let moved = async {
+                    let to = cluster.other_host(&host)?;
+                    cluster.move_session(&actor.caller, &to, UnderWay::EndsIn(within)).await?;
+                    Ok(Done { message: format!("the session {} has its home on {host} now", actor.caller.session) })
+                };
+                cluster.host.on_sessions(&actor, "session.move", Some(&host), moved).await
+            });
+            moving.await.map_err(|error| Error::other(format!("moving the session: {error}")))?
+        }
+        .boxed()
+    }
+
+    fn drain<'a>(&'a self, actor: &'a Actor, within: Duration) -> BoxFuture<'a, Result<DrainedHost>> {
+        async move {
+            let cluster = self.cluster()?;
+            // On record is that it is drained: who leaves while its sessions go takes nothing of that back.
+            let begun = cluster.host.on_sessions(actor, "host.drain", None, cluster.drain(within)).await?;
+            cluster.drained(begun).await
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(&'a self, actor: &'a Actor) -> BoxFuture<'a, Result<Done>> {
+        let resumed = async move {
+            self.cluster()?.resume().await?;
+            Ok(Done { message: "this host is in use".into() })
+        };
+        async move { self.cluster()?.host.on_sessions(actor, "host.resume", None, resumed).await }.boxed()
+    }
+
+    fn tell(&self, decisions: Vec<OwnerDecision>, package: Option<Bytes>) -> BoxFuture<'_, Result<ToldDecision>> {
+        async move { self.cluster()?.tell(decisions, package).await }.boxed()
+    }
+
+    fn heard(&self, told: ToldDecision) -> BoxFuture<'_, Result<()>> {
+        async move { self.cluster()?.all_do(told).await }.boxed()
+    }
+
+    fn receive<'a>(
+        &'a self,
+        actor: &'a Actor,
+        revision: u64,
+        input: Option<mpsc::Receiver<Bytes>>,
+    ) -> BoxFuture<'a, Result<Done>> {
+        let received = async move {
+            let cluster = self.cluster()?;
+            if !cluster.accepts_sessions() {
+                return Err(Error::unavailable("this host accepts no sessions"));
+            }
+            cluster.host.receive_session(&actor.caller, revision, input).await?;
+            Ok(Done { message: String::new() })
+        };
+        async move { self.cluster()?.host.on_sessions(actor, "session.receive", None, received).await }.boxed()
+    }
 }
 
 /// Whether a request is about what a session has, and so for its home.
@@ -206,6 +352,20 @@ fn of_session(request: &Request) -> bool {
         | Resource::Sandbox
         | Resource::Skill
         | Resource::Text => true,
-        Resource::Catalog | Resource::Host | Resource::Role => false,
+        Resource::Host => matches!(request, Request::MoveSession(_)),
+        Resource::Catalog | Resource::Role => false,
     }
+}
+
+/// Whether it is for the very host that it is sent to, whatever sessions that has.
+fn of_host(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ReceiveSession(_) | Request::Approve(_) | Request::ListApprovals(_) | Request::RevokeAlways(_)
+    )
+}
+
+/// Whether the session stays where it is while the call goes on.
+fn holds(call: &Call) -> bool {
+    !matches!(call.request, Request::MoveSession(_))
 }

@@ -1,18 +1,25 @@
 //! The connection to the NATS servers, and what is kept there for all hosts.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
 
-use async_nats::jetstream::{self, kv};
+use async_nats::jetstream::{self, kv, object_store};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerInfo};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use skillhost_api::error::{Error, Result};
+use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
 
 use super::stream::LONGEST;
 use crate::config::ClusterConfig;
 
 /// For anything that is asked of the servers. A cluster of them chooses another leader in some 5 s.
-const ASK: Duration = Duration::from_secs(2);
+pub(super) const ASK: Duration = Duration::from_secs(2);
+/// What may be on its way to being told of.
+const JUST_NOW: Duration = Duration::from_secs(3600);
+/// For a package.
+const TRANSFER: Duration = Duration::from_secs(60);
 /// For the first connection, and what is set up over it.
 const START: Duration = Duration::from_secs(10);
 /// Between two attempts of it.
@@ -28,9 +35,11 @@ const REPLICAS: usize = 3;
 #[derive(Debug, Clone)]
 pub(super) struct Nats {
     pub(super) client: Client,
-    jetstream: jetstream::Context,
+    pub(super) jetstream: jetstream::Context,
     name: String,
     replicas: Option<usize>,
+    /// How many servers the configuration names.
+    named: usize,
 }
 
 /// A value that is there, or that was there.
@@ -45,6 +54,11 @@ pub(super) struct Kept {
 #[derive(Debug, Clone)]
 pub(super) struct SharedBucket {
     store: kv::Store,
+}
+
+/// Files by names, which never change.
+pub(super) struct SharedFiles {
+    store: object_store::ObjectStore,
 }
 
 impl Nats {
@@ -73,7 +87,13 @@ impl Nats {
         new_enough(&client.server_info()).map_err(failed)?;
         let mut jetstream = jetstream::new(client.clone());
         jetstream.set_timeout(ASK);
-        Ok(Self { client, jetstream, name: config.name.clone(), replicas: config.replicas })
+        Ok(Self {
+            client,
+            jetstream,
+            name: config.name.clone(),
+            replicas: config.replicas,
+            named: config.servers().len(),
+        })
     }
 
     /// A subject of this cluster.
@@ -81,26 +101,35 @@ impl Nats {
         format!("skillhost.{}.{rest}", self.name)
     }
 
+    /// What something is called that the servers keep for this cluster.
+    pub(super) fn kept_as(&self, what: &str) -> String {
+        format!("skillhost_{}_{what}", self.name)
+    }
+
     /// The bucket of this name, which is made when there is none. What is not written again for `age` is gone from it.
     pub(super) async fn bucket(&self, what: &str, age: Option<Duration>) -> Result<SharedBucket> {
-        let name = format!("skillhost_{}_{what}", self.name);
-        let mut problem = "no answer".to_owned();
-        // Servers that have just started have no leader yet.
-        let opening = async {
-            loop {
-                match self.open_bucket(&name, age).await {
-                    Ok(store) => return store,
-                    Err(why) => problem = why,
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-        };
-        match timeout(START, opening).await {
-            Ok(store) => Ok(SharedBucket { store }),
-            Err(_) => Err(Error::unavailable(format!(
-                "the cluster's bucket {name} cannot be had ({problem}): the NATS servers must run with JetStream"
-            ))),
+        let name = self.kept_as(what);
+        let store = opened(&name, || self.open_bucket(&name, age)).await?;
+        Ok(SharedBucket { store })
+    }
+
+    /// The files of this name, which are made when there are none.
+    pub(super) async fn files(&self, what: &str) -> Result<SharedFiles> {
+        let name = self.kept_as(what);
+        let store = opened(&name, || self.open_files(&name)).await?;
+        Ok(SharedFiles { store })
+    }
+
+    async fn open_files(&self, name: &str) -> Result<object_store::ObjectStore, String> {
+        if let Ok(store) = self.jetstream.get_object_store(name).await {
+            return Ok(store);
         }
+        let config = object_store::Config {
+            bucket: name.to_owned(),
+            num_replicas: self.replicas(),
+            ..object_store::Config::default()
+        };
+        self.jetstream.create_object_store(config).await.map_err(|error| error.to_string())
     }
 
     async fn open_bucket(&self, name: &str, age: Option<Duration>) -> Result<kv::Store, String> {
@@ -119,9 +148,77 @@ impl Nats {
         self.jetstream.create_key_value(config).await.map_err(|error| error.to_string())
     }
 
-    fn replicas(&self) -> usize {
-        let servers = self.client.server_info().connect_urls.len();
+    pub(super) fn replicas(&self) -> usize {
+        // One that has just started knows no others yet.
+        let servers = self.client.server_info().connect_urls.len().max(self.named);
         self.replicas.unwrap_or(if servers >= REPLICAS { REPLICAS } else { 1 })
+    }
+}
+
+/// Opens something that the servers keep.
+pub(super) async fn opened<S, F: Future<Output = Result<S, String>>>(name: &str, open: impl Fn() -> F) -> Result<S> {
+    let mut problem = "no answer".to_owned();
+    // Servers that have just started have no leader yet.
+    let opening = async {
+        loop {
+            match open().await {
+                Ok(store) => return store,
+                Err(why) => problem = why,
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    timeout(START, opening).await.map_err(|_| {
+        Error::unavailable(format!(
+            "the cluster's {name} cannot be had ({problem}): the NATS servers must run with JetStream"
+        ))
+    })
+}
+
+impl SharedFiles {
+    /// Keeps a file.
+    pub(super) async fn put(&self, name: &str, content: Bytes) -> Result<()> {
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot keep a package: {why}"));
+        let mut content = &*content;
+        let putting = timeout(TRANSFER, self.store.put(name, &mut content));
+        let put = putting.await.map_err(|_| failed("it takes too long".into()))?;
+        put.map(drop).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Reads a file of at most so many bytes.
+    pub(super) async fn get(&self, name: &str, max: u64) -> Result<Vec<u8>> {
+        let failed = |why: String| Error::unavailable(format!("the cluster's servers give no package: {why}"));
+        let getting = async {
+            let file = self.store.get(name).await.map_err(|error| failed(error.to_string()))?;
+            let mut content = Vec::new();
+            file.take(max.saturating_add(1))
+                .read_to_end(&mut content)
+                .await
+                .map_err(|error| failed(error.to_string()))?;
+            match content.len() as u64 <= max {
+                true => Ok(content),
+                false => Err(Error::too_large(format!("the package that they have is larger than {max} bytes"))),
+            }
+        };
+        timeout(TRANSFER, getting).await.map_err(|_| failed("it takes too long".into()))?
+    }
+
+    /// Removes all others, but for those that somebody may have kept just now.
+    pub(super) async fn keep_only(&self, names: &HashSet<String>) -> Result<()> {
+        let failed =
+            |error: String| Error::unavailable(format!("the cluster's servers do not say what they keep: {error}"));
+        let clearing = async {
+            let mut files = self.store.list().await.map_err(|error| failed(error.to_string()))?;
+            while let Some(file) = files.next().await {
+                let file = file.map_err(|error| failed(error.to_string()))?;
+                let age = file.modified.and_then(|at| SystemTime::from(at).elapsed().ok());
+                if !file.deleted && !names.contains(&file.name) && age.is_some_and(|age| age > JUST_NOW) {
+                    self.store.delete(&file.name).await.map_err(|error| failed(error.to_string()))?;
+                }
+            }
+            Ok(())
+        };
+        timeout(TRANSFER, clearing).await.map_err(|_| failed("no answer".into()))?
     }
 }
 
@@ -130,8 +227,7 @@ impl SharedBucket {
     pub(super) async fn read(&self, key: &str) -> Result<Kept> {
         let subject = format!("{}{key}", self.store.prefix);
         let reading = self.store.stream.get_last_raw_message_by_subject(&subject);
-        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be asked: {why}"));
-        match timeout(ASK, reading).await.map_err(|_| failed("no answer".into()))? {
+        match timeout(ASK, reading).await.map_err(|_| unasked("no answer".into()))? {
             Ok(message) => {
                 let gone =
                     ["KV-Operation", "Nats-Marker-Reason"].iter().any(|name| message.headers.get(*name).is_some());
@@ -139,7 +235,7 @@ impl SharedBucket {
             }
             Err(error) => match error.kind() {
                 jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(Kept { value: None, revision: 0 }),
-                _ => Err(failed(error.to_string())),
+                _ => Err(unasked(error.to_string())),
             },
         }
     }
@@ -147,21 +243,57 @@ impl SharedBucket {
     /// Writes a value in the place of the one with that revision: its own revision, or `None` where another was quicker. After an error
     /// it may be there or not.
     pub(super) async fn replace(&self, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>> {
-        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be written to: {why}"));
-        match timeout(ASK, self.store.update(key, value, revision)).await.map_err(|_| failed("no answer".into()))? {
+        match timeout(ASK, self.store.update(key, value, revision)).await.map_err(|_| unwritten("no answer".into()))? {
             Ok(revision) => Ok(Some(revision)),
             Err(error) => match error.kind() {
                 kv::UpdateErrorKind::WrongLastRevision => Ok(None),
-                _ => Err(failed(error.to_string())),
+                _ => Err(unwritten(error.to_string())),
             },
         }
+    }
+
+    /// Writes a value, whatever is there. After an error it may be there or not.
+    pub(super) async fn put(&self, key: &str, value: Bytes) -> Result<u64> {
+        timeout(ASK, self.store.put(key, value))
+            .await
+            .map_err(|_| unwritten("no answer".into()))?
+            .map_err(|error| unwritten(error.to_string()))
+    }
+
+    /// When the bucket was made, and the revision of what was written last, by the word of the servers' leader.
+    pub(super) async fn last(&self) -> Result<(String, u64)> {
+        let info = timeout(ASK, self.store.stream.get_info())
+            .await
+            .map_err(|_| unasked("no answer".into()))?
+            .map_err(|error| unasked(error.to_string()))?;
+        Ok((info.created.to_string(), info.state.last_sequence))
     }
 
     /// Removes the value with that revision, if it is still there.
     pub(super) async fn remove(&self, key: &str, revision: u64) -> Result<()> {
         let removing = self.store.delete_expect_revision(key, Some(revision));
-        let failed = |why: String| Error::unavailable(format!("the cluster's servers cannot be written to: {why}"));
-        timeout(ASK, removing).await.map_err(|_| failed("no answer".into()))?.map_err(|error| failed(error.to_string()))
+        timeout(ASK, removing)
+            .await
+            .map_err(|_| unwritten("no answer".into()))?
+            .map_err(|error| unwritten(error.to_string()))
+    }
+
+    /// All that is there.
+    pub(super) async fn all(&self) -> Result<Vec<kv::Entry>> {
+        let mut watch = self.watch().await?;
+        let reading = async {
+            let mut all = Vec::new();
+            while let Some(entry) = watch.next().await {
+                let entry = entry.map_err(|error| unasked(error.to_string()))?;
+                let last = entry.delta == 0;
+                all.push(entry);
+                if last {
+                    break;
+                }
+            }
+            Ok(all)
+        };
+        timeout(START, reading).await.map_err(|_| unasked("no answer".into()))?
     }
 
     /// All that is there, and then each change.
@@ -172,6 +304,16 @@ impl SharedBucket {
             .map_err(|_| failed("no answer".into()))?
             .map_err(|error| failed(error.to_string()))
     }
+}
+
+/// That something was not written, as far as is known.
+pub(super) fn unwritten(why: String) -> Error {
+    Error::unavailable(format!("the cluster's servers cannot be written to: {why}"))
+}
+
+/// That something is not known.
+pub(super) fn unasked(why: String) -> Error {
+    Error::unavailable(format!("the cluster's servers cannot be asked: {why}"))
 }
 
 async fn options(config: &ClusterConfig) -> Result<ConnectOptions> {

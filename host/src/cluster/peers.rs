@@ -110,7 +110,15 @@ impl Peers {
         let listening = Listening::at(&self.nats.client, Address::of(own.clone())).await?;
         let asked = serde_json::to_vec(&OpenStream { from: own }).map_err(|error| Error::other(error.to_string()))?;
         let asking = self.nats.client.request(self.nats.subject(&format!("host.{host}.open")), asked.into());
-        let answer = match timeout(OPEN, asking).await {
+        let answered = async {
+            tokio::select! {
+                answer = timeout(OPEN, asking) => Some(answer),
+                // Whoever waits for it meanwhile goes on as soon as that is known.
+                () = self.directory.missed(host) => None,
+            }
+        };
+        let Some(answer) = answered.await else { return Ok(None) };
+        let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) if error.kind() == async_nats::RequestErrorKind::NoResponders => return Ok(None),
             Ok(Err(error)) => {

@@ -1,9 +1,12 @@
 //! `[cluster]`: the other hosts that this one works with, over NATS.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use skillhost_api::error::{Error, Result};
+
+use crate::digest::sha256;
 
 /// The most servers that are named.
 const MAX_SERVERS: usize = 64;
@@ -48,7 +51,19 @@ pub struct ClusterConfig {
     /// Whether new sessions may have their home here (default: true). Without it the host is a door to the others.
     #[serde(default = "usual_accepts")]
     pub accepts_sessions: bool,
+    /// Whether what is written to blackboards is kept by the servers as well before it is acknowledged, so that a session whose home was
+    /// lost has its values at the next (default: false). All hosts of a cluster say the same.
+    #[serde(default)]
+    pub blackboard_log: bool,
+    /// A digest of what the file says in each table that is to be the same at all hosts.
+    #[serde(skip)]
+    pub(crate) settings: BTreeMap<String, String>,
 }
+
+/// What is each machine's own.
+const OWN: [&str; 7] = ["backend", "cluster", "engine", "host", "kubernetes", "local", "pool"];
+/// How much of a digest is compared: it finds what differs by mistake.
+const DIGITS: usize = 8;
 
 fn usual_name() -> String {
     "skillhost".into()
@@ -118,6 +133,17 @@ impl ClusterConfig {
         Ok(())
     }
 
+    /// Takes the digests of the settings in the file's text, and of the roles' file that it names.
+    pub(super) fn digest(&mut self, text: &str, roles: Option<&Path>) {
+        let tables: toml::Table = text.parse().unwrap_or_default();
+        let shared = tables.iter().filter(|(name, _)| !OWN.contains(&name.as_str()));
+        let digest = |content: &[u8]| sha256(content).chars().take(DIGITS).collect();
+        self.settings = shared.map(|(name, value)| (name.clone(), digest(value.to_string().as_bytes()))).collect();
+        if let Some(content) = roles.and_then(|path| std::fs::read(path).ok()) {
+            self.settings.insert("images".into(), digest(&content));
+        }
+    }
+
     /// Makes paths relative to the configuration's directory absolute.
     pub(super) fn start_at(&mut self, base: &Path) {
         let files = [
@@ -173,6 +199,15 @@ mod tests {
         assert_eq!(config.credentials.as_deref(), Some(Path::new("/etc/host.creds")));
         assert!(config.tls() && config.servers().len() == 2);
         assert_eq!(Config::default().cluster, None);
+    }
+
+    #[test]
+    fn settings_are_compared_but_not_those_of_a_machine() {
+        let settings = |more: &str| cluster(&format!("nats = \"nats://127.0.0.1:4222\"\n{more}")).unwrap().settings;
+        assert_eq!(settings(""), settings("host = \"a\"\n[local]\nrequire-limits = true\n[pool]\n"));
+        let (one, other) = (settings("[quota]\nsandboxes = 3\n"), settings("[quota]\nsandboxes = 4 # four\n"));
+        assert!(one.keys().eq(["quota"]) && one != other);
+        assert_eq!(one, settings("[quota]\n# the same\nsandboxes  =  3\n"));
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl EnginesConfig {
         }
         for engine in engines {
             engine.check().map_err(Error::invalid_argument)?;
-            if let Some(name) = engine.name.as_deref().filter(|name| ["docker", "local"].contains(name)) {
+            if let Some(name) = engine.name.as_deref().filter(|name| ["docker", "kubernetes", "local"].contains(name)) {
                 return wrong(format!("an engine cannot be called {name}, which is a backend"));
             }
         }

@@ -34,6 +34,7 @@ pub use self::http::{HttpConfig, HttpToken};
 pub use self::http_client::HttpClientConfig;
 use crate::db::Durability;
 use crate::roles::{Registry, Roles};
+use crate::sandbox::backend::KubernetesConfig;
 use crate::sandbox::session_users::UserIds;
 use crate::skills::http_host::HostPattern;
 use crate::skills::limits::LimitCeilings;
@@ -59,7 +60,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 #[derive(Debug, Clone, PartialEq, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Config {
-    /// `auto`, `docker` or `local`; `--backend`, `SKILLHOST_BACKEND` and `SANDBOX_TYPE` stand above it.
+    /// `auto`, `docker`, `local` or `kubernetes`; `--backend`, `SKILLHOST_BACKEND` and `SANDBOX_TYPE` stand above it.
     pub backend: Option<BackendChoice>,
     /// The roles' file, relative to this one; the built-in roles when absent.
     pub images: Option<PathBuf>,
@@ -81,6 +82,8 @@ pub struct Config {
     pub logs: LogsConfig,
     /// `[engine]`, or one `[[engine]]` for each: the container engines.
     pub engine: EnginesConfig,
+    /// `[kubernetes]`: the cluster that makes sandboxes, with `backend = "kubernetes"`.
+    pub kubernetes: KubernetesConfig,
     /// `[cluster]`: the other hosts that this one works with (default: it is alone).
     pub cluster: Option<ClusterConfig>,
     /// `[http]`: the server for clients that come over HTTP.
@@ -394,6 +397,7 @@ impl Config {
         config.policy.agents.check().map_err(within("[policy.agents]"))?;
         config.sandbox.user_ids.check().map_err(within("[sandbox]"))?;
         config.engine.check().map_err(within("[[engine]]"))?;
+        config.kubernetes.check().map_err(Error::invalid_argument).map_err(within("[kubernetes]"))?;
         config.cluster.iter().try_for_each(ClusterConfig::check).map_err(within("[cluster]"))?;
         config.policy.commands.check().map_err(within("[policy.commands]"))?;
         let base = path.parent().unwrap_or(Path::new("."));
@@ -409,7 +413,11 @@ impl Config {
             provider.start_at(base);
         }
         config.engine.start_at(base);
-        config.cluster.iter_mut().for_each(|cluster| cluster.start_at(base));
+        config.kubernetes.start_at(base);
+        if let Some(cluster) = &mut config.cluster {
+            cluster.start_at(base);
+            cluster.digest(text, config.images.as_deref());
+        }
         config.http.start_at(base);
         config.http_client.start_at(base);
         config.file = Some(path.to_owned());

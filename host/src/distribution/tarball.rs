@@ -12,7 +12,7 @@ use tar::{Archive, Builder, EntryType, Header};
 use super::package::{MAX_BYTES, MAX_FILES, SkillPackage, bad};
 
 /// The most bytes of an archive: that of the files, and what tar puts around each.
-const MAX_ARCHIVE: u64 = MAX_BYTES + 4096 * MAX_FILES as u64;
+pub(crate) const MAX_ARCHIVE: u64 = MAX_BYTES + 4096 * MAX_FILES as u64;
 /// The most entries that are looked at, directories included.
 const MAX_ENTRIES: usize = 4 * MAX_FILES;
 /// Bits that make a program another one than who starts it expects.

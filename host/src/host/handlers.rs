@@ -172,11 +172,13 @@ handlers! {
     ListApprovals, ListApprovals => Ok(host.broker.list_approvals());
     Approve, Approve { id, always } => {
         let _changing = host.changing();
-        host.broker.approve(&by.actor, &id, always).await
+        host.approve(&by.actor, &id, always).await
     }, refused |broker, record| drop(broker.note_approval(record, id, *always));
+    RevokeAlways, RevokeAlways { id } => host.broker.revoke_always(&by.actor, &id).await,
+        refused |broker, record| record.note("approval", id.as_str());
     RevokeApproval, RevokeApproval { skill, directories } => {
         let _changing = host.changing();
-        host.broker.revoke_approval(&by.actor, &skill, &directories).await
+        host.revoke_approval(&by.actor, &skill, &directories).await
     }, refused |broker, record| note_revoked(record, skill, directories);
     TailAudit, request => host.audit_tail(request, &io).await;
     ExportAudit, ExportAudit { after } => host.audit_page(after).await;
@@ -191,6 +193,14 @@ handlers! {
     ResumeEngine, ResumeEngine { engine } => host.broker.set_drained(&by.actor, &engine, false).await,
         refused |broker, record| note_engine(record, engine);
     ListHosts, ListHosts => Ok(host.others()?.hosts());
+    MoveSession, MoveSession { host: other, within_ms } => {
+        host.others()?.move_session(&by.actor, &other, Duration::from_millis(within_ms)).await
+    }, refused |broker, record| record.note("host", other.as_str());
+    DrainHost, DrainHost { within_ms } => {
+        host.others()?.drain(&by.actor, Duration::from_millis(within_ms)).await
+    };
+    ResumeHost, ResumeHost => host.others()?.resume(&by.actor).await;
+    ReceiveSession, ReceiveSession { revision } => host.others()?.receive(&by.actor, revision, io.input).await;
     StopHost, StopHost => {
         Err(Error::invalid_argument("only the host process can be told to stop, and this is not in it"))
     };

@@ -1,11 +1,26 @@
 //! What a host keeps of the sessions that it is the home of, where it is one of several.
 
-use rusqlite::OptionalExtension as _;
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension as _, Row, Transaction};
 use skillhost_api::caller::Caller;
 use skillhost_api::error::Result;
 
 use super::{Host, Others};
+use crate::blackboard::{BoardChange, BoardLog};
 use crate::config::ClusterConfig;
+use crate::policy::Actor;
+use crate::policy::quota::Quota;
+use crate::sandbox::spec::SandboxInfo;
+
+/// A session whose home this host is, or was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HomeHere {
+    /// Of its record.
+    pub(crate) revision: u64,
+    /// The record was about to name another host.
+    pub(crate) leaving: bool,
+}
 
 impl Host {
     /// The others that this host is to work with.
@@ -18,33 +33,102 @@ impl Host {
         let _ = self.others.set(others);
     }
 
+    /// Who holds what.
+    pub(crate) fn quota(&self) -> &Quota {
+        self.broker.quota()
+    }
+
+    /// Has what is written to blackboards kept by this as well, before it is acknowledged; once.
+    pub(crate) fn log_boards_to(&self, log: Arc<dyn BoardLog>) {
+        self.broker.log_boards_to(log);
+    }
+
+    /// Has all that the caller's session has on its blackboard logged.
+    pub(crate) async fn log_board(&self, caller: &Caller) -> Result<()> {
+        self.broker.log_board(caller).await
+    }
+
+    /// Does on the session's blackboard what another host has logged.
+    pub(crate) async fn restore_board(&self, caller: &Caller, changes: Vec<BoardChange>) -> Result<()> {
+        self.broker.restore_board(caller, changes).await
+    }
+
+    /// Ends what was published of commands that were lost with the session's last home.
+    pub(crate) async fn end_board_streams(&self, caller: &Caller) -> Result<()> {
+        self.broker.end_board_streams(caller).await
+    }
+
     /// The random name of the state directory.
     pub(crate) fn deployment(&self) -> String {
         self.broker.sandboxes().deployment().to_owned()
     }
 
-    /// With which revision of its record this host was the home of a session last.
-    pub(crate) async fn home_revision(&self, session: &str) -> Result<Option<u64>> {
+    /// How this host was the home of a session last.
+    pub(crate) async fn known_home(&self, session: &str) -> Result<Option<HomeHere>> {
         let session = session.to_owned();
         let read = self.db.run(move |transaction| {
+            let known = |row: &Row<'_>| Ok(HomeHere { revision: row.get(0)?, leaving: row.get(1)? });
             transaction
-                .query_row("SELECT revision FROM session_homes WHERE session = ?1", [session], |row| row.get(0))
+                .query_row(
+                    "SELECT revision, coalesce(leaving, 0) FROM session_homes LEFT JOIN session_names USING (session) WHERE session = ?1",
+                    [session],
+                    known,
+                )
                 .optional()
         });
         read.await
     }
 
     /// Remembers it.
-    pub(crate) async fn keep_home_revision(&self, session: &str, revision: u64) -> Result<()> {
-        let session = session.to_owned();
+    pub(crate) async fn keep_home_revision(&self, caller: &Caller, revision: u64) -> Result<()> {
+        let (key, Caller { tenant, session, .. }) = (caller.session_key(), caller.clone());
         let kept = self.db.run(move |transaction| {
             transaction.execute(
                 "INSERT INTO session_homes (session, revision) VALUES (?1, ?2)
                  ON CONFLICT (session) DO UPDATE SET revision = excluded.revision",
-                (session, revision),
-            )
+                (&key, revision),
+            )?;
+            transaction.execute("INSERT OR REPLACE INTO session_names VALUES (?1, ?2, ?3, 0)", (&key, tenant, session))
         });
         kept.await.map(drop)
+    }
+
+    /// Remembers that the session's record is about to name another host: from then on only the record says where it is, and what was
+    /// read of that is not enough.
+    pub(crate) async fn begin_leaving(&self, session: &str) -> Result<()> {
+        let session = session.to_owned();
+        let begun = self.db.run(move |transaction| {
+            transaction.execute("UPDATE session_names SET leaving = 1 WHERE session = ?1", [session])
+        });
+        begun.await.map(drop)
+    }
+
+    /// The sessions that this host was the home of last it knows, each as some agent's of it.
+    pub(crate) async fn homed_sessions(&self) -> Result<Vec<Caller>> {
+        let read = self.db.read(|transaction| {
+            let mut names =
+                transaction.prepare("SELECT tenant, name FROM session_names JOIN session_homes USING (session)")?;
+            let caller = |row: &Row<'_>| Ok(Caller { tenant: row.get(0)?, session: row.get(1)?, ..Caller::default() });
+            names.query_map([], caller)?.collect()
+        });
+        read.await
+    }
+
+    /// Until when the sessions of this host may take to leave it, milliseconds since 1970; `None` where it is in use.
+    pub(crate) async fn drained_until(&self) -> Result<Option<u64>> {
+        let read = |transaction: &Transaction<'_>| {
+            transaction.query_row("SELECT until_ms FROM drained_host", [], |row| row.get(0)).optional()
+        };
+        self.db.run(read).await
+    }
+
+    /// Takes this host out of use until it is back in use.
+    pub(crate) async fn set_drained_until(&self, until_ms: Option<u64>) -> Result<()> {
+        let set = self.db.run(move |transaction| match until_ms {
+            Some(until_ms) => transaction.execute("INSERT OR REPLACE INTO drained_host VALUES (0, ?1)", [until_ms]),
+            None => transaction.execute("DELETE FROM drained_host", []),
+        });
+        set.await.map(drop)
     }
 
     /// Whose sessions have sandboxes.
@@ -52,8 +136,40 @@ impl Host {
         self.broker.sandboxes().list().into_iter().map(|sandbox| sandbox.owner).collect()
     }
 
-    /// Ends and removes what there is of a session: its sandboxes, its blackboard, its workspace.
+    /// Whether something runs for the session, of which no call is under way.
+    pub(crate) fn session_works(&self, caller: &Caller) -> bool {
+        self.broker.sandboxes().session_works(caller)
+    }
+
+    /// Refuses where the session cannot be moved.
+    pub(crate) fn check_movable(&self, caller: &Caller) -> Result<()> {
+        self.broker.sandboxes().check_workspace_is_here(caller)
+    }
+
+    /// Ends what runs for a session. The answer is which sandboxes it had.
+    pub(crate) async fn end_session(&self, caller: &Caller) -> Result<Vec<SandboxInfo>> {
+        self.broker.end_session(caller).await
+    }
+
+    /// Ends and removes what there is of a session: its sandboxes, its blackboard, its workspace, and that it was here.
     pub(crate) async fn forget_session(&self, caller: &Caller) -> Result<()> {
-        self.broker.forget_session(caller).await
+        self.broker.forget_session(caller).await?;
+        let key = caller.session_key();
+        let forgotten = self.db.run(move |transaction| {
+            transaction.execute("DELETE FROM session_homes WHERE session = ?1", [&key])?;
+            transaction.execute("DELETE FROM session_names WHERE session = ?1", [&key])
+        });
+        forgotten.await.map(drop)
+    }
+
+    /// Moves a session, or takes this host out of use or back, on record.
+    pub(crate) async fn on_sessions<T>(
+        &self,
+        actor: &Actor,
+        effect: &'static str,
+        host: Option<&str>,
+        act: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.broker.on_sessions(actor, effect, host, act).await
     }
 }

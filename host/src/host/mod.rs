@@ -6,6 +6,7 @@ mod authority;
 mod blocking;
 mod catalog_cache;
 mod commands_user;
+mod decisions;
 mod doctor;
 mod documents;
 mod guardrails;
@@ -14,6 +15,8 @@ mod handlers;
 mod homes;
 mod installs;
 mod listing_budget;
+#[cfg(feature = "cluster")]
+mod moves;
 mod names;
 mod others;
 mod resource_counts;
@@ -55,9 +58,12 @@ use crate::sandbox::pool::PoolConfig;
 use crate::sandbox::{self, Sandboxes};
 use crate::subprocess::ProcessBounds;
 use catalog_cache::CatalogCache;
+use decisions::DecisionTurns;
 use guardrails::HostGuardrails;
 pub use handlers::{Handler, OperationContext};
-pub(crate) use others::Others;
+#[cfg(feature = "cluster")]
+pub(crate) use homes::HomeHere;
+pub(crate) use others::{Others, ToldDecision};
 pub use resource_counts::ResourceCounts;
 pub(crate) use streamed_result::StreamedResult;
 use texts::Texts;
@@ -102,6 +108,7 @@ pub struct Host {
     calls: AtomicUsize,
     started_at_ms: u64,
     others: OnceLock<Box<dyn Others>>,
+    deciding: DecisionTurns,
 }
 
 /// Counts a call as under way until it is dropped.
@@ -142,6 +149,7 @@ impl Host {
             roles,
             backend,
             engines: config.engine.0.clone(),
+            kubernetes: config.kubernetes.clone(),
             local: LocalSettings {
                 bare: config.local.isolation == Isolation::None,
                 read_only: config.local.read_only.clone(),
@@ -167,7 +175,7 @@ impl Host {
         let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db)?;
         broker.drain_again().await?;
         broker.adopt()?;
-        if let Err(error) = broker.end_streams_of_the_dead().await {
+        if let Err(error) = broker.end_streams_of_the_dead(|_| true).await {
             // The next host process tries again. What is full must not keep this one from saying so.
             tracing::error!("streams of an earlier host process have no end yet: {error}");
         }
@@ -188,6 +196,7 @@ impl Host {
             calls: AtomicUsize::new(0),
             started_at_ms: now_ms(),
             others: OnceLock::new(),
+            deciding: DecisionTurns::default(),
         });
         host.broker.run_guardrails_with(Arc::new(HostGuardrails(Arc::downgrade(&host))));
         Ok(host)
@@ -304,7 +313,7 @@ impl Host {
     /// Ends what runs and closes what is open.
     pub async fn shutdown(&self) {
         self.broker.sandboxes().shutdown().await;
-        self.broker.processes_ended().await;
+        self.broker.processes_ended(|_| true).await;
         self.broker.settle_streams().await;
         self.write_records().await;
         self.broker.heads().write().await;

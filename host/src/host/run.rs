@@ -22,7 +22,7 @@ use crate::host::Host;
 use crate::host::trust::is_owners;
 use crate::ids;
 use crate::json;
-use crate::policy::quota::Amounts;
+use crate::policy::amounts::Amounts;
 use crate::policy::{Actor, Candidate, Effects};
 use crate::policy::{granted, switched_off};
 use crate::skills::manifest::WorkspaceAccess;
@@ -92,7 +92,7 @@ impl Host {
         // What is accepted here is what runs: these bytes of the manifest, and a component of this digest.
         self.broker.accept(&actor, &candidate, &loaded).await?;
         let action = descriptor.action(target.action.as_deref()).map_err(|error| error.context(&name))?;
-        let _share = match self.broker.quota().reserve(caller, Amounts::of_invocation()) {
+        let _share = match self.broker.quota().reserve(caller, Amounts::of_invocation()).await {
             Ok(share) => share,
             Err(full) => return self.broker.refuse(&actor, SKILL_RUN, full).await,
         };

@@ -1,13 +1,13 @@
 //! Trusting a project, and taking that back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::{Authority, Done};
 
 use super::Host;
-use crate::policy::Actor;
 use crate::policy::trust::{TrustKind, real};
+use crate::policy::{Actor, OwnerDecision};
 
 /// Whether it is the owner who asks. Of a project that they develop, what they run is what they let run.
 pub(super) fn is_owners(asks: Authority) -> bool {
@@ -34,14 +34,18 @@ impl Host {
                     real.display()
                 )));
             }
-            Ok(async move {
-                let done = self.trust.set(&real, kind, given).await?;
-                if kind == TrustKind::Trusted && !given {
-                    self.broker.forget_project(&real).await?;
-                }
-                Ok(done)
-            })
+            let decisions = OwnerDecision::on_project(real.clone(), kind, given);
+            Ok(self.decide(decisions, self.change_trust(real, kind, given)))
         });
         self.broker.trust(actor, &noted, kind, given, change).await
+    }
+
+    /// Does it, at this host.
+    pub(super) async fn change_trust(&self, real: PathBuf, kind: TrustKind, given: bool) -> Result<Done> {
+        let done = self.trust.set(&real, kind, given).await?;
+        if kind == TrustKind::Trusted && !given {
+            self.broker.forget_project(&real).await?;
+        }
+        Ok(done)
     }
 }

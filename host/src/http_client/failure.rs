@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use skillhost_api::error::{Error, ErrorKind};
+use skillhost_api::error::{Error, ErrorKind, chain};
 
 use crate::skills::http_host::HttpTarget;
 
@@ -103,18 +103,4 @@ impl HttpFailure {
         };
         Self::new(code, kind, format!("the exchange of the request failed: {}", chain(error)))
     }
-}
-
-/// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(one) = cause {
-        let said = one.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = one.source();
-    }
-    text
 }

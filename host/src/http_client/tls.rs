@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::error::{Error, ErrorKind, Result, chain};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::failure::{FailureCode, HttpFailure, chain};
+use super::failure::{FailureCode, HttpFailure};
 use crate::skills::http_host::HttpTarget;
 
 /// What HTTP/2 is called in a handshake, and HTTP/1.1.

@@ -146,7 +146,7 @@ pub(super) fn page<T>(all: Vec<T>, cursor: Option<&str>) -> Result<(Vec<T>, Opti
         Some(cursor) => cursor
             .parse()
             .ok()
-            .filter(|start| *start < all.len() && start % PAGE == 0)
+            .filter(|start: &usize| *start < all.len() && start.is_multiple_of(PAGE))
             .ok_or_else(|| made_up(cursor))?,
     };
     let more = all.len() > start + PAGE;

@@ -40,8 +40,15 @@ const MAX_ALWAYS: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Approvals {
     asked: Mutex<VecDeque<PendingApproval>>,
-    /// The commands that may happen always, by [`CommandDigests::always`].
-    always: Mutex<VecDeque<Vec<u8>>>,
+    /// The commands that may happen always.
+    always: Mutex<VecDeque<AlwaysApproved>>,
+}
+
+#[derive(Debug)]
+struct AlwaysApproved {
+    /// The command in any sandbox of the session's.
+    digest: Vec<u8>,
+    shown: Approval,
 }
 
 #[derive(Debug)]
@@ -84,7 +91,7 @@ impl Approvals {
     /// for the same caller, skill, command, directory and environment, in whichever sandbox of the role and network.
     pub(crate) fn take_command(&self, actor: &Actor, effect: &str, what: &ApprovalText) -> Result<Option<Approval>> {
         let always = digest_of(actor, "command", effect, &what.without("sandbox"));
-        if self.always.lock().contains(&always) {
+        if self.always.lock().iter().any(|approved| approved.digest == always) {
             return Ok(None);
         }
         self.take_or_ask(actor, ApprovalKind::Command, effect, what, Some(always))
@@ -128,6 +135,25 @@ impl Approvals {
         self.lock().iter().map(|asked| asked.shown.clone()).collect()
     }
 
+    /// The commands that may happen always, oldest first.
+    pub(crate) fn list_always(&self) -> Vec<Approval> {
+        self.always.lock().iter().map(|approved| approved.shown.clone()).collect()
+    }
+
+    /// Has the command that may happen always be asked about again.
+    pub(crate) fn forget_always(&self, id: &str) -> Result<()> {
+        let mut always = self.always.lock();
+        let before = always.len();
+        always.retain(|approved| approved.shown.id != id);
+        if always.len() == before {
+            return Err(Error::not_found(format!(
+                "no command may happen always under {}: `skillhost approve` lists those that may",
+                quoted(id)
+            )));
+        }
+        Ok(())
+    }
+
     /// Forgets the question under this id.
     pub(crate) fn forget(&self, id: &str) {
         self.lock().retain(|asked| asked.shown.id != id);
@@ -136,15 +162,18 @@ impl Approvals {
     /// Lets the effect happen that was asked about; a command also whenever it comes again.
     pub(crate) fn allow(&self, id: &str, always: bool) -> Result<()> {
         let mut asked = self.lock();
-        let found = asked.iter_mut().find(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
+        let at = asked.iter().position(|asked| asked.shown.id == id).ok_or_else(|| nothing_waits(id))?;
+        let found = asked.get_mut(at).ok_or_else(|| nothing_waits(id))?;
+        found.shown.approved = true;
         if always && let Some(digest) = found.always.clone() {
             let mut kept = self.always.lock();
             if kept.len() >= MAX_ALWAYS {
                 kept.pop_front();
             }
-            kept.push_back(digest);
+            kept.push_back(AlwaysApproved { digest, shown: found.shown.clone() });
+            // It is answered with that: nothing of it is left when that is taken back.
+            asked.remove(at);
         }
-        found.shown.approved = true;
         Ok(())
     }
 
@@ -250,6 +279,8 @@ fn make_room(asked: &mut VecDeque<PendingApproval>) {
 
 #[cfg(test)]
 mod tests {
+    use skillhost_api::error::ErrorKind;
+
     use super::*;
 
     fn actor(agent: &str) -> Actor {
@@ -287,6 +318,13 @@ mod tests {
         for _ in 0..3 {
             assert!(take("a", "rm x", "sbx_2").is_none());
         }
+        // It is listed, and can be taken back: then it is asked about again.
+        assert_eq!(approvals.list_always().len(), 1);
+        assert_eq!(approvals.forget_always("ap_000000000000").unwrap_err().kind, ErrorKind::NotFound);
+        approvals.forget_always(&asked.id).unwrap();
+        assert!(approvals.list_always().is_empty());
+        let asked = take("a", "rm x", "sbx_1").unwrap();
+        approvals.allow(&asked.id, true).unwrap();
         assert!(take("b", "rm x", "sbx_1").is_some());
         assert!(take("a", "rm y", "sbx_1").is_some());
         // Once is once.

@@ -5,14 +5,19 @@
 
 pub(crate) mod actor;
 pub(crate) mod actor_grant;
+pub(crate) mod amounts;
 pub(crate) mod approvals;
 pub(crate) mod command;
+mod command_rates;
+mod decision;
 pub(crate) mod effects;
 pub(crate) mod grant;
 pub(crate) mod granted;
+pub(crate) mod leases;
 pub(crate) mod memory_budget;
 pub(crate) mod question;
 pub(crate) mod quota;
+mod share_holder;
 pub(crate) mod skill_gate;
 mod stopping;
 pub(crate) mod switched_off;
@@ -21,6 +26,7 @@ mod verdict;
 
 pub(crate) use actor::{Actor, too_many_containers};
 pub(crate) use actor_grant::ActorGrant;
+pub(crate) use decision::OwnerDecision;
 pub(crate) use effects::Effects;
 pub(crate) use grant::PROJECT_ROOT;
 pub(crate) use memory_budget::{MemoryBudget, MemoryHold, NOBODY, UNREAD};

@@ -8,177 +8,68 @@
 //! for those that are leaving, and for no others: what is refused is what the agent would have to give up.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use governor::clock::{Clock, DefaultClock};
-use governor::middleware::NoOpMiddleware;
-use governor::state::keyed::DefaultKeyedStateStore;
-use governor::{NotUntil, RateLimiter};
+use governor::clock::DefaultClock;
 use parking_lot::Mutex;
 use skillhost_api::caller::Caller;
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, ErrorKind, Result};
 
+use super::amounts::{Amounts, Counted};
+use super::command_rates::CommandRates;
+use super::leases::{LeasedShares, ShareLessor};
+use super::share_holder::{Holding, ShareHolder};
 use super::stopping::{StoppingGuard, StoppingSandboxes};
-use crate::config::{QuotaLimits, SharedQuota};
+use crate::config::QuotaLimits;
 
-/// What is counted. Cores are counted in thousandths: a sum of fractions comes back to exactly nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
-    Sandboxes,
-    MilliCpus,
-    MemoryMib,
-    Processes,
-    Invocations,
-    Commands,
+/// What is held, and what of the tenants' shares this host has leased.
+#[derive(Debug, Default)]
+struct HeldShares {
+    holders: HashMap<ShareHolder, Amounts>,
+    leased: LeasedShares,
 }
 
-impl Counted {
-    const ALL: [Self; 6] =
-        [Self::Sandboxes, Self::MilliCpus, Self::MemoryMib, Self::Processes, Self::Invocations, Self::Commands];
-
-    /// The refusal of more than there may be.
-    fn refusal(self, whose: Holding, held: u64, sum: Option<u64>, limit: u64) -> Error {
-        let (who, table) = (whose.name(), whose.table());
-        let sum = sum.unwrap_or(u64::MAX);
-        Error::quota_exceeded(match self {
-            Self::Sandboxes => format!(
-                "the {who} has {held} of {limit} sandboxes already: stop one that is no longer needed, or raise {table} in skillhost.toml"
-            ),
-            Self::MilliCpus => format!(
-                "the {who}'s sandboxes would have {} cores, and it may have {}: stop one that is no longer needed, or raise {table} in skillhost.toml",
-                cores(sum),
-                cores(limit)
-            ),
-            Self::MemoryMib | Self::Processes => format!(
-                "the {who}'s sandboxes would have {sum} {}, and it may have {limit}: stop one that is no longer needed, or raise {table} in skillhost.toml",
-                if self == Self::MemoryMib { "MiB of memory" } else { "processes" },
-            ),
-            Self::Invocations | Self::Commands => format!(
-                "the {who} has {held} of {limit} {} under way already: wait until one has ended, or raise {table} in skillhost.toml",
-                if self == Self::Invocations { "calls of skills" } else { "commands" },
-            ),
-        })
+#[cfg(feature = "cluster")]
+impl HeldShares {
+    fn held_by(&self, tenant: &str) -> Amounts {
+        let holder = ShareHolder { tenant: tenant.to_owned(), session: None, agent: None };
+        self.holders.get(&holder).copied().unwrap_or_default()
     }
 }
 
-/// How much of each.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Amounts([u64; Counted::ALL.len()]);
-
-impl Amounts {
-    /// A sandbox of this size.
-    pub(crate) fn of_sandbox(cpus: f64, memory_mib: u64, processes: u64) -> Self {
-        Self([1, milli(cpus), memory_mib, processes, 0, 0])
-    }
-
-    /// A call of a skill.
-    pub(crate) fn of_invocation() -> Self {
-        Self([0, 0, 0, 0, 1, 0])
-    }
-
-    /// A command.
-    pub(crate) fn of_command() -> Self {
-        Self([0, 0, 0, 0, 0, 1])
-    }
-
-    fn limits(quota: &SharedQuota) -> Self {
-        let SharedQuota { sandboxes, cpus, memory_mib, processes, invocations, commands, .. } = quota;
-        let limits = [*sandboxes, cpus.map(milli), *memory_mib, *processes, *invocations, *commands];
-        Self(limits.map(|limit| limit.unwrap_or(u64::MAX)))
-    }
-
-    fn bounds_anything(&self) -> bool {
-        self.0.iter().any(|limit| *limit != u64::MAX)
-    }
-
-    fn zip(self, other: Self) -> impl Iterator<Item = (Counted, u64, u64)> {
-        Counted::ALL.into_iter().zip(self.0).zip(other.0).map(|((counted, one), other)| (counted, one, other))
-    }
-}
-
-/// Whose share it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Holding {
-    Agent,
-    Session,
-    Tenant,
-}
-
-impl Holding {
-    const ALL: [Self; 3] = [Self::Agent, Self::Session, Self::Tenant];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Session => "session",
-            Self::Tenant => "tenant",
-        }
-    }
-
-    fn table(self) -> &'static str {
-        match self {
-            Self::Agent => "[quota]",
-            Self::Session => "[quota.session]",
-            Self::Tenant => "[quota.tenant]",
-        }
-    }
-
-    fn holder(self, caller: &Caller) -> ShareHolder {
-        let name = |name: &String| Some(name.clone());
-        let (session, agent) = match self {
-            Self::Agent => (name(&caller.session), name(&caller.agent)),
-            Self::Session => (name(&caller.session), None),
-            Self::Tenant => (None, None),
-        };
-        ShareHolder { tenant: caller.tenant.clone(), session, agent }
-    }
-}
-
-/// One agent, all agents of a session, or all of a tenant.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct ShareHolder {
-    tenant: String,
-    session: Option<String>,
-    agent: Option<String>,
-}
-
-type Holders = Arc<Mutex<HashMap<ShareHolder, Amounts>>>;
-type CommandRate<C> =
-    RateLimiter<ShareHolder, DefaultKeyedStateStore<ShareHolder>, C, NoOpMiddleware<<C as Clock>::Instant>>;
-
+type Holders = Arc<Mutex<HeldShares>>;
 /// The counts of every holder.
-pub(crate) struct Quota<C: Clock = DefaultClock> {
+pub(crate) struct Quota {
     /// Those that bound anything.
     limits: Vec<(Holding, Amounts)>,
-    rates: [Option<CommandRate<C>>; Holding::ALL.len()],
-    holders: Holders,
+    rates: CommandRates<DefaultClock>,
+    held: Holders,
     leaving: Arc<StoppingSandboxes>,
-    clock: C,
+    lessor: OnceLock<Box<dyn ShareLessor>>,
+}
+
+/// Why nothing was taken.
+#[derive(Debug)]
+enum NotTaken {
+    Refused(Error),
+    /// The tenant's share may have it; this host has not leased so much of it.
+    NotLeased(Amounts),
 }
 
 /// A share that is taken; dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    holders: Holders,
+    held: Holders,
     taken: Vec<(ShareHolder, Amounts)>,
 }
 
 impl Quota {
     pub(crate) fn new(limits: QuotaLimits) -> Self {
-        Self::with_clock(limits, DefaultClock::default())
-    }
-}
-
-impl<C: Clock + Clone> Quota<C> {
-    fn with_clock(limits: QuotaLimits, clock: C) -> Self {
         let all = [limits.of_an_agent(), limits.session, limits.tenant];
-        let rates = all.each_ref().map(|quota| {
-            let rate = governor::Quota::per_second(quota.command_rate?);
-            Some(RateLimiter::new(rate, DefaultKeyedStateStore::default(), clock.clone()))
-        });
+        let rates = CommandRates::new(all.each_ref().map(|quota| quota.command_rate), DefaultClock::default());
         let limits = Holding::ALL.into_iter().zip(all.each_ref().map(Amounts::limits));
         let limits = limits.filter(|(_, limits)| limits.bounds_anything()).collect();
-        Self { limits, rates, holders: Arc::default(), leaving: Arc::default(), clock }
+        Self { limits, rates, held: Arc::default(), leaving: Arc::default(), lessor: OnceLock::new() }
     }
 
     /// Says that one of the agent's sandboxes is being stopped, for as long as the answer lives.
@@ -194,67 +85,123 @@ impl<C: Clock + Clone> Quota<C> {
             left.as_mut().enable();
             // Before the count is asked for: what leaves in between has given its share back.
             let some_leave = self.leaving.are_any(caller);
-            match self.reserve(caller, amounts) {
-                Err(_) if some_leave => left.await,
+            match self.reserve(caller, amounts).await {
+                Err(error) if some_leave && error.kind == ErrorKind::QuotaExceeded => left.await,
                 other => return other,
             }
         }
     }
 
     /// Takes so much, or says which limit stands in the way.
-    pub(crate) fn reserve(&self, caller: &Caller, amounts: Amounts) -> Result<Reservation> {
-        let mut all = self.holders.lock();
-        for (whose, limits) in &self.limits {
-            let held = all.get(&whose.holder(caller)).copied().unwrap_or_default();
-            for ((counted, held, asked), limit) in held.zip(amounts).zip(limits.0) {
-                // What is asked for was not checked yet: a sum that cannot even be counted is past every limit.
-                let sum = held.checked_add(asked);
-                if asked > 0 && sum.is_none_or(|sum| sum > limit) {
-                    return Err(counted.refusal(*whose, held, sum, limit));
-                }
+    pub(crate) async fn reserve(&self, caller: &Caller, amounts: Amounts) -> Result<Reservation> {
+        loop {
+            match self.try_reserve(caller, amounts) {
+                Ok(share) => return Ok(share),
+                Err(NotTaken::Refused(error)) => return Err(error),
+                Err(NotTaken::NotLeased(wanted)) => self.lease(caller, amounts, wanted).await?,
             }
         }
-        Ok(self.take(&mut all, caller, amounts))
+    }
+
+    fn try_reserve(&self, caller: &Caller, amounts: Amounts) -> Result<Reservation, NotTaken> {
+        let mut all = self.held.lock();
+        for (whose, limits) in &self.limits {
+            let held = all.holders.get(&whose.holder(caller)).copied().unwrap_or_default();
+            held.check(amounts, *limits, whose.words()).map_err(NotTaken::Refused)?;
+            if *whose == Holding::Tenant
+                && let Some(leased) = all.leased.of(&caller.tenant)
+                && let Some(wanted) = held.beyond(amounts, leased.of_what_is_bounded(*limits, u64::MAX))
+            {
+                return Err(NotTaken::NotLeased(wanted));
+            }
+        }
+        Ok(self.take(&mut all.holders, caller, amounts))
+    }
+
+    /// Has this host lease that much of the tenant's share.
+    async fn lease(&self, caller: &Caller, amounts: Amounts, wanted: Amounts) -> Result<()> {
+        let limits = self.limits.iter().find(|(whose, _)| *whose == Holding::Tenant);
+        let (Some(lessor), Some((whose, limits))) = (self.lessor.get(), limits) else { return Ok(()) };
+        match lessor.lease(&caller.tenant, wanted).await? {
+            None => Ok(()),
+            // Others have the rest.
+            Some(elsewhere) => elsewhere.plus(wanted.less(amounts)).check(amounts, *limits, whose.words()),
+        }
     }
 
     /// Takes a command that begins now: one of those under way, and of those in this second.
-    pub(crate) fn begin_command(&self, caller: &Caller) -> Result<Reservation> {
-        let share = self.reserve(caller, Amounts::of_command())?;
-        for (whose, rate) in Holding::ALL.into_iter().zip(&self.rates) {
-            let Some(rate) = rate else { continue };
-            rate.check_key(&whose.holder(caller)).map_err(|until: NotUntil<_>| {
-                let wait = until.wait_time_from(self.clock.now());
-                Error::quota_exceeded(format!(
-                    "the {} has begun as many commands in this second as it may: try again in {} ms, or raise `command-rate` under {} \
-                     in skillhost.toml",
-                    whose.name(),
-                    wait.as_millis() + 1,
-                    whose.table()
-                ))
-            })?;
-            // Who has begun nothing for a while is forgotten.
-            if rate.len() > FORGET_RATES {
-                rate.retain_recent();
-            }
-        }
+    pub(crate) async fn begin_command(&self, caller: &Caller) -> Result<Reservation> {
+        let share = self.reserve(caller, Amounts::of_command()).await?;
+        self.rates.begin(caller)?;
         Ok(share)
     }
 
     /// Counts a sandbox that is there already, whatever the limits say: one that outlived the host that launched it.
     pub(crate) fn adopt(&self, caller: &Caller, amounts: Amounts) -> Reservation {
-        let mut all = self.holders.lock();
-        self.take(&mut all, caller, amounts)
+        let mut all = self.held.lock();
+        self.take(&mut all.holders, caller, amounts)
     }
 
     /// How many sandboxes are taken, by all agents together.
     pub(crate) fn taken(&self) -> usize {
-        let all = self.holders.lock();
-        let agents = all.iter().filter(|(holder, _)| holder.agent.is_some());
+        let all = self.held.lock();
+        let agents = all.holders.iter().filter(|(holder, _)| holder.agent.is_some());
         let [sandboxes, ..] = agents.fold([0; Counted::ALL.len()], |mut sum, (_, held)| {
             sum.iter_mut().zip(held.0).for_each(|(sum, held)| *sum += held);
             sum
         });
         usize::try_from(sandboxes).unwrap_or(usize::MAX)
+    }
+
+    /// Has this host have of the tenants' shares only what it leases from here on.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn lease_with(&self, lessor: Box<dyn ShareLessor>) {
+        // In this order: what is not leased can be.
+        let _ = self.lessor.set(lessor);
+        self.held.lock().leased.begin();
+    }
+
+    /// Has a tenant begin commands here at its part of the rate that it has at so many hosts.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn divide_rate(&self, hosts: u32) {
+        self.rates.divide(hosts);
+    }
+
+    /// How much a tenant may have, where the operator bounds that.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn tenants_share(&self) -> Option<Amounts> {
+        self.limits.iter().find_map(|(whose, limits)| (*whose == Holding::Tenant).then_some(*limits))
+    }
+
+    /// Says how much of the tenant's share this host has leased.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn set_leased(&self, tenant: &str, leased: Amounts) {
+        self.held.lock().leased.set(tenant, leased);
+    }
+
+    /// Has this host have leased no more than it holds. The answer is how much that is.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn give_back(&self, tenant: &str) -> Amounts {
+        let mut all = self.held.lock();
+        let held = all.held_by(tenant);
+        all.leased.set(tenant, held);
+        held
+    }
+
+    /// What each tenant holds here; from here on nothing is leased.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn forget_leased(&self) -> Vec<(String, Amounts)> {
+        let mut all = self.held.lock();
+        all.leased.begin();
+        let tenants = all.holders.iter().filter(|(holder, _)| holder.session.is_none());
+        tenants.map(|(holder, held)| (holder.tenant.clone(), *held)).collect()
+    }
+
+    /// The tenants that have leased something here and hold nothing.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn idle_tenants(&self) -> Vec<String> {
+        let all = self.held.lock();
+        all.leased.tenants().filter(|tenant| all.held_by(tenant) == Amounts::default()).map(str::to_owned).collect()
     }
 
     fn take(&self, all: &mut HashMap<ShareHolder, Amounts>, caller: &Caller, amounts: Amounts) -> Reservation {
@@ -269,13 +216,13 @@ impl<C: Clock + Clone> Quota<C> {
             }
             (holder, taken)
         };
-        Reservation { holders: self.holders.clone(), taken: self.limits.iter().map(take).collect() }
+        Reservation { held: self.held.clone(), taken: self.limits.iter().map(take).collect() }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut all = self.holders.lock();
+        let all = &mut self.held.lock().holders;
         for (holder, taken) in &self.taken {
             if let Some(held) = all.get_mut(holder) {
                 held.0.iter_mut().zip(taken.0).for_each(|(held, taken)| *held -= taken);
@@ -287,24 +234,20 @@ impl Drop for Reservation {
     }
 }
 
-/// How many holders' rates are remembered before those are forgotten that have begun nothing for a while.
-const FORGET_RATES: usize = 1_024;
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by the launch's own check")]
-fn milli(cpus: f64) -> u64 {
-    (cpus * 1000.0).round() as u64
-}
-
-#[allow(clippy::cast_precision_loss, reason = "thousandths of cores of one machine")]
-fn cores(milli: u64) -> f64 {
-    milli as f64 / 1000.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use governor::clock::FakeRelativeClock;
+    use crate::config::SharedQuota;
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
     use skillhost_api::error::ErrorKind;
+
+    fn refused(taken: Result<Reservation, NotTaken>) -> Error {
+        match taken {
+            Err(NotTaken::Refused(error)) => error,
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn of_size(cpus: f64, memory_mib: u64) -> Amounts {
         Amounts::of_sandbox(cpus, memory_mib, 10)
@@ -314,18 +257,18 @@ mod tests {
     fn each_limit_bites_and_what_is_dropped_comes_back() {
         let quota = Quota::new(QuotaLimits { sandboxes: 2, cpus: 1.0, memory_mib: 100, ..QuotaLimits::default() });
         let me = Caller::default();
-        let first = quota.reserve(&me, of_size(0.1, 50)).unwrap();
+        let first = quota.try_reserve(&me, of_size(0.1, 50)).unwrap();
         for (cpus, memory, what) in [(1.0, 10, "cores"), (0.1, 51, "MiB")] {
-            let error = quota.reserve(&me, of_size(cpus, memory)).unwrap_err();
+            let error = refused(quota.try_reserve(&me, of_size(cpus, memory)));
             assert_eq!(error.kind, ErrorKind::QuotaExceeded);
             assert!(error.message.contains(what), "{error}");
         }
-        let second = quota.reserve(&me, of_size(0.9, 50)).unwrap();
-        assert!(quota.reserve(&me, of_size(0.0, 0)).unwrap_err().message.contains("2 of 2 sandboxes"));
+        let second = quota.try_reserve(&me, of_size(0.9, 50)).unwrap();
+        assert!(refused(quota.try_reserve(&me, of_size(0.0, 0))).message.contains("2 of 2 sandboxes"));
         let other = Caller { agent: "other".into(), ..me.clone() };
-        quota.reserve(&other, of_size(1.0, 100)).unwrap();
+        quota.try_reserve(&other, of_size(1.0, 100)).unwrap();
         drop((first, second));
-        quota.reserve(&me, of_size(1.0, 100)).unwrap();
+        quota.try_reserve(&me, of_size(1.0, 100)).unwrap();
     }
 
     #[test]
@@ -334,14 +277,14 @@ mod tests {
             QuotaLimits { sandboxes: 9, cpus: f64::INFINITY, memory_mib: u64::MAX, ..QuotaLimits::default() };
         for limits in [QuotaLimits::default(), boundless] {
             let (quota, me) = (Quota::new(limits), Caller::default());
-            let one = quota.reserve(&me, of_size(1.0, 1)).unwrap();
+            let one = quota.try_reserve(&me, of_size(1.0, 1)).unwrap();
             for (cpus, memory_mib) in [(1.0, u64::MAX), (f64::INFINITY, 1), (f64::MAX, 1)] {
-                let error = quota.reserve(&me, of_size(cpus, memory_mib)).unwrap_err();
+                let error = refused(quota.try_reserve(&me, of_size(cpus, memory_mib)));
                 assert_eq!(error.kind, ErrorKind::QuotaExceeded, "{cpus} {memory_mib}");
             }
             // One that is there already is counted as far as that goes, and gone without a trace.
             drop(quota.adopt(&me, of_size(f64::INFINITY, u64::MAX)));
-            let two = quota.reserve(&me, of_size(1.0, 1)).unwrap();
+            let two = quota.try_reserve(&me, of_size(1.0, 1)).unwrap();
             drop((one, two));
             assert_eq!(quota.taken(), 0);
         }
@@ -351,7 +294,7 @@ mod tests {
     async fn what_is_leaving_is_waited_for_and_nothing_else() {
         let quota = Quota::new(QuotaLimits { sandboxes: 1, ..QuotaLimits::default() });
         let (me, other) = (Caller::default(), Caller { agent: "other".into(), ..Caller::default() });
-        let (share, leave) = (quota.reserve(&me, of_size(1.0, 1)).unwrap(), quota.leave(&other));
+        let (share, leave) = (quota.try_reserve(&me, of_size(1.0, 1)).unwrap(), quota.leave(&other));
         assert!(
             quota.reserve_soon(&me, of_size(1.0, 1)).await.is_err(),
             "another agent's sandbox brings this one nothing"
@@ -374,7 +317,7 @@ mod tests {
         let quota = Quota::new(QuotaLimits { sandboxes: 4, ..QuotaLimits::default() });
         let granted: Vec<_> = std::thread::scope(|scope| {
             let tries: Vec<_> =
-                (0..32).map(|_| scope.spawn(|| quota.reserve(&Caller::default(), of_size(0.1, 1)))).collect();
+                (0..32).map(|_| scope.spawn(|| quota.try_reserve(&Caller::default(), of_size(0.1, 1)))).collect();
             tries.into_iter().filter_map(|one| one.join().unwrap().ok()).collect()
         });
         assert_eq!(granted.len(), 4);
@@ -392,7 +335,7 @@ mod tests {
             let ask = move |number| {
                 let me = caller(number);
                 barrier.wait();
-                quota.reserve(&me, amounts).ok()
+                quota.try_reserve(&me, amounts).ok()
             };
             let asked: Vec<_> = (0..asks).map(|number| scope.spawn(move || ask(number))).collect();
             asked.into_iter().filter_map(|one| one.join().unwrap()).collect()
@@ -424,7 +367,7 @@ mod tests {
                 let held = at_once(&quota, 64, amounts, &who);
                 assert_eq!(held.len(), 4, "{limits:?}");
                 drop(held);
-                assert!(quota.holders.lock().is_empty(), "something was not given back");
+                assert!(quota.held.lock().holders.is_empty(), "something was not given back");
             }
         }
     }
@@ -437,36 +380,55 @@ mod tests {
         };
         let (quota, me) = (Quota::new(limits), Caller::default());
         let other = Caller { agent: "other".into(), ..me.clone() };
-        let held = quota.reserve(&me, of_size(1.0, 1)).unwrap();
-        let refused = quota.reserve(&other, of_size(1.0, 1)).unwrap_err();
+        let held = quota.try_reserve(&me, of_size(1.0, 1)).unwrap();
+        let refused = refused(quota.try_reserve(&other, of_size(1.0, 1)));
         assert!(refused.message.contains("tenant") && refused.message.contains("[quota.tenant]"), "{refused}");
         assert_eq!(quota.taken(), 1);
         drop(held);
-        assert!(quota.holders.lock().is_empty());
+        assert!(quota.held.lock().holders.is_empty());
     }
 
-    #[test]
-    fn a_rate_is_exact_when_all_ask_at_once() {
-        let rate = std::num::NonZeroU32::new(4);
-        for limits in [
-            QuotaLimits { command_rate: rate, ..QuotaLimits::default() },
-            QuotaLimits {
-                tenant: SharedQuota { command_rate: rate, ..SharedQuota::default() },
-                ..QuotaLimits::default()
-            },
-        ] {
-            let quota = Quota::with_clock(limits, FakeRelativeClock::default());
-            let passed = std::thread::scope(|scope| {
-                let asks: Vec<_> =
-                    (0..64).map(|_| scope.spawn(|| quota.begin_command(&Caller::default()).is_ok())).collect();
-                asks.into_iter().filter(|_| true).map(|one| one.join().unwrap()).filter(|passed| *passed).count()
-            });
-            assert_eq!(passed, 4);
-            let refused = quota.begin_command(&Caller::default()).unwrap_err();
-            assert!(refused.message.contains("command-rate"), "{refused}");
-            quota.clock.advance(std::time::Duration::from_millis(250));
-            quota.begin_command(&Caller::default()).unwrap();
-            quota.begin_command(&Caller::default()).unwrap_err();
+    /// Gives so much, and no more.
+    #[cfg(feature = "cluster")]
+    struct ExactLessor(Amounts);
+
+    #[cfg(feature = "cluster")]
+    impl ShareLessor for Arc<(Quota, ExactLessor)> {
+        fn lease<'a>(&'a self, tenant: &'a str, wanted: Amounts) -> BoxFuture<'a, Result<Option<Amounts>>> {
+            let (quota, ExactLessor(all)) = &**self;
+            let given = all.covers(wanted);
+            if given {
+                quota.set_leased(tenant, wanted);
+            }
+            let elsewhere = Amounts::of_sandbox(0.0, 0, 0);
+            std::future::ready(Ok((!given).then(|| elsewhere.plus(elsewhere)))).boxed()
         }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn no_more_of_a_tenants_share_is_held_than_this_host_has_leased() {
+        let tenant = SharedQuota { sandboxes: Some(4), ..SharedQuota::default() };
+        let quota = Quota::new(QuotaLimits { tenant, ..QuotaLimits::default() });
+        // And of all else as much as there is.
+        let one = Amounts::of_sandbox(f64::INFINITY, u64::MAX, u64::MAX);
+        let both = Arc::new((quota, ExactLessor(one.plus(one))));
+        let quota = &both.0;
+        quota.lease_with(Box::new(both.clone()));
+        let me = Caller::default();
+        let take = || quota.reserve(&me, of_size(1.0, 1)).now_or_never().unwrap();
+        // What nothing bounds needs no lease, as cores here.
+        let (one, two) = (take().unwrap(), take().unwrap());
+        assert!(take().unwrap_err().message.contains("4 of 4 sandboxes"), "others have two");
+        drop(one);
+        let one = take().unwrap();
+        drop((one, two));
+        assert_eq!(quota.idle_tenants(), ["default"]);
+        assert_eq!(quota.give_back("default"), Amounts::default());
+        assert!(quota.idle_tenants().is_empty());
+        // One that is there already is counted, and is what there is to lease.
+        let adopted = quota.adopt(&me, of_size(1.0, 1));
+        assert_eq!(quota.forget_leased(), [("default".to_owned(), of_size(1.0, 1))]);
+        drop(adopted);
     }
 }

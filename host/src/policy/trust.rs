@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::Done;
 use skillhost_api::units::now_ms;
@@ -14,7 +15,8 @@ use crate::db::Db;
 use crate::paths;
 
 /// What the owner can say of a project.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum TrustKind {
     /// Its skills may run.
     Trusted,
@@ -135,6 +137,16 @@ impl TrustStore {
     pub(crate) fn has_real(&self, project: &Path) -> bool {
         let all = self.trusted.read();
         all.trusted.contains(project) || all.developed.contains(project)
+    }
+
+    /// Whether just that was said of it, by its own path.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn says(&self, project: &Path, kind: TrustKind) -> bool {
+        let all = self.trusted.read();
+        match kind {
+            TrustKind::Trusted => all.trusted.contains(project),
+            TrustKind::Developed => all.developed.contains(project),
+        }
     }
 
     /// Whether its owner develops it; of a project's own path, too.

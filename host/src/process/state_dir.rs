@@ -81,8 +81,14 @@ impl StateDir {
     pub async fn connect(&self) -> Result<Option<UnixStream>> {
         match UnixStream::connect(self.path_of(SOCKET)).await {
             Ok(stream) => Ok(Some(stream)),
+            // Reset: who listened left before it took this connection out of its queue.
             Err(error)
-                if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) =>
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound
+                        | std::io::ErrorKind::ConnectionRefused
+                        | std::io::ErrorKind::ConnectionReset
+                ) =>
             {
                 Ok(None)
             }

@@ -155,7 +155,7 @@ async fn is_present(engine: &ContainerApi, reference: &str) -> Result<bool> {
 }
 
 /// Whether `reference` says which registry it is of: the part before its first `/` is a host.
-fn names_registry(reference: &str) -> bool {
+pub(crate) fn names_registry(reference: &str) -> bool {
     reference
         .split_once('/')
         .is_some_and(|(first, _)| first.contains('.') || first.contains(':') || first == "localhost")

@@ -17,6 +17,7 @@
 
 pub mod backend;
 pub mod command;
+mod ended;
 mod engines;
 pub mod env;
 mod execs;
@@ -31,8 +32,11 @@ pub mod session_users;
 mod sessions;
 pub mod spec;
 pub mod supervisor;
+pub mod supervisor_image;
 mod under_way;
 pub mod workspace;
+#[cfg(feature = "cluster")]
+pub(crate) mod workspace_tar;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -48,23 +52,22 @@ use crate::failpoint::reach;
 use crate::roles::{Registry, Role, Roles};
 use backend::docker::{self, DockerBackend};
 use backend::local::{LocalBackend, LocalSettings};
-use backend::{Backend, EngineConfig, Probe};
+use backend::{Backend, EngineConfig, KubernetesConfig, Probe};
 use command::check_command;
+pub use ended::{EndedSandbox, Stopped};
 use engines::SandboxBackend;
 use env::Account;
 use files::Copied;
 use life::{Inner, LiveSandbox};
-use link::{
-    ByeReason, ByteRange, CloseReason, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile,
-};
+use link::{ByteRange, ExecSpec, ExecStart, FileDone, FileRead, FileStat, FileWatch, ListedFile};
 use pool::PoolConfig;
 use session_users::UserIds;
 use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, ErrorKind, Result};
-use skillhost_api::types::{BackendChoice, DeathCause, EngineSummary};
+use skillhost_api::types::{BackendChoice, EngineSummary};
 use skillhost_api::types::{ImageFilter, ImageList, ImageSummary, SandboxLimit};
 use skillhost_api::units::quoted;
-use spec::{LaunchSpec, SandboxInfo};
+use spec::{LaunchSpec, SandboxInfo, WarmPool};
 pub use under_way::{SandboxExec, SandboxSession};
 
 /// How sandboxes are made and kept here.
@@ -78,6 +81,8 @@ pub struct SandboxSettings {
     pub backend: BackendChoice,
     /// The container engines: one, or several that have names.
     pub engines: Vec<EngineConfig>,
+    /// The cluster, for the backend of that kind.
+    pub kubernetes: KubernetesConfig,
     /// Local sandboxes.
     pub local: LocalSettings,
     /// How long a sandbox outlives a host that has gone.
@@ -98,6 +103,7 @@ impl SandboxSettings {
             roles: Registry::shipped()?.into(),
             backend: BackendChoice::Auto,
             engines: vec![EngineConfig::default()],
+            kubernetes: KubernetesConfig::default(),
             local: LocalSettings::default(),
             lease: Duration::from_secs(30),
             idle_time: None,
@@ -116,69 +122,6 @@ pub enum SandboxState {
     Ended(EndedSandbox),
 }
 
-/// A sandbox that has ended.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EndedSandbox {
-    /// What it was.
-    pub info: SandboxInfo,
-    /// The last that was heard of it.
-    pub cause: CloseReason,
-    /// Why it ended.
-    pub death: DeathCause,
-    /// When, milliseconds since 1970.
-    pub at_ms: u64,
-}
-
-impl EndedSandbox {
-    /// The error of whoever wants something of it.
-    pub fn error(&self) -> Error {
-        Error::sandbox_died(format!("the sandbox {} has ended: {}", self.info.id, self.reason()))
-    }
-
-    /// Why it ended, in words that follow "the sandbox has ended:".
-    pub fn reason(&self) -> String {
-        match self.death {
-            DeathCause::WallTime => {
-                let asked = Duration::from_millis(self.info.expires_at_ms.saturating_sub(self.info.launched_at_ms));
-                format!("its wall time of {asked:?} is over; launch another, with a longer one if it needs it")
-            }
-            DeathCause::IdleTime => {
-                "nothing ran in it for as long as `[sandbox] idle-time` allows; launch another".into()
-            }
-            DeathCause::OutOfMemory => {
-                let memory = self.info.memory_mib;
-                format!(
-                    "out of memory: the kernel ended it at its {memory} MiB; launch another, with a higher `--memory-mib`"
-                )
-            }
-            DeathCause::Killed => format!("it was killed from outside ({}); launch another", self.cause),
-            DeathCause::EngineGone => {
-                "its engine is gone (stopped, or started again); launch another once it answers: `skillhost doctor`"
-                    .into()
-            }
-            DeathCause::Stopped | DeathCause::HostGone | DeathCause::ProtocolBroken => self.cause.to_string(),
-        }
-    }
-}
-
-/// What became of a stop.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stopped {
-    /// Whether it had ended before.
-    pub already_gone: bool,
-    /// What a person should know; empty when it was simply stopped.
-    pub message: String,
-}
-
-impl Stopped {
-    fn from(ended: &EndedSandbox, before: bool) -> Self {
-        if !before && ended.cause == CloseReason::Bye(ByeReason::Shutdown) {
-            return Self { already_gone: false, message: String::new() };
-        }
-        Self { already_gone: true, message: format!("container was already gone: {}", ended.reason()) }
-    }
-}
-
 /// What stays reserved for as long as a sandbox is there; dropped when it is gone.
 pub type ReservationGuard = Box<dyn Any + Send + Sync>;
 
@@ -189,12 +132,54 @@ pub struct Sandboxes {
     inner: Arc<Inner>,
 }
 
+/// What makes pods.
+#[cfg(feature = "kubernetes")]
+#[expect(clippy::unnecessary_wraps, reason = "without the feature there is none")]
+fn cluster(config: &KubernetesConfig) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(backend::kubernetes::KubernetesBackend::new(config.clone())))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn cluster(_config: &KubernetesConfig) -> Result<Box<dyn Backend>> {
+    Err(no_cluster())
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn no_cluster() -> Error {
+    Error::unavailable("this program was built without the feature `kubernetes`: use another backend")
+}
+
+/// A pool of warm sandboxes of a role, as whoever keeps the cluster applies it.
+#[cfg(feature = "kubernetes")]
+pub async fn warm_pool(
+    config: &KubernetesConfig,
+    ids: UserIds,
+    role: &Role,
+    pool: &WarmPool,
+) -> Result<serde_json::Value> {
+    let of_launch = LaunchSpec::new(Caller::default(), &*role.name);
+    LaunchSpec { cpus: pool.cpus, memory_mib: pool.memory_mib, ..of_launch }.check()?;
+    let user = ids.of(backend::WorkspaceUser::Same)?;
+    backend::kubernetes::KubernetesBackend::new(config.clone()).warm_pool(role, pool, user).await
+}
+
+/// Without the feature there is no cluster.
+#[cfg(not(feature = "kubernetes"))]
+pub async fn warm_pool(
+    _config: &KubernetesConfig,
+    _ids: UserIds,
+    _role: &Role,
+    _pool: &WarmPool,
+) -> Result<serde_json::Value> {
+    Err(no_cluster())
+}
+
 impl Sandboxes {
     /// Opens them: finds again what an earlier host left running, and removes what cannot be found again. An engine
     /// that does not answer is no error here, only for who launches.
     pub async fn open(mut config: SandboxSettings) -> Result<Self> {
         config.local.engine_sockets = docker::sockets(&config.engines);
-        if config.backend != BackendChoice::Docker
+        if matches!(config.backend, BackendChoice::Auto | BackendChoice::Local)
             && let Err(error) = config.local.shown(&config.state_dir)
             && error.kind == ErrorKind::Denied
         {
@@ -216,6 +201,7 @@ impl Sandboxes {
             BackendChoice::Auto => docker().chain([local()]).collect(),
             BackendChoice::Docker => docker().collect(),
             BackendChoice::Local => vec![local()],
+            BackendChoice::Kubernetes => vec![cluster(&config.kubernetes)?.into()],
         };
         Self::open_all(config, backends).await
     }

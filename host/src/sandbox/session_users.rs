@@ -16,10 +16,11 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use skillhost_api::error::{Error, Result};
 
+use super::backend::WorkspaceUser;
 use super::members::{MAX_AGENTS, SandboxUser};
 
 /// How many numbers a session has.
-const EACH: u32 = 16;
+pub(super) const EACH: u32 = 16;
 /// The place of a local sandbox's supervisor among them.
 const SUPERVISOR: u32 = EACH - 1;
 const _: () = assert!(MAX_AGENTS < SUPERVISOR as usize);
@@ -65,6 +66,16 @@ impl UserIds {
             let (from, to) = (u64::from(self.first), u64::from(self.first) + u64::from(self.count));
             matches!(numbers[..], [inside, _, count] if inside <= from && to <= inside.saturating_add(count))
         })
+    }
+
+    /// A user for one sandbox where numbers mean others than on this machine. What a kernel counts for a user is hardly ever that of two
+    /// of them where chance says which.
+    pub(super) fn of(self, whose: WorkspaceUser) -> Result<SandboxUser> {
+        let block = match whose {
+            WorkspaceUser::Any => crate::ids::random_number()? % (self.count / EACH).max(1),
+            WorkspaceUser::Same => 0,
+        };
+        Ok(self.user(block))
     }
 
     fn user(self, block: u32) -> SandboxUser {

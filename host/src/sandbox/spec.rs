@@ -135,6 +135,11 @@ pub enum Workspace {
         /// Its name.
         volume: String,
     },
+    /// The sandbox's own, which goes with it.
+    Own {
+        /// There is nothing to say of it.
+        own: (),
+    },
 }
 
 impl Workspace {
@@ -142,17 +147,35 @@ impl Workspace {
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) => Some(path),
-            Self::Volume { .. } => None,
+            Self::Volume { .. } | Self::Own { .. } => None,
         }
     }
 
     /// The engine's volume, if it is one.
     pub fn volume(&self) -> Option<&str> {
         match self {
-            Self::Directory(_) => None,
+            Self::Directory(_) | Self::Own { .. } => None,
             Self::Volume { volume } => Some(volume),
         }
     }
+
+    /// Whether it is the sandbox's own, and no session's.
+    pub fn is_own(&self) -> bool {
+        matches!(self, Self::Own { .. })
+    }
+}
+
+/// A pool of sandboxes that wait in a cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WarmPool {
+    /// Its name there.
+    pub name: String,
+    /// How many wait.
+    pub replicas: u32,
+    /// The limit of processors of each, in cores.
+    pub cpus: f64,
+    /// Memory of each.
+    pub memory_mib: u64,
 }
 
 /// What a backend builds.
@@ -176,6 +199,8 @@ pub struct SandboxSpec {
     pub pids: u32,
     /// The network.
     pub network: Network,
+    /// After this it is to end, whatever its supervisor does; absent for one that is nobody's yet.
+    pub wall_time: Option<Duration>,
     /// Whether other agents are to use it too, each as a user of their own.
     pub shared: bool,
     /// Whom the owner's commands run as, and whose group the workspace has.

@@ -186,10 +186,16 @@ impl Workspaces {
     #[cfg(feature = "cluster")]
     pub fn forget(&self, caller: &Caller) -> Result<()> {
         let path = self.path(caller);
-        match std::fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != IoErrorKind::NotFound => Err(at(&path, error)),
-            _ => Ok(()),
-        }
+        private_dir::remove_tree(&path).map_err(|error| at(&path, error))
+    }
+
+    /// Makes a directory, which is on the same file system, the workspace of a session that has none.
+    #[cfg(feature = "cluster")]
+    pub fn place(&self, from: &Path, caller: &Caller) -> Result<()> {
+        let user = self.user(caller)?;
+        let path = self.path(caller);
+        std::fs::rename(from, &path).map_err(|error| at(&path, error))?;
+        hand_over(&path, user).map_err(|error| at(&path, error.into()))
     }
 
     /// Whether the session has a workspace.

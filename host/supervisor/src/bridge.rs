@@ -1,6 +1,6 @@
 //! `supervisor bridge PATH`: carries bytes between its standard streams and the supervisor's socket.
 //!
-//! The host has the engine run it in a sandbox whose files it does not share, so it is uid 0 like the supervisor, and the
+//! The host has the engine run it in a sandbox whose files it does not share, as the supervisor's own user, and the
 //! engine's stream is its standard input and output. It looks at nothing of what it carries, and holds no more than a buffer
 //! each way: who does not read makes the other end wait. The end of its input is told to the supervisor, the
 //! supervisor's end is its own.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, connect, shutdown, socket_with};
 
 use crate::{host_socket, sys};
 
@@ -59,7 +59,7 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
     let until = Instant::now() + PATIENCE;
     let socket = loop {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        match connect(&socket, &SocketAddrUnix::new(path)?) {
+        match connect(&socket, &host_socket::address(path)?) {
             Ok(()) => {
                 // Now that it listens, it has closed its directory.
                 host_socket::check(path)?;
@@ -69,9 +69,13 @@ fn reach(path: &Path) -> io::Result<OwnedFd> {
             Err(error) => return Err(error.into()),
         }
     };
-    match sys::peer(&socket)?.uid {
-        0 => Ok(socket),
-        uid => Err(io::Error::other(format!("uid {uid} listens in the supervisor's place"))),
+    let peer = sys::peer(&socket)?;
+    match host_socket::is_supervisor(&peer) {
+        true => Ok(socket),
+        false => {
+            let sys::Peer { pid, uid } = peer;
+            Err(io::Error::other(format!("process {pid} of uid {uid} listens in the supervisor's place")))
+        }
     }
 }
 

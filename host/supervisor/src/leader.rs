@@ -44,6 +44,9 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 /// one by mistake (`ENV PYTHONPATH=$PYTHONPATH:/opt/lib`), and here everybody writes to the working directory.
 const SEARCHED: [&str; 3] = ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH"];
 
+/// Begins the variables that a Kubernetes cluster gives to every pod: where it is.
+const OF_CLUSTER: &str = "KUBERNETES_";
+
 static LIMITS: Mutex<Vec<(Resource, Rlimit)>> = Mutex::new(Vec::new());
 
 /// A limit for every leader that is not the supervisor's own: one that it raises for itself, or that is about the
@@ -366,7 +369,7 @@ fn is_usable(home: &Path) -> bool {
 
 /// The image's environment and ours, under what the host and the exec say.
 ///
-/// PID 1's own environment is the image's and nothing of the host's, so it is passed on; what a variable may say is for the
+/// PID 1's own environment is the image's and nothing of the host's (but for what a cluster tells every pod of itself), so it is passed on; what a variable may say is for the
 /// image's makers. `HOME` is the image's root's, as a rule: [`run`] replaces it where it cannot be used.
 pub fn base_env() -> BTreeMap<String, String> {
     let mut env: BTreeMap<String, String> =
@@ -376,6 +379,7 @@ pub fn base_env() -> BTreeMap<String, String> {
             .collect();
     let text = |text: &OsStr| text.to_str().map(ToOwned::to_owned);
     env.extend(std::env::vars_os().filter_map(|(name, value)| Some((text(&name)?, text(&value)?))));
+    env.retain(|name, _| !name.starts_with(OF_CLUSTER));
     for name in SEARCHED {
         if let Some(value) = env.remove(name) {
             let places = value.split(':').filter(|place| !place.is_empty()).collect::<Vec<_>>().join(":");

@@ -4,8 +4,10 @@
 //! run under uids of their own, so none of them can signal, trace or limit the supervisor or a [`keeper`].
 //!
 //! `supervisor connect PATH`: connects to the host's socket, which lies in a directory that is the supervisor's alone.
-//! `supervisor listen PATH`: listens there itself, for a host that shares no files with the sandbox ([`host_socket`]).
-//! `supervisor bridge PATH`: what such a host has the engine run beside it ([`bridge`]).
+//! `supervisor listen PATH|@NAME`: listens there itself, for a host that shares no files with the sandbox ([`host_socket`]).
+//! `supervisor wait PATH|@NAME`: the same in a sandbox that waits for somebody to want it: its time begins with its first host.
+//! `supervisor bridge PATH|@NAME`: what such a host has the engine run beside it ([`bridge`]).
+//! `supervisor install PROGRAM WORKSPACE [ADDRESS…]`: what is done in a pod before its sandbox begins ([`install`]).
 //! `supervisor give PATH UID GID`: hands a workspace that such an engine made to its user, in a container of its own.
 //! `supervisor guard RANGE…`: closes ranges of addresses to a sandbox with a network, from a container of its own ([`guard`]).
 //! `supervisor local`: makes the sandbox itself first ([`local`]).
@@ -18,6 +20,7 @@ mod files;
 mod filter;
 mod guard;
 mod host_socket;
+mod install;
 mod keeper;
 mod leader;
 mod local;
@@ -48,17 +51,21 @@ fn main() -> ExitCode {
             Ok(inside) => inside,
             Err(error) => return refuse(&format!("the supervisor cannot confine itself: {error}")),
         },
-        [verb, path] if verb == "listen" => match contained(|| HostSocket::inside(Path::new(path))) {
+        [verb, path] if verb == "listen" || verb == "wait" => match contained(|| HostSocket::inside(Path::new(path))) {
             Ok(inside) => inside,
             Err(error) => return refuse(&format!("the supervisor cannot listen for its host: {error}")),
         },
         [verb, path] if verb == "bridge" => return bridge(Path::new(path)),
+        [verb, program, workspace, addresses @ ..] if verb == "install" => {
+            return install(Path::new(program), Path::new(workspace), addresses);
+        }
         [verb, path, uid, gid] if verb == "give" => return give(Path::new(path), uid, gid),
         [verb, ranges @ ..] if verb == "guard" => return guard(ranges),
         [verb] if verb == "local" => local::enter(),
         _ => {
             return refuse(
-                "usage: supervisor connect PATH | listen PATH | bridge PATH | give PATH UID GID | guard RANGE… | local",
+                "usage: supervisor connect PATH | listen PATH | wait PATH | bridge PATH | install PROGRAM WORKSPACE [ADDRESS…] | \
+                 give PATH UID GID | guard RANGE… | local",
             );
         }
     };
@@ -68,7 +75,7 @@ fn main() -> ExitCode {
     if !keeper::adopts() && !rustix::process::getpid().is_init() {
         return refuse("this kernel leaves orphans to PID 1, which the supervisor is not: they would escape it");
     }
-    match start(inside) {
+    match start(inside, args.first().is_some_and(|verb| verb == "wait")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&format!("the supervisor cannot start: {error}")),
     }
@@ -80,7 +87,7 @@ fn contained(host_socket: impl FnOnce() -> std::io::Result<HostSocket>) -> std::
     Ok(InnerContext { host_socket: host_socket()?, oom: OomCounter::open(), around: Confinement::Sandbox })
 }
 
-fn start(inside: InnerContext) -> std::io::Result<()> {
+fn start(inside: InnerContext, is_wanted_later: bool) -> std::io::Result<()> {
     let InnerContext { host_socket, oom, around } = inside;
     be_private()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -97,7 +104,11 @@ fn start(inside: InnerContext) -> std::io::Result<()> {
     sys::default_signals((1..=64).filter(|signal| *signal != libc::SIGPIPE));
     // With a bounding set that holds nothing, no program gains a capability, whatever its file says.
     leader::empty_bounding_set()?;
-    Supervisor::new(host_socket, sys::signal_fd()?, oom, around).run();
+    let mut supervisor = Supervisor::new(host_socket, sys::signal_fd()?, oom, around);
+    if is_wanted_later {
+        supervisor.wait_for_first_host();
+    }
+    supervisor.run();
     Ok(())
 }
 
@@ -119,6 +130,13 @@ fn bridge(path: &Path) -> ExitCode {
     match be_private().and_then(|()| bridge::run(path)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&format!("the supervisor cannot be reached: {error}")),
+    }
+}
+
+fn install(program: &Path, workspace: &Path, addresses: &[OsString]) -> ExitCode {
+    match install::run(program, workspace, addresses) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => refuse(&format!("the sandbox cannot begin: {error}")),
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Supervisor {
     /// The image's environment and our own defaults.
     env: BTreeMap<String, String>,
     started: Instant,
+    /// Nobody has wanted it yet, and its time begins when somebody does.
+    waits: bool,
     /// When something last ran here.
     busy_at: Instant,
     lease_until: Instant,
@@ -106,6 +108,7 @@ impl Supervisor {
             config: None,
             env: leader::base_env(),
             started: now,
+            waits: false,
             busy_at: now,
             lease_until: now + FIRST_LEASE,
             caught_up: false,
@@ -113,6 +116,11 @@ impl Supervisor {
             sweep_at: now + SWEEP,
             ending: None,
         }
+    }
+
+    /// Its lease and its time begin with its first host.
+    pub fn wait_for_first_host(&mut self) {
+        (self.waits, self.lease_until) = (true, later(self.started, u64::MAX));
     }
 
     /// Serves until there is nobody and nothing left to serve.
@@ -535,7 +543,11 @@ impl Supervisor {
     }
 
     fn configure(&mut self, config: SupervisorConfig) {
-        (self.lease_until, self.caught_up) = (later(Instant::now(), config.lease_ms), false);
+        let now = Instant::now();
+        if std::mem::take(&mut self.waits) {
+            (self.started, self.busy_at) = (now, now);
+        }
+        (self.lease_until, self.caught_up) = (later(now, config.lease_ms), false);
         self.config = Some(config);
     }
 }
@@ -543,4 +555,35 @@ impl Supervisor {
 fn later(now: Instant, ms: u64) -> Instant {
     // Longer than any lease is meant to be, and far from where instants end.
     now + Duration::from_millis(ms.min(365 * 24 * 3600 * 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_waits_has_neither_a_lease_nor_time_before_its_first_host() {
+        let day = Duration::from_secs(24 * 3600);
+        let config =
+            || SupervisorConfig { lease_ms: 1000, wall_ms: 0, idle_ms: 0, grace_ms: 0, workspace: String::new() };
+        for waits in [true, false] {
+            let name = format!("@supervisor-waits-{waits}-{}", std::process::id());
+            let socket = HostSocket::inside(std::path::Path::new(&name)).unwrap();
+            let mut supervisor =
+                Supervisor::new(socket, crate::sys::signal_fd().unwrap(), OomCounter::open(), Confinement::Sandbox);
+            if waits {
+                supervisor.wait_for_first_host();
+            }
+            let now = Instant::now();
+            assert_eq!(supervisor.lease_until > now + day, waits);
+            supervisor.started = now.checked_sub(day).unwrap_or(now);
+            supervisor.configure(config());
+            assert!(supervisor.lease_until < now + day, "from then on it has both");
+            assert_eq!(supervisor.started >= now, waits);
+            // Another host begins nothing anew.
+            let begun = supervisor.started;
+            supervisor.configure(config());
+            assert_eq!(supervisor.started, begun);
+        }
+    }
 }

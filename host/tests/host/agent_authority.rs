@@ -15,9 +15,10 @@ use skillhost_api::types::{
     ExecSpec, HostPath, ImageFilter, LaunchRequest, ListRequest, PublishRequest, Request, RunRequest, WatchRequest,
 };
 use skillhost_api::types::{
-    Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, DrainEngine, GetHostStatus, GetRequest, GetSandbox,
-    GetScriptTemplate, ListApprovals, ListEngines, ListInvocations, ListScriptTemplates, ListScripts, ListSkills,
-    ReadFile, ReadInvocationLog, ResumeEngine, RevokeApproval, StopHost, TailAudit, Trust, VerifyAudit,
+    Approve, BackendChoice, CopyIn, CopyOut, Distrust, Doctor, DrainEngine, DrainHost, GetHostStatus, GetRequest,
+    GetSandbox, GetScriptTemplate, ListApprovals, ListEngines, ListInvocations, ListScriptTemplates, ListScripts,
+    ListSkills, MoveSession, ReadFile, ReadInvocationLog, ReceiveSession, ResumeEngine, ResumeHost, RevokeAlways,
+    RevokeApproval, StopHost, TailAudit, Trust, VerifyAudit,
 };
 use tokio::sync::mpsc;
 
@@ -146,8 +147,21 @@ async fn what_is_only_the_owners_is_denied_and_on_record() {
             Request::RevokeApproval(RevokeApproval { skill: "calm".into(), directories: Vec::new() }),
             "skillhost approve --revoke",
         ),
+        (
+            "approval.revoke",
+            Request::RevokeAlways(RevokeAlways { id: "ap_000000000000".into() }),
+            "skillhost approve --revoke",
+        ),
         ("engine.drain", Request::DrainEngine(DrainEngine { engine: "docker".into() }), "skillhost engines drain"),
         ("engine.resume", Request::ResumeEngine(ResumeEngine { engine: "docker".into() }), "skillhost engines resume"),
+        (
+            "session.move",
+            Request::MoveSession(MoveSession { host: "other".into(), within_ms: 0 }),
+            "skillhost hosts move",
+        ),
+        ("session.receive", Request::ReceiveSession(ReceiveSession { revision: 1 }), "skillhost hosts move"),
+        ("host.drain", Request::DrainHost(DrainHost { within_ms: 0 }), "skillhost host drain"),
+        ("host.resume", Request::ResumeHost(ResumeHost), "skillhost host resume"),
         ("host.stop", Request::StopHost(StopHost), "skillhost host stop"),
     ];
     for (effect, request, remedy) in recorded {

@@ -6,7 +6,7 @@ use crate::hostile::Machine;
 use skillhost_api::types::{
     Approve, AttachSandbox, AuditList, DeleteRequest, ExecRequest, ExecSpec, ExecuteScriptRequest, GetRequest,
     LaunchRequest, ListFiles, ListRequest, ProcessReadRequest, PublishRequest, ReadFile, RemoveFile, Request,
-    RevokeApproval, ShellRequest, SignalProcess, StopSandbox, StopShell, TailAudit,
+    RevokeAlways, RevokeApproval, ShellRequest, SignalProcess, StopSandbox, StopShell, TailAudit,
 };
 
 /// What one argument of a request may have.
@@ -50,6 +50,7 @@ fn refused() -> Vec<Request> {
         Request::BlackboardDelete(DeleteRequest { key: long(), ..DeleteRequest::default() }),
         Request::BlackboardList(ListRequest { pattern: long(), ..ListRequest::default() }),
         Request::Approve(Approve { id: long(), always: false }),
+        Request::RevokeAlways(RevokeAlways { id: long() }),
         Request::RevokeApproval(RevokeApproval { skill: long(), directories: Vec::new() }),
     ]
 }

@@ -5,12 +5,17 @@
 //!
 //! The same tests run on every backend: `SKILLHOST_TEST_BACKEND` says which (`docker` when it does not), and
 //! `SKILLHOST_TEST_UID`, for root alone, as which ordinary user the program is run. `SKILLHOST_TEST_ENGINE` says that
-//! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`).
+//! `DOCKER_HOST` names an engine of the tests' own, and of which kind (`cargo xtask engine`). `SKILLHOST_TEST_DOOR` says that each
+//! user's commands go to a host that sends them on to another one of theirs ([`door`]).
 
+pub mod agent_sandbox;
 pub mod api;
 pub mod author;
 mod compiled;
+mod door;
 pub mod http;
+pub mod kubernetes;
+pub mod machines;
 pub mod mcp;
 pub mod nats;
 pub mod person;
@@ -18,6 +23,7 @@ pub mod registry;
 pub mod terminal;
 pub mod web_server;
 
+use door::HomeBehindDoor;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -39,6 +45,8 @@ pub struct User {
     home: tempfile::TempDir,
     /// The components of their skills, by digest.
     components: Mutex<BTreeSet<String>>,
+    /// The host behind theirs, where theirs is a door.
+    behind: OnceLock<Option<HomeBehindDoor>>,
 }
 
 /// What one command did.
@@ -110,6 +118,11 @@ pub fn of_this_kernel() -> bool {
 /// Whether it is the local one.
 pub fn local() -> bool {
     backend() == "local"
+}
+
+/// Whether sandboxes are pods.
+pub fn pods() -> bool {
+    backend() == "kubernetes"
 }
 
 /// The ordinary user as which the program runs, when that is not who we are.
@@ -195,8 +208,10 @@ impl User {
         fs::create_dir_all(home.path().join("project")).unwrap();
         // Keys of the file itself come before its tables.
         let backend = if config.contains("backend") { String::new() } else { format!("backend = \"{}\"\n", backend()) };
+        // The one node has to have room for what many tests launch at once.
+        let backend = if pods() { backend + "kubernetes.cpu-request = 0.02\n" } else { backend };
         fs::write(home.path().join("skillhost.toml"), backend + config).unwrap();
-        Self { home, components: Mutex::default() }
+        Self { home, components: Mutex::default(), behind: OnceLock::new() }
     }
 
     /// One whose sandboxes are local, whatever backend is tested.
@@ -221,7 +236,7 @@ impl User {
         self.home.path().join("project")
     }
 
-    /// The state directory.
+    /// The state directory of the host that acts.
     pub fn state(&self) -> PathBuf {
         self.home.path().join("state")
     }
@@ -263,29 +278,33 @@ impl User {
 
     /// The environment that makes the program this user's.
     pub fn env(&self) -> std::collections::BTreeMap<&'static str, PathBuf> {
-        [
-            ("SKILLHOST_STATE_DIR", self.state()),
-            ("SKILLHOST_CONFIG", self.home.path().join("skillhost.toml")),
-            ("HOME", self.home()),
-        ]
-        .into()
+        let (state, config) = match self.behind.get_or_init(|| HomeBehindDoor::of(self)) {
+            None => (self.state(), "skillhost.toml"),
+            Some(_) => (self.home().join("door"), "door.toml"),
+        };
+        let config = self.home.path().join(config);
+        [("SKILLHOST_STATE_DIR", state), ("SKILLHOST_CONFIG", config), ("HOME", self.home())].into()
+    }
+
+    /// Gives all that they have, but for what their hosts have made, to the ordinary user as whom the program runs.
+    fn give_all(&self) {
+        let Some(uid) = other_user() else { return };
+        for entry in fs::read_dir(self.home.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            // They are theirs already, and change while we look.
+            if entry != self.state() && entry != self.home().join("door") {
+                hand_over(&entry, uid);
+            }
+        }
+        give(self.home.path(), uid);
     }
 
     /// A command of this user's.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.project()).args(args);
-        if let Some(uid) = other_user() {
-            // The state directory is theirs already, and changes while we look.
-            for entry in fs::read_dir(self.home.path()).unwrap().map(|entry| entry.unwrap().path()) {
-                if entry != self.state() {
-                    hand_over(&entry, uid);
-                }
-            }
-            give(self.home.path(), uid);
-        }
-        run_as_user(&mut command);
         command.envs(self.env());
+        self.give_all();
+        run_as_user(&mut command);
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::null());
         command
@@ -344,21 +363,33 @@ impl User {
 
     /// All audit records, oldest first.
     pub fn whole_audit(&self) -> Vec<Value> {
-        let listed = self.run(["audit", "tail", "-n", "1000", "--output", "json"]).ok().json();
+        let listed = self.of_who_acts(["audit", "tail", "-n", "1000", "--output", "json"]);
         listed["records"].as_array().unwrap().clone()
+    }
+
+    /// What the host says itself that acts.
+    fn of_who_acts<const N: usize>(&self, args: [&str; N]) -> Value {
+        let mut command = self.command(args);
+        if self.behind.get().is_some_and(Option::is_some) {
+            command.env("SKILLHOST_STATE_DIR", self.state()).env("SKILLHOST_CONFIG", self.home().join("home.toml"));
+        }
+        Done::from(command.output().unwrap()).ok().json()
     }
 
     /// The host process's id.
     pub fn host_pid(&self) -> i32 {
-        let status = self.run(["host", "status", "--output", "json"]).ok().json();
+        let status = self.of_who_acts(["host", "status", "--output", "json"]);
         i32::try_from(status["pid"].as_i64().unwrap()).unwrap()
     }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
+        // Who has asked for nothing has no host, and now needs none.
+        let _ = self.behind.set(None);
         // Takes the sandboxes along.
         let _ = self.command(["host", "stop"]).output();
+        drop(self.behind.take());
         if !std::thread::panicking() {
             compiled::keep(&self.state(), self.components.get_mut().unwrap());
         }
@@ -393,6 +424,19 @@ pub fn eventually<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         // There is no event to wait for: the state is another system's (the engine's, the kernel's process table).
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Waits for a pool of one sandbox of the default role to have it.
+pub fn pool_is_filled(user: &User) {
+    eventually("a warm sandbox", || {
+        let status = user.run(["host", "status", "--output", "json"]);
+        // No host yet: the first command of any kind starts one.
+        if status.code != 0 {
+            user.run(["sandbox", "list"]).ok();
+            return None;
+        }
+        (status.json()["warm"]["default"] == 1).then_some(())
+    });
 }
 
 /// The processes of this machine, containers' included, whose command line holds `mark`.
@@ -494,8 +538,10 @@ pub fn has_container(id: &str) -> bool {
     if local() {
         return !seeing(&format!("/{id}/control ")).is_empty();
     }
+    // A node clears away what has ended when it has time.
+    let which = if pods() { "-q" } else { "-aq" };
     let output = Command::new("docker")
-        .args(["ps", "-aq", "--filter", &format!("label=skillhost.sandbox={id}")])
+        .args(["ps", which, "--filter", &format!("label=skillhost.sandbox={id}")])
         .output()
         .unwrap();
     !output.stdout.is_empty()

@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use skillhost_test_support::nats_server;
 
-use crate::{User, eventually, signal};
+use crate::machines::Machines;
+use crate::{User, eventually, signal, write};
 
 /// Servers that keep what they have on one another.
 pub struct NatsServers {
@@ -18,6 +20,9 @@ pub struct NatsServers {
     servers: Vec<Server>,
     /// What else is in the configuration of each.
     more: String,
+    /// Where each is on a machine of its own, with the number of the server.
+    machines: Option<Arc<Machines>>,
+    certificate: Option<tempfile::TempDir>,
 }
 
 struct Server {
@@ -29,15 +34,31 @@ struct Server {
 impl NatsServers {
     /// So many of them. Where they cannot be had, the test is counted as skipped.
     pub fn start(count: usize) -> Option<Self> {
-        Self::start_with(count, "")
+        Self::start_with(count, "", None)
     }
 
     /// One with this in its configuration besides.
     pub fn start_one(config: &str) -> Option<Self> {
-        Self::start_with(1, config)
+        Self::start_with(1, config, None)
     }
 
-    fn start_with(count: usize, more: &str) -> Option<Self> {
+    /// So many of them, on the first machines of these: with TLS and a password, since they are not on the hosts' own.
+    pub fn start_on(machines: &Arc<Machines>, count: usize) -> Option<Self> {
+        let names = (0..count).map(|index| machines.address(index)).collect::<Vec<_>>();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let dir = tempfile::Builder::new().prefix("nats").tempdir().unwrap();
+        let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+        write(&cert, made.cert.pem());
+        write(&key, made.signing_key.serialize_pem());
+        let more = format!(
+            "tls {{ cert_file: {cert:?}, key_file: {key:?} }}\nauthorization {{ user: host, password: secret }}\n"
+        );
+        let mut all = Self::start_with(count, &more, Some(Arc::clone(machines)))?;
+        all.certificate = Some(dir);
+        Some(all)
+    }
+
+    fn start_with(count: usize, more: &str, machines: Option<Arc<Machines>>) -> Option<Self> {
         let program = match nats_server() {
             Ok(program) => program,
             Err(why) => {
@@ -47,38 +68,41 @@ impl NatsServers {
         };
         let servers = (0..count).map(|_| Server { port: free_port(), route: free_port(), child: None }).collect();
         let dir = tempfile::Builder::new().prefix("nats").tempdir().unwrap();
-        let mut all = Self { dir, program, servers, more: more.to_owned() };
+        let mut all = Self { dir, program, servers, more: more.to_owned(), machines, certificate: None };
         for index in 0..count {
             all.run(index);
         }
         Some(all)
     }
 
+    /// Where one listens.
+    fn address(&self, index: usize) -> String {
+        self.machines.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |machines| machines.address(index))
+    }
+
     /// Starts one, which may have been killed before.
     pub fn run(&mut self, index: usize) {
-        let routes: Vec<_> = self.servers.iter().map(|server| format!("nats://127.0.0.1:{}", server.route)).collect();
-        let server = &self.servers[index];
+        let route = |index: usize| format!("{}:{}", self.address(index), self.servers[index].route);
         let (name, dir) = (format!("n{index}"), self.dir.path().join(index.to_string()));
-        let mut config =
-            format!("server_name: {name}\nlisten: 127.0.0.1:{}\njetstream {{ store_dir: {dir:?} }}\n", server.port);
+        let mut config = format!(
+            "server_name: {name}\nlisten: {}:{}\njetstream {{ store_dir: {dir:?} }}\n",
+            self.address(index),
+            self.port(index)
+        );
         config += &self.more;
         if self.servers.len() > 1 {
-            config += &format!(
-                "cluster {{ name: test, listen: 127.0.0.1:{}, routes: [{}] }}\n",
-                server.route,
-                routes.join(", ")
-            );
+            let routes: Vec<_> = (0..self.servers.len()).map(|index| format!("nats://{}", route(index))).collect();
+            config += &format!("cluster {{ name: test, listen: {}, routes: [{}] }}\n", route(index), routes.join(", "));
         }
         let (file, log) = (self.dir.path().join(format!("{name}.conf")), self.dir.path().join(format!("{name}.log")));
         fs::write(&file, config).unwrap();
-        let child = Command::new(&self.program)
-            .arg("--config")
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(&file);
+        if let Some(machines) = &self.machines {
+            command = machines.on(index, 0, &command);
+        }
+        let log_file = File::create(&log).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file).spawn().unwrap();
         self.servers[index].child = Some(child);
         eventually("the NATS server is ready", || {
             fs::read_to_string(&log).unwrap().contains("Server is ready").then_some(())
@@ -109,8 +133,20 @@ impl NatsServers {
 
     /// Their addresses, as an array of TOML.
     pub fn addresses(&self) -> String {
-        let all: Vec<_> = self.servers.iter().map(|server| format!("\"nats://127.0.0.1:{}\"", server.port)).collect();
+        let scheme = if self.certificate.is_some() { "tls" } else { "nats" };
+        let address = |index| format!("\"{scheme}://{}:{}\"", self.address(index), self.port(index));
+        let all: Vec<_> = (0..self.servers.len()).map(address).collect();
         format!("[{}]", all.join(", "))
+    }
+
+    /// The lines of `[cluster]` that say how they are reached.
+    fn config(&self) -> String {
+        let known = self.certificate.as_ref().map(|dir| {
+            write(&dir.path().join("password"), "secret");
+            let file = |name: &str| dir.path().join(name);
+            format!("user = \"host\"\npassword-file = {:?}\nca-file = {:?}\n", file("password"), file("cert.pem"))
+        });
+        format!("nats = {}\n{}", self.addresses(), known.unwrap_or_default())
     }
 }
 
@@ -132,6 +168,8 @@ pub struct Member {
     /// Whose state directory it is.
     pub user: User,
     serve: Option<Child>,
+    /// On which machine it is, and how far ahead its clock is.
+    on: Option<(Arc<Machines>, usize, u64)>,
 }
 
 impl Member {
@@ -142,23 +180,52 @@ impl Member {
 
     /// Its configuration.
     pub fn config(servers: &NatsServers, name: &str, cluster: &str) -> String {
-        format!("[cluster]\nnats = {}\nhost = \"{name}\"\n{cluster}\n", servers.addresses())
+        format!("[cluster]\n{}host = \"{name}\"\n{cluster}\n", servers.config())
     }
 
     /// The host of this user, whose configuration says of which cluster it is.
     pub fn of(user: User) -> Self {
-        let mut member = Self { user, serve: None };
+        let mut member = Self { user, serve: None, on: None };
+        member.run();
+        member
+    }
+
+    /// A host on a machine of its own, whose clock is ahead by so many seconds.
+    pub fn start_on(machines: &Arc<Machines>, index: usize, ahead: u64, servers: &NatsServers, name: &str) -> Self {
+        let user = User::local(&Self::config(servers, name, ""));
+        let mut member = Self { user, serve: None, on: Some((Arc::clone(machines), index, ahead)) };
         member.run();
         member
     }
 
     /// Starts its host process.
     pub fn run(&mut self) {
-        let log = File::create(self.user.home().join("serve.log")).unwrap();
+        self.run_as(self.user.command(["serve"]));
+    }
+
+    /// Starts one that is killed at a place of its code.
+    pub fn run_until(&mut self, place: &str) {
         let mut command = self.user.command(["serve"]);
-        self.serve = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        let says = || self.log().contains("Ctrl-C ends it").then_some(());
-        eventually("the host serves", says);
+        command.env("SKILLHOST_FAILPOINT", format!("{place}:1"));
+        self.run_as(command);
+    }
+
+    /// Waits until it has been killed so.
+    pub fn fell(&mut self) {
+        assert!(!self.serve.take().unwrap().wait().unwrap().success());
+    }
+
+    fn run_as(&mut self, mut command: Command) {
+        if let Some((machines, index, ahead)) = &self.on {
+            command = machines.on(*index, *ahead, &command);
+        }
+        let log = File::create(self.user.home().join("serve.log")).unwrap();
+        let mut serve = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        eventually("the host serves", || {
+            assert_eq!(serve.try_wait().unwrap(), None, "{}", self.log());
+            self.log().contains("Ctrl-C ends it").then_some(())
+        });
+        self.serve = Some(serve);
     }
 
     /// What its host process has said.
@@ -166,23 +233,30 @@ impl Member {
         fs::read_to_string(self.user.home().join("serve.log")).unwrap()
     }
 
+    /// The host process: where its clock is another one, it is the child of what made that so.
+    fn pid(&self) -> i32 {
+        let started = self.serve.as_ref().unwrap().id();
+        let children = fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default();
+        let ahead = self.on.as_ref().is_some_and(|(.., ahead)| *ahead > 0);
+        let child = children.split_whitespace().next().filter(|_| ahead);
+        child.map_or(i32::try_from(started).unwrap(), |child| child.parse().unwrap())
+    }
+
     /// Sends its host process a signal.
     pub fn signal(&self, what: Signal) {
-        signal(i32::try_from(self.serve.as_ref().unwrap().id()).unwrap(), what);
+        signal(self.pid(), what);
     }
 
     /// Kills its host process.
     pub fn kill(&mut self) {
-        let mut serve = self.serve.take().unwrap();
-        serve.kill().unwrap();
-        serve.wait().unwrap();
+        self.signal(Signal::KILL);
+        self.serve.take().unwrap().wait().unwrap();
     }
 
     /// Ends its host process in order.
     pub fn stop(&mut self) {
-        let mut serve = self.serve.take().unwrap();
-        signal(i32::try_from(serve.id()).unwrap(), Signal::TERM);
-        assert!(serve.wait().unwrap().success(), "{}", self.log());
+        self.signal(Signal::TERM);
+        assert!(self.serve.take().unwrap().wait().unwrap().success(), "{}", self.log());
     }
 
     /// What it says of a host of this name.
@@ -194,10 +268,10 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if let Some(mut serve) = self.serve.take() {
-            signal(i32::try_from(serve.id()).unwrap(), Signal::CONT);
-            signal(i32::try_from(serve.id()).unwrap(), Signal::TERM);
-            let _ = serve.wait();
+        if self.serve.is_some() {
+            self.signal(Signal::CONT);
+            self.signal(Signal::TERM);
+            let _ = self.serve.take().unwrap().wait();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates for an engine on 127.0.0.1 and its client, of an authority of their own.
+//! Certificates for an engine and its client, of an authority of their own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use anyhow::Result;
 
 use crate::run::{program, quietly};
 
-/// Makes them, and says where they are: `ca.pem`, the client's `cert.pem` and `key.pem`, and the server's.
-pub(super) fn certificates(dir: &Path) -> Result<PathBuf> {
+/// Makes them for a server at this address, and says where they are: `ca.pem`, the client's `cert.pem` and `key.pem`, and the server's.
+pub(super) fn certificates(dir: &Path, address: &str) -> Result<PathBuf> {
     let dir = dir.join("certificates");
     std::fs::create_dir(&dir)?;
     let openssl = |arguments: &[&str]| -> Command {
@@ -21,7 +21,7 @@ pub(super) fn certificates(dir: &Path) -> Result<PathBuf> {
     authority.args(curve).args(["-keyout", "ca-key.pem", "-out", "ca.pem"]);
     quietly(&mut authority)?;
     for (subject, key, certificate, extensions) in [
-        ("/CN=engine", "server-key.pem", "server.pem", "subjectAltName=IP:127.0.0.1"),
+        ("/CN=engine", "server-key.pem", "server.pem", &format!("subjectAltName=IP:{address}") as &str),
         ("/CN=client", "key.pem", "cert.pem", "extendedKeyUsage=clientAuth"),
     ] {
         let mut signed = openssl(&["req", "-x509", "-subj", subject, "-CA", "ca.pem", "-CAkey", "ca-key.pem"]);

@@ -12,6 +12,7 @@ mod wit_docs;
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, run, say};
+use crate::test;
 
 /// Runs every check, so that one run names everything that is wrong.
 pub(crate) fn lint() -> Result<()> {
@@ -24,13 +25,14 @@ pub(crate) fn lint() -> Result<()> {
     };
     say("cargo fmt --check");
     check("fmt", run(cargo().args(["fmt", "--all", "--check"])));
-    say("dependencies, layers, lengths, names, docs of WIT, claims of security");
+    say("dependencies, layers, lengths, names, docs of WIT, claims of security, lists of tests");
     check("dependencies", dependencies::check());
     check("layers", layers::check());
     check("length", length::check());
     check("names", names::check());
     check("wit-docs", wit_docs::check());
     check("claims", claims::check());
+    check("tests", test::check());
     say("cargo check of what a client builds");
     // In the workspace every feature is on.
     check("client", run(cargo().args(["check", "--package", "skillhost-api", "--features", "client"])));

@@ -26,7 +26,7 @@ pub struct ResumeEngine {
 pub struct EngineSummary {
     /// Its name; that of its backend where it is the only one.
     pub name: String,
-    /// `docker` or `local`.
+    /// `docker`, `local` or `kubernetes`.
     pub backend: String,
     /// Where it is; absent for this machine itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,10 +1,49 @@
-//! The hosts of a cluster.
+//! The hosts of a cluster, and where they have their sessions.
 
 use serde::{Deserialize, Serialize};
 
 /// Shows the hosts that work as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListHosts;
+
+/// Moves the caller's session to another host: its blackboard and its workspace go along, its sandboxes end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveSession {
+    /// The other host, by its name or its id.
+    pub host: String,
+    /// How long calls under way are waited for before they are ended.
+    pub within_ms: u64,
+}
+
+/// Takes the host that answers out of use: it gets no new sessions, and those that it has go to others, each when nothing of it is under
+/// way or else when the time is over. It lasts until it is resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainHost {
+    /// For sessions to become idle.
+    pub within_ms: u64,
+}
+
+/// Takes the host that answers back into use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeHost;
+
+/// What became of the sessions of a host that is drained.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainedHost {
+    /// Sessions that have another home now.
+    pub moved: usize,
+    /// Those that are still here, each with the reason.
+    pub left: Vec<String>,
+    /// The same for a person.
+    pub message: String,
+}
+
+/// What one host sends to another of a session that it moves there; what it has of it is its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveSession {
+    /// The revision of the home that the session leaves.
+    pub revision: u64,
+}
 
 /// A host of the cluster, as it said of itself last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +58,8 @@ pub struct HostSummary {
     pub version: String,
     /// Whether new sessions may have their home there.
     pub accepts_sessions: bool,
+    /// Whether it is drained: its sessions go to other hosts.
+    pub drained: bool,
     /// Sessions that it was asked for since it started, and is the home of.
     pub sessions: usize,
     /// Sandboxes that run there.

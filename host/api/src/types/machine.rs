@@ -35,6 +35,8 @@ pub enum BackendChoice {
     Docker,
     /// Local only.
     Local,
+    /// A Kubernetes cluster only.
+    Kubernetes,
 }
 
 impl BackendChoice {

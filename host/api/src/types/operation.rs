@@ -222,6 +222,7 @@ operations! {
     "stop-developing" StopDeveloping(StopDeveloping) -> Done: Host, owner("develop.set", "says which projects are developed here, with `skillhost dev`");
     "list-approvals" ListApprovals(ListApprovals) -> ApprovalList: Host, reader("sees what waits for approval, with `skillhost approve`");
     "approve" Approve(Approve) -> Approval: Host, person("approval.give", "approves, with `skillhost approve`");
+    "revoke-always" RevokeAlways(RevokeAlways) -> Done: Host, owner("approval.revoke", "forgets approvals, with `skillhost approve --revoke`");
     // What a trusted skill has when its approval is forgotten is its new baseline.
     "revoke-approval" RevokeApproval(RevokeApproval) -> Revoked: Host, person("approval.revoke", "forgets approvals, with `skillhost approve --revoke`");
     "tail-audit" TailAudit(TailAudit) -> AuditList: Host, reader("reads the audit log, with `skillhost audit tail`");
@@ -235,6 +236,10 @@ operations! {
     "drain-engine" DrainEngine(DrainEngine) -> Done: Host, owner("engine.drain", "takes engines out of use, with `skillhost engines drain`");
     "resume-engine" ResumeEngine(ResumeEngine) -> Done: Host, owner("engine.resume", "takes engines back into use, with `skillhost engines resume`");
     "list-hosts" ListHosts(ListHosts) -> HostList: Host, reader("sees the hosts of the cluster, with `skillhost hosts`");
+    "move-session" MoveSession(MoveSession) -> Done: Host, owner("session.move", "moves sessions between hosts, with `skillhost hosts move`");
+    "drain-host" DrainHost(DrainHost) -> DrainedHost: Host, owner("host.drain", "takes hosts out of use, with `skillhost host drain`"), failed |answer| !answer.left.is_empty();
+    "resume-host" ResumeHost(ResumeHost) -> Done: Host, owner("host.resume", "takes hosts back into use, with `skillhost host resume`");
+    "receive-session" ReceiveSession(ReceiveSession) -> Done: Host, owner("session.receive", "moves sessions between hosts, with `skillhost hosts move`"), input |_| true;
     "stop-host" StopHost(StopHost) -> Done: Host, owner("host.stop", "ends the host process, with `skillhost host stop`");
 }
 

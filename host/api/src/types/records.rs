@@ -66,6 +66,14 @@ pub struct RevokeApproval {
     pub directories: Vec<String>,
 }
 
+/// Ask again about a command that was approved for a whole session; `not-found` when none was under that id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeAlways {
+    /// The id of the approval.
+    pub id: String,
+}
+
 /// The last audit records; with `follow`, later ones are streamed until the caller leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -159,6 +167,12 @@ pub struct ApprovalList {
     /// What skills were let run with, oldest first.
     #[serde(default)]
     pub kept: Vec<KeptSkill>,
+    /// Commands that may happen whenever they come again in their session, until the host process ends, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub always: Vec<Approval>,
+    /// Other hosts of the cluster that were asked and did not answer, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<String>,
 }
 
 /// A skill, and what it was last let run with. More than that is asked about.

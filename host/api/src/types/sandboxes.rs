@@ -131,7 +131,7 @@ pub struct LaunchAnswer {
     pub image: String,
     /// The role.
     pub role: String,
-    /// `docker` or `local`.
+    /// `docker`, `local` or `kubernetes`.
     pub backend: String,
     /// Which engine, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,7 +251,7 @@ pub struct SandboxSummary {
     pub image: String,
     /// The role.
     pub role: String,
-    /// `docker` or `local`.
+    /// `docker`, `local` or `kubernetes`.
     pub backend: String,
     /// Which engine, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -329,8 +329,14 @@ pub enum DeathCause {
     Killed,
     /// Its engine stopped, or was started again, or cannot be reached.
     EngineGone,
+    /// Its cluster took the room on its node back.
+    Evicted,
+    /// The node of the cluster that it ran on is gone.
+    NodeLost,
     /// No host renewed its lease.
     HostGone,
+    /// Its session has another host for its home now.
+    SessionMoved,
     /// Its supervisor said what makes no sense, so the host ended it.
     ProtocolBroken,
 }

@@ -3,6 +3,8 @@
 //! What would be installed is fetched, held to its signatures, written to a private place, and loaded and described there as any
 //! skill is, before anybody is asked about it; it is fetched again to be installed, and refused when it is not what was shown.
 
+#[cfg(feature = "cluster")]
+mod adopted;
 mod fetch;
 #[cfg(not(feature = "registries"))]
 mod no_registries;
@@ -12,6 +14,7 @@ mod registries;
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use skillhost_api::error::{Error, ErrorKind, Result};
 use skillhost_api::types::{
     Authority, Install, InstallAnswer, InstallPlan, InstallRoot, InstalledList, InstalledPackage, ListInstalled,
@@ -21,8 +24,11 @@ use skillhost_api::types::{
 use super::Host;
 use super::blocking::blocking;
 use crate::broker::PackageFacts;
-use crate::distribution::place::write_directory;
-use crate::policy::Actor;
+use crate::distribution::package::SkillPackage;
+use crate::distribution::place::{InstallBase, write_directory};
+use crate::distribution::tarball;
+use crate::policy::skill_gate::PendingAcceptance;
+use crate::policy::{Actor, OwnerDecision};
 use fetch::find_installed;
 use plan::{Planned, base, base_path, short};
 
@@ -109,6 +115,11 @@ impl Host {
         let effect = if plan.previous.is_some() { "package.update" } else { "package.install" };
         accepted.iter_mut().for_each(|keeps| keeps.kept.approved = by_person);
         let (installed, previous) = (plan.package.clone(), plan.previous.clone());
+        let (decisions, shared) = match asked_for.root {
+            InstallRoot::User => self.to_share(&base, &installed, &accepted, &package)?,
+            // A project goes to other hosts with all that is in it, or not at all.
+            InstallRoot::Project => Default::default(),
+        };
         let change = async {
             blocking(move || {
                 let mut locked = base.lock()?;
@@ -125,6 +136,7 @@ impl Host {
             .await?;
             self.broker.accept_installed(accepted).await
         };
+        let change = self.decide_with(decisions, shared, change);
         self.broker.install_package(actor, effect, facts, allowed, change).await?;
         let InstallPlan { package, directory, previous, .. } = plan;
         let version = |package: &InstalledPackage| match package.version.as_str() {
@@ -142,6 +154,30 @@ impl Host {
             ),
         };
         Ok(InstallAnswer { message, package, directory, previous })
+    }
+
+    /// What others are told of an install, and the package for them; nothing where there are none.
+    fn to_share(
+        &self,
+        base: &InstallBase,
+        installed: &InstalledPackage,
+        accepted: &[PendingAcceptance],
+        package: &SkillPackage,
+    ) -> Result<(Vec<OwnerDecision>, Option<Bytes>)> {
+        if self.others.get().is_none() {
+            return Ok(Default::default());
+        }
+        let beneath = |keeps: &PendingAcceptance| {
+            let dir = keeps.dir.strip_prefix(base.path()).unwrap_or(&keeps.dir).to_owned();
+            PendingAcceptance { dir, kept: keeps.kept.clone() }
+        };
+        let decision = OwnerDecision::Package {
+            kind: installed.kind,
+            name: installed.name.clone(),
+            installed: Some(installed.clone()),
+            accepted: accepted.iter().map(beneath).collect(),
+        };
+        Ok((vec![decision], Some(tarball::write(package)?.into())))
     }
 
     /// What is installed.
@@ -172,14 +208,19 @@ impl Host {
         let facts = vec![("name", name.clone().into()), ("root", <&str>::from(root).into())];
         let work = async {
             let base = base(root, &base_path(root, project.as_deref())?)?;
-            let (package, at) = blocking(move || {
+            let found = find_installed(&base.lock_file()?, &name, root)?.clone();
+            let decisions = match root {
+                InstallRoot::User => vec![OwnerDecision::removed(&found)],
+                InstallRoot::Project => Vec::new(),
+            };
+            let remove = blocking(move || {
                 let mut locked = base.lock()?;
                 let package = find_installed(&locked.lock, &name, root)?.clone();
                 locked.remove(&package)?;
                 let at = base.directory(package.kind, &package.name);
                 Ok((package, at))
-            })
-            .await?;
+            });
+            let (package, at) = self.decide(decisions, remove).await?;
             let message = format!("removed the {} {} from {}", package.kind.name(), package.name, at.display());
             let facts = told(&package);
             Ok((RemoveAnswer { message, package }, facts))

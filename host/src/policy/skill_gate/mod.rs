@@ -28,6 +28,7 @@ mod store;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use skillhost_api::error::{Error, Result};
 
 pub(crate) use store::Skills;
@@ -59,7 +60,8 @@ pub(crate) struct Candidate<'a> {
 }
 
 /// The component, manifest and effective grant that a skill was let run with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Acceptance {
     pub(crate) skill: String,
     pub(crate) project: Option<PathBuf>,
@@ -72,7 +74,8 @@ pub(crate) struct Acceptance {
 }
 
 /// An acceptance to be stored, and the directory that it is of.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct PendingAcceptance {
     pub(crate) dir: PathBuf,
     pub(crate) kept: Acceptance,

@@ -35,7 +35,7 @@ use bollard::query_parameters::{
     StartContainerOptions,
 };
 use futures_util::future::BoxFuture;
-use skillhost_api::error::{Error, ErrorKind, Result};
+use skillhost_api::error::{Error, ErrorKind, Result, chain};
 use skillhost_api::types::{DeathCause, Network, SandboxLimit};
 use tokio::net::UnixStream;
 use tokio::sync::{OnceCell, mpsc};
@@ -53,6 +53,8 @@ use body::SkillMount;
 use endpoint::EngineEndpoint;
 use networks::SessionNetworks;
 use route::FileVisibility;
+#[cfg(feature = "kubernetes")]
+pub(super) use route::has_own_kernel;
 use skill_volume::SkillVolumes;
 
 /// For a question: version, info, inspect, list.
@@ -509,20 +511,6 @@ impl Freezer for DockerBackend {
 /// The sockets of the engines that have one.
 pub(in crate::sandbox) fn sockets(engines: &[EngineConfig]) -> Arc<[PathBuf]> {
     engines.iter().filter_map(|engine| EngineEndpoint::of(engine).socket().map(Path::to_owned)).collect()
-}
-
-/// An error with all its causes: this library's own text often says no more than "client error".
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(super) fn limits(lacks: impl Fn(GroupLimit) -> Option<String>, bare: bool) -
     ]
 }
 
-fn limit(name: &str, state: LimitState, detail: &str) -> SandboxLimit {
+pub(super) fn limit(name: &str, state: LimitState, detail: &str) -> SandboxLimit {
     SandboxLimit { name: name.into(), state, detail: detail.into() }
 }
 

@@ -7,6 +7,9 @@
 pub mod docker;
 mod engine_config;
 mod known_escapes;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+mod kubernetes_config;
 mod limits;
 pub mod local;
 mod mounts;
@@ -24,6 +27,7 @@ pub use super::spec::Transport;
 pub use crate::roles::ImageId;
 use crate::roles::Role;
 pub use engine_config::{EngineCapacity, EngineConfig, TransportChoice};
+pub use kubernetes_config::{KubernetesConfig, PullPolicy, is_object_name, supervisor_image};
 
 /// The supervisor's name in a sandbox's control directory.
 pub const SUPERVISOR_FILE: &str = "supervisor";
@@ -67,8 +71,19 @@ pub struct Route {
     pub shares_files: bool,
     /// Whether numbers of users mean others to the engine than to this machine.
     pub own_users: bool,
+    /// Where each has a workspace of its own, which goes with it: whose that is.
+    pub own_workspace: Option<WorkspaceUser>,
     /// Why it is so, in words.
     pub why: String,
+}
+
+/// Whom the commands of sandboxes run as whose workspaces are their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspaceUser {
+    /// Those of each as somebody else, as far as chance has it.
+    Any,
+    /// All as one, for what they are made from says it.
+    Same,
 }
 
 /// A sandbox that an engine runs.
@@ -146,6 +161,7 @@ pub trait Backend: Send + Sync {
             transport: Transport::Socket,
             shares_files: true,
             own_users: false,
+            own_workspace: None,
             why,
         })))
     }

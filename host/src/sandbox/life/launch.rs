@@ -212,6 +212,9 @@ impl Inner {
             let (directory, user) = self.workspaces.ensure(&spec.owner)?;
             return Ok((Workspace::Directory(directory), user));
         }
+        if let Some(whose) = route.own_workspace {
+            return Ok((Workspace::Own { own: () }, self.config.user_ids.of(whose)?));
+        }
         if let Some(name) = &engine.name {
             if self.workspaces.is_there(&spec.owner) {
                 return Err(Error::unavailable(format!(
@@ -294,6 +297,7 @@ impl Inner {
             memory_mib: info.memory_mib,
             pids: info.pids,
             network: info.network,
+            wall_time: wall_time(info),
             shared: info.shared,
             identity: info.identity,
             session_name: self.session_name(&info.owner),
@@ -368,7 +372,7 @@ impl Inner {
                 _ => {
                     let link = self.bridge(backend, &info, CONNECT).await?;
                     verify_inside(&link, &info, own_kernel).await?;
-                    if built.workspace.volume().is_some() && !is_handed_over(&link, &info).await? {
+                    if built.workspace.directory().is_none() && !is_handed_over(&link, &info).await? {
                         backend.hand_over(built).await?;
                         if !is_handed_over(&link, &info).await? {
                             return Err(Error::unavailable(
@@ -436,12 +440,10 @@ impl Inner {
 
     /// What its supervisor is told.
     pub(in crate::sandbox) fn hello(&self, info: &SandboxInfo) -> HelloConfig {
-        let wall_time = Duration::from_millis(info.expires_at_ms.saturating_sub(info.started_at_ms).max(1));
         HelloConfig {
             sandbox: info.id.clone(),
             lease: self.config.lease,
-            // Nobody's waits for as long as its host is there.
-            wall_time: Some(wall_time).filter(|_| !info.is_nobodys()),
+            wall_time: wall_time(info),
             idle_time: self.config.idle_time.filter(|_| !info.is_nobodys()),
             workspace: info.workspace_inside().into_owned(),
             ..HelloConfig::default()
@@ -453,6 +455,12 @@ impl Inner {
     fn session_name(&self, owner: &skillhost_api::caller::Caller) -> String {
         format!("skillhost-{}-{}", self.deployment, owner.session_key())
     }
+}
+
+/// How long it is to live from when it was started. Nobody's waits for as long as its host is there.
+fn wall_time(info: &SandboxInfo) -> Option<Duration> {
+    let left = info.expires_at_ms.saturating_sub(info.started_at_ms).max(1);
+    (!info.is_nobodys()).then(|| Duration::from_millis(left))
 }
 
 /// Whether the workspace belongs to the commands' user: a volume that was just made does not.

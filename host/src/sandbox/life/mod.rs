@@ -39,7 +39,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// Between a sandbox's end by its supervisor's clock and by ours, which only counts when that one fails.
 const OVERTIME: Duration = Duration::from_secs(10);
 /// Why a sandbox ended whose supervisor could not say so itself.
-const STOPPED: CloseReason = CloseReason::Bye(ByeReason::Shutdown);
+pub(super) const STOPPED: CloseReason = CloseReason::Bye(ByeReason::Shutdown);
 /// Ended sandboxes that are still known by name.
 const REMEMBERED: usize = 256;
 
@@ -61,6 +61,14 @@ pub(super) struct Inner {
 struct SandboxTable {
     live: BTreeMap<String, Arc<LiveSandbox>>,
     ended: VecDeque<EndedSandbox>,
+}
+
+impl SandboxTable {
+    fn remember(&mut self, ended: impl IntoIterator<Item = EndedSandbox>) {
+        self.ended.extend(ended);
+        let surplus = self.ended.len().saturating_sub(REMEMBERED);
+        self.ended.drain(..surplus);
+    }
 }
 
 /// A sandbox that runs, with its link and what is held for it.
@@ -272,10 +280,13 @@ impl Inner {
         drop(held);
         let mut table = self.table.lock();
         table.live.remove(&live.info.id);
-        table.ended.push_back(ended);
-        if table.ended.len() > REMEMBERED {
-            table.ended.pop_front();
-        }
+        table.remember([ended]);
+    }
+
+    /// Knows them by name, for a while, though they ran elsewhere.
+    #[cfg(feature = "cluster")]
+    pub(super) fn remember(&self, ended: impl IntoIterator<Item = EndedSandbox>) {
+        self.table.lock().remember(ended);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Making sandboxes in advance, handing them out, and removing those that nobody had.
 
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ impl Inner {
             }
         }
         let RoleOnEngine { image, route } = self.look_at(engine, &role).await?;
-        if !route.shares_files {
+        if !route.shares_files && route.own_workspace.is_none() {
             return Err(Error::unavailable(
                 "the engine does not see this machine's files, so a workspace cannot be given to a container that runs",
             ));
@@ -111,15 +112,18 @@ impl Inner {
         let room = engine.room.reserve(request.size).map_err(|why| Error::unavailable(format!("no room: {why}")))?;
         let place = self.places.create()?;
         let made = async {
-            let (workspace, user) = self.workspaces.spare()?;
-            let mounted = Workspace::Directory(workspace.clone());
-            let info = self.plan(spec.clone(), &role, engine, image, &place, mounted, user, route.transport);
+            let (workspace, user) = match route.own_workspace {
+                Some(whose) => (Workspace::Own { own: () }, self.config.user_ids.of(whose)?),
+                None => self.workspaces.spare().map(|(directory, user)| (Workspace::Directory(directory), user))?,
+            };
+            let spare = workspace.directory().map(Path::to_owned);
+            let info = self.plan(spec.clone(), &role, engine, image, &place, workspace, user, route.transport);
             let info = SandboxInfo { warm: true, ..info };
             let mut built = self.build_from(&info, &place);
             built.labels.retain(|label, _| !label.starts_with("skillhost.") || OWN_LABELS.contains(&label.as_str()));
             built.labels.insert(LABEL.into(), role.name.clone());
             let started = engine.note(self.start(&*engine.backend, &built, info, &place, None).await);
-            started.inspect_err(|_| self.workspaces.discard_spare(&workspace))
+            started.inspect_err(|_| spare.iter().for_each(|spare| self.workspaces.discard_spare(spare)))
         };
         match made.await {
             Ok((info, link)) => Ok(PooledSandbox { info, place, link, room }),
@@ -160,7 +164,9 @@ impl Inner {
         let warm = loop {
             let mut ready = self.pool.ready();
             let of_role = ready.get_mut(&key)?;
-            if !of_role.front().is_some_and(|warm| as_asked(&warm.info)) || self.workspaces.is_there(&spec.owner) {
+            let front = &of_role.front()?.info;
+            let has_another = !front.workspace.is_own() && self.workspaces.is_there(&spec.owner);
+            if !as_asked(front) || has_another {
                 return None;
             }
             let warm = of_role.pop_front()?;
@@ -184,12 +190,15 @@ impl Inner {
         warm: PooledSandbox,
         spec: &LaunchSpec,
     ) -> Result<Option<(SandboxInfo, SandboxDir, Link, RoomReservation)>> {
-        let adopted = match warm.info.workspace.directory() {
-            Some(spare) => self.workspaces.adopt(spare, &spec.owner),
-            None => Ok(None),
+        let adopted = match &warm.info.workspace {
+            Workspace::Directory(spare) => {
+                self.workspaces.adopt(spare, &spec.owner).map(|directory| directory.map(Workspace::Directory))
+            }
+            Workspace::Volume { .. } => Ok(None),
+            own @ Workspace::Own { .. } => Ok(Some(own.clone())),
         };
         let workspace = match adopted {
-            Ok(Some(workspace)) => Workspace::Directory(workspace),
+            Ok(Some(workspace)) => workspace,
             other => {
                 self.pool.ready().entry(key).or_default().push_front(warm);
                 return other.map(|_| None);

@@ -3,7 +3,8 @@
 //! A warm sandbox is a whole one: its container runs, its supervisor is connected, its confinement was looked at. What it
 //! lacks is a session: its workspace is a directory of nobody's, and no command has ever run in it. A launch that asks for
 //! just what it is gives it the session's name by renaming that directory, which the mount follows, and its environment and
-//! wall time by a message. So it serves a session that has no workspace yet; with one, the launch is an ordinary one.
+//! wall time by a message. So it serves a session that has no workspace yet; with one, the launch is an ordinary one. Where each sandbox
+//! has a workspace of its own there is nothing to rename, and one serves any session.
 //!
 //! One is handed out once, and removed after use like any other: nothing of a session is ever there for another. They are
 //! counted in an agent's quota from the launch on; before, their number is the operator's (`[pool]`). The host's record is

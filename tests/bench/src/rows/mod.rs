@@ -5,6 +5,7 @@ mod board;
 mod calls;
 mod catalog;
 mod cluster;
+mod cluster_hosts;
 mod concurrent;
 mod copy;
 mod exec;
@@ -14,6 +15,7 @@ mod load;
 mod mcp;
 mod memory;
 mod metering;
+mod pods;
 mod processes;
 mod python;
 mod runaway;
@@ -65,9 +67,16 @@ pub(crate) const ALL: &[Row] = &[
     launch::SECOND_ENGINE,
     launch::POOL_DOCKER,
     launch::POOL_LOCAL,
+    pods::LAUNCH,
+    pods::POOL,
+    pods::EXEC,
+    pods::STREAM,
     cluster::GET,
     cluster::EXEC,
     cluster::STREAM,
+    cluster_hosts::TWO,
+    cluster_hosts::THREE,
+    cluster_hosts::ELSEWHERE,
     load::SANDBOXES_DOCKER,
     load::SANDBOXES_LOCAL,
     http::REQUEST,

@@ -43,6 +43,11 @@ impl NatsServer {
         bail!("the NATS server does not listen")
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn address(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }

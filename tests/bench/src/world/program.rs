@@ -68,23 +68,34 @@ impl<'a> Program<'a> {
         Ok(self.call_streaming(client, request).await?.0)
     }
 
+    /// The same of somebody else.
+    pub(crate) async fn call_as(&self, caller: Caller, client: &mut Client, request: Request) -> Result<Value> {
+        self.stream(caller, client, request, |_| {}).await
+    }
+
     /// A call's answer, and the bytes that came before it.
     pub(crate) async fn call_streaming(&self, client: &mut Client, request: Request) -> Result<(Value, Vec<u8>)> {
         let mut bytes = Vec::new();
-        let answer = self.stream(client, request, |piece| bytes.extend_from_slice(piece)).await?;
+        let answer = self.stream(Caller::default(), client, request, |piece| bytes.extend_from_slice(piece)).await?;
         Ok((answer, bytes))
     }
 
     /// A call, and how many bytes came before its answer.
     pub(crate) async fn count_streamed(&self, client: &mut Client, request: Request) -> Result<u64> {
         let mut bytes = 0;
-        self.stream(client, request, |piece| bytes += piece.len() as u64).await?;
+        self.stream(Caller::default(), client, request, |piece| bytes += piece.len() as u64).await?;
         Ok(bytes)
     }
 
-    async fn stream(&self, client: &mut Client, request: Request, mut each: impl FnMut(&[u8])) -> Result<Value> {
+    async fn stream(
+        &self,
+        caller: Caller,
+        client: &mut Client,
+        request: Request,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<Value> {
         let (output, mut pieces) = mpsc::channel(64);
-        let (caller, project) = (Caller::default(), Some(self.project.clone()));
+        let project = Some(self.project.clone());
         let call = Call { caller, authority: Authority::Owner, project, request };
         let (answer, ()) = tokio::join!(client.answer(&call, CallIo { output, input: None }), async {
             while let Some(piece) = pieces.recv().await {

@@ -375,7 +375,13 @@ fn check(user: &User, acknowledged: &[u64]) {
         // As much of it as their names have.
         let groups = format!("skillhost-{}*", &deployment[..12]);
         let groups = Command::new("find").args(["/sys/fs/cgroup", "-name", &groups]).output().unwrap();
-        assert!(groups.stdout.is_empty(), "control groups are left: {}", String::from_utf8_lossy(&groups.stdout));
+        let log = || user.run(["host", "log", "-n", "100"]).text();
+        assert!(
+            groups.stdout.is_empty(),
+            "control groups are left: {}{}",
+            String::from_utf8_lossy(&groups.stdout),
+            log()
+        );
     } else {
         let filter = format!("label=skillhost.deployment={deployment}");
         eventually("no container is left", || {

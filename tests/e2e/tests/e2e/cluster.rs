@@ -20,7 +20,7 @@ fn two(servers: &NatsServers) -> (Member, Member) {
     (door, home)
 }
 
-fn publish(user: &User, key: &str, value: &str) -> i32 {
+pub(super) fn publish(user: &User, key: &str, value: &str) -> i32 {
     user.run(["blackboard", "publish", key, value]).code
 }
 
@@ -217,6 +217,26 @@ fn what_a_host_has_of_sessions_stays_when_it_joins_others_and_when_they_lose_wha
     servers.run(0);
     member.run();
     there(&member);
+}
+
+#[test]
+fn a_host_with_other_settings_is_named() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let one = Member::start(&servers, "one", "");
+    let check = |member: &Member| {
+        let report = member.user.run(["doctor", "--output", "json"]).json();
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == "settings").unwrap().clone()
+    };
+    assert_eq!(check(&one)["ok"], json!(true));
+    let other = Member::start(&servers, "other", "[quota]\nsandboxes = 3\n[pool]\n");
+    eventually("they know each other", || one.knows("other"));
+    for (member, name) in [(&one, "other"), (&other, "one")] {
+        let check = check(member);
+        assert_eq!(check["ok"], json!(false), "{check}");
+        assert!(check["detail"].as_str().unwrap().ends_with(&format!("{name} (quota)")), "{check}");
+    }
 }
 
 #[test]

@@ -104,6 +104,15 @@ fn what_is_asked_about_runs_once_or_always_as_a_person_says() {
     assert_eq!(refusal(&user.run(of_session).json()).0, "denied");
     let given = user.audit().into_iter().rfind(|record| record["effect"] == "approval.give").unwrap();
     assert_eq!(given["detail"]["always"], true, "{given}");
+    // It is listed, and asked about again when it was taken back.
+    let listed = user.run(["approve"]).ok().text();
+    assert!(listed.contains("may happen always") && listed.contains(&approval), "{listed}");
+    user.run(["approve", "--revoke", &approval]).ok();
+    user.run(["approve", "--revoke", &approval]).code(2);
+    let again = touch(&id, "a");
+    let approval = again["error"]["approval"]["id"].as_str().unwrap().to_owned();
+    user.confirm(&["approve", &approval, "--always"]);
+    assert_eq!(touch(&id, "a")["stdout"], "made\n");
     // It is forgotten with the host process.
     user.run(["host", "stop"]).ok();
     let fresh = user.launch([]);

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use skillhost_e2e::http::Server;
-use skillhost_e2e::{User, binary, needs_engine, write};
+use skillhost_e2e::nats::{Member, NatsServers};
+use skillhost_e2e::{User, binary, eventually, needs_engine, write};
 use skillhost_test_support::mcp_python;
 
 /// Every step that a session takes.
@@ -51,11 +52,15 @@ fn user() -> (User, PathBuf) {
 
 fn over_stdio(mode: &str) {
     let (user, strangers) = user();
+    session_over_stdio(mode, &user, &strangers);
+}
+
+fn session_over_stdio(mode: &str, user: &User, strangers: &Path) {
     let args = |project: &Path| json!(["mcp", "--project", project]);
     session(&json!({
         "mode": mode, "asks": true, "command": binary(), "env": user.env(),
         "project": user.project(), "args": args(&user.project()),
-        "strangers": {"project": strangers, "args": args(&strangers)},
+        "strangers": {"project": strangers, "args": args(strangers)},
     }));
 }
 
@@ -105,4 +110,25 @@ fn a_session_over_http_with_the_present_revision() {
 fn a_session_over_http_with_the_revision_before() {
     needs_engine!();
     over_http("legacy", false);
+}
+
+/// What a session has is at another host then, and so is whoever is asked to approve.
+#[test]
+fn a_session_at_a_host_that_is_not_its_home() {
+    needs_engine!();
+    let Some(servers) = NatsServers::start(1) else { return };
+    let (user, strangers) = user();
+    user.run(["host", "stop"]).ok();
+    let path = user.home().join("skillhost.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    write(&path, config + &Member::config(&servers, "door", "accepts-sessions = false"));
+    let door = Member::of(user);
+    let home = Member::start(&servers, "home", "");
+    // Each host has its own trust.
+    let project = door.user.project();
+    home.user.confirm(&["trust", project.to_str().unwrap()]);
+    eventually("they know each other", || door.knows("home"));
+    session_over_stdio("2026-07-28", &door.user, &strangers);
+    let acted = |member: &Member| member.user.whole_audit().iter().any(|record| record["effect"] == "sandbox.exec");
+    assert_eq!((acted(&door), acted(&home)), (false, true));
 }

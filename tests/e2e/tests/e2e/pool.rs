@@ -1,25 +1,12 @@
 //! Sandboxes made in advance: given to one session each, and to nobody who asks for something else.
 
 use serde_json::Value;
-use skillhost_e2e::{User, eventually, needs_engine};
+use skillhost_e2e::{User, eventually, needs_engine, pool_is_filled};
 
 fn with_pool(more: &str) -> User {
     let user = User::new(&format!("{more}\n[pool]\ndefault = 1\n"));
-    filled(&user);
+    pool_is_filled(&user);
     user
-}
-
-/// Waits for the pool to be as large as it is to be.
-fn filled(user: &User) {
-    eventually("a warm sandbox", || {
-        let status = user.run(["host", "status", "--output", "json"]);
-        // No host yet: the first command of any kind starts one.
-        if status.code != 0 {
-            user.run(["sandbox", "list"]).ok();
-            return None;
-        }
-        (status.json()["warm"]["default"] == 1).then_some(())
-    });
 }
 
 fn launch(user: &User, session: &str, more: &[&str]) -> Value {
@@ -48,7 +35,7 @@ fn a_warm_sandbox_is_like_any_other_for_who_gets_it() {
     assert!(own.bytes().all(|byte| byte.is_ascii_hexdigit()), "{own}");
 
     // The next is another one, of another session, with nothing of the first in it.
-    filled(&user);
+    pool_is_filled(&user);
     let second = launch(&user, "two", &[]);
     assert_eq!(second["warm"], true, "{second}");
     assert_ne!(second["container_id"], first["container_id"]);
@@ -67,7 +54,7 @@ fn a_warm_sandbox_is_like_any_other_for_who_gets_it() {
 
     // After use it is gone: what comes next was never anybody's.
     user.run(["sandbox", "stop", first["container_id"].as_str().unwrap(), "--session", "one"]).ok();
-    filled(&user);
+    pool_is_filled(&user);
     let third = launch(&user, "three", &[]);
     assert_ne!(third["container_id"], first["container_id"]);
     let audit = user.audit();
@@ -92,7 +79,7 @@ fn it_counts_in_the_quota_of_who_gets_it() {
     needs_engine!();
     let user = with_pool("[quota]\nsandboxes = 1\n");
     assert_eq!(launch(&user, "s", &[])["warm"], true);
-    filled(&user);
+    pool_is_filled(&user);
     let more = user.run(["sandbox", "launch", "--session", "s", "--output", "json"]).json();
     assert_eq!(more["error"]["kind"], "quota-exceeded", "{more}");
 }
@@ -120,11 +107,11 @@ fn the_next_host_finds_what_was_handed_out_and_nothing_else() {
     // Another container from now on, which has to be known to the next host, too.
     let id = launched["container_id"].as_str().unwrap();
     user.run(["sandbox", "restart", id, "--session", "s"]).ok();
-    filled(&user);
+    pool_is_filled(&user);
     let pid = user.host_pid();
     assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     eventually("the host's death", || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
-    filled(&user);
+    pool_is_filled(&user);
     let sandboxes = user.state().join("sandboxes");
     let places = || {
         std::fs::read_dir(&sandboxes)

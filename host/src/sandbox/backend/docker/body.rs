@@ -53,6 +53,10 @@ pub fn container(
     let workspace = match &spec.workspace {
         Workspace::Directory(path) => bind(path, WORKSPACE, false),
         Workspace::Volume { volume: name } => volume(name, WORKSPACE, false),
+        // No route of an engine's says so; it would be this.
+        Workspace::Own { .. } => {
+            Mount { typ: Some(MountType::TMPFS), target: Some(WORKSPACE.to_owned()), ..Mount::default() }
+        }
     };
     let skill = skill.map(|skill| match skill {
         SkillMount::Directory(path) => bind(&path, SKILL, true),

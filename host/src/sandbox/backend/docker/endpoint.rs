@@ -6,10 +6,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use skillhost_api::error::{Error, Result};
+use skillhost_api::error::{Error, Result, chain};
 
 use self::remote::{over_ssh, over_tls};
-use super::{EngineConfig, chain};
+use super::EngineConfig;
 use crate::container_api::ContainerApi;
 
 /// Where the engine listens when `DOCKER_HOST` does not say.

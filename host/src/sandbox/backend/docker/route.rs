@@ -56,12 +56,20 @@ impl DockerBackend {
         if choice == TransportChoice::Bridge {
             let why = "`[engine] transport = \"bridge\"` says so".to_owned();
             let own_users = own_users(client).is_some();
-            return Ok(Route { transport: Transport::Bridge, shares_files: false, own_users, why });
+            return Ok(Route {
+                transport: Transport::Bridge,
+                shares_files: false,
+                own_users,
+                own_workspace: None,
+                why,
+            });
         }
         let FileVisibility { shared, own_users, why } = self.sight(client, image).await?;
         if choice == TransportChoice::Socket {
             return match shared {
-                true => Ok(Route { transport: Transport::Socket, shares_files: true, own_users, why }),
+                true => {
+                    Ok(Route { transport: Transport::Socket, shares_files: true, own_users, own_workspace: None, why })
+                }
                 false => Err(Error::unavailable(format!(
                     "the container engine at {} does not share this machine's files ({why}), and `[engine] transport = \
                      \"socket\"` allows nothing else: take that line out, or use an engine on this machine",
@@ -73,10 +81,14 @@ impl DockerBackend {
             (true, Some(runtime)) if has_own_kernel(Some(runtime)) => {
                 let why =
                     format!("the runtime `{runtime}` has a kernel of its own, which knows no socket of this machine");
-                Ok(Route { transport: Transport::Bridge, shares_files: true, own_users, why })
+                Ok(Route { transport: Transport::Bridge, shares_files: true, own_users, own_workspace: None, why })
             }
-            (true, _) => Ok(Route { transport: Transport::Socket, shares_files: true, own_users, why }),
-            (false, _) => Ok(Route { transport: Transport::Bridge, shares_files: false, own_users, why }),
+            (true, _) => {
+                Ok(Route { transport: Transport::Socket, shares_files: true, own_users, own_workspace: None, why })
+            }
+            (false, _) => {
+                Ok(Route { transport: Transport::Bridge, shares_files: false, own_users, own_workspace: None, why })
+            }
         }
     }
 

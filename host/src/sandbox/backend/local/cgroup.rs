@@ -19,6 +19,9 @@ const PREFIX: &str = "skillhost-";
 /// The time over which a share of processors is counted, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 const MIB: u64 = 1024 * 1024;
+/// For the kernel to let go of the last processes of a group, which were waited for: after a fork bomb on a machine that is busy otherwise
+/// that took more than 15 seconds.
+pub(super) const EMPTIED: Duration = Duration::from_secs(60);
 /// Between two looks at whether a group is empty.
 const EMPTY: Duration = Duration::from_millis(10);
 

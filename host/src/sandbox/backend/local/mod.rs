@@ -39,7 +39,7 @@ use crate::roles::Role;
 use crate::sandbox::members::SandboxUser;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::supervisor::SUPERVISOR;
-use cgroup::{Cgroup, Cgroups};
+use cgroup::{Cgroup, Cgroups, EMPTIED};
 use remedy::understand;
 use user_map::nobody_is_root;
 
@@ -332,7 +332,7 @@ impl LocalBackend {
                 drop(life_line);
                 outer.end().await;
                 if let Some(cgroup) = outer.cgroup.take() {
-                    cgroup.remove(END).await;
+                    cgroup.remove(EMPTIED).await;
                 }
                 Err(error)
             }
@@ -355,7 +355,7 @@ impl LocalBackend {
             )));
         }
         if let Some(cgroup) = outer.cgroup.take() {
-            cgroup.remove(END).await;
+            cgroup.remove(EMPTIED).await;
         }
         drop(outer);
         self.table().remove(engine_id);
@@ -538,7 +538,7 @@ impl Backend for LocalBackend {
 
     fn sweep<'a>(&'a self, deployment: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.cgroups.sweep(deployment, END).await;
+            self.cgroups.sweep(deployment, EMPTIED).await;
             Ok(())
         })
     }

@@ -1,0 +1,116 @@
+//! A log on the servers, of which each key has its own order, and only one writer at a time that can go on.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{Config, LastRawMessageErrorKind, Stream};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use skillhost_api::error::Result;
+use tokio::time::timeout;
+
+use super::nats::{ASK, Nats, opened, unasked, unwritten};
+
+/// To read all of a key.
+const READ: Duration = Duration::from_secs(60);
+
+/// Messages by keys, in order.
+#[derive(Debug, Clone)]
+pub(super) struct SharedLog {
+    nats: Nats,
+    stream: Stream,
+    prefix: String,
+}
+
+/// What came of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Appended {
+    /// It is there, with this number.
+    At(u64),
+    /// Somebody else has written to that key.
+    Fenced,
+}
+
+impl SharedLog {
+    pub(super) async fn open(nats: &Nats, what: &str) -> Result<Self> {
+        let (name, prefix) = (nats.kept_as(what), nats.subject(&format!("{what}.")));
+        let make = || async {
+            let config = Config {
+                name: name.clone(),
+                subjects: vec![format!("{prefix}*")],
+                num_replicas: nats.replicas(),
+                ..Config::default()
+            };
+            nats.jetstream.get_or_create_stream(config).await.map_err(|error| error.to_string())
+        };
+        let stream = opened(&name, make).await?;
+        Ok(Self { nats: nats.clone(), stream, prefix })
+    }
+
+    fn subject(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// Appends a message where the last one of the key is `after`. An error says that nobody knows what came of it.
+    pub(super) async fn append(&self, key: &str, message: Bytes, after: u64) -> Result<Appended> {
+        let message = PublishMessage::build().payload(message).expected_last_subject_sequence(after);
+        let appending = async { self.nats.jetstream.send_publish(self.subject(key), message).await?.await };
+        match timeout(ASK, appending).await.map_err(|_| unwritten("no answer".into()))? {
+            Ok(acknowledged) => Ok(Appended::At(acknowledged.sequence)),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(Appended::Fenced),
+            Err(error) => Err(unwritten(error.to_string())),
+        }
+    }
+
+    /// The number of the last message of a key and what it says, by the word of the servers' leader; 0 where there is none.
+    pub(super) async fn last(&self, key: &str) -> Result<(u64, Bytes)> {
+        let subject = self.subject(key);
+        let asking = self.stream.get_last_raw_message_by_subject(&subject);
+        match timeout(ASK, asking).await.map_err(|_| unasked("no answer".into()))? {
+            Ok(message) => Ok((message.sequence, message.payload)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok((0, Bytes::new())),
+            Err(error) => Err(unasked(error.to_string())),
+        }
+    }
+
+    /// All messages of a key up to that one.
+    pub(super) async fn read(&self, key: &str, last: u64) -> Result<Vec<Bytes>> {
+        let reading = async {
+            let consumer = pull::OrderedConfig {
+                filter_subject: self.subject(key),
+                deliver_policy: DeliverPolicy::All,
+                ..pull::OrderedConfig::default()
+            };
+            let consumer = self.stream.create_consumer(consumer).await.map_err(|error| unasked(error.to_string()))?;
+            let mut messages = consumer.messages().await.map_err(|error| unasked(error.to_string()))?;
+            let mut all = Vec::new();
+            while let Some(message) = messages.next().await {
+                let message = message.map_err(|error| unasked(error.to_string()))?;
+                let at = message.info().map_err(|error| unasked(error.to_string()))?.stream_sequence;
+                if at <= last {
+                    all.push(message.payload.clone());
+                }
+                if at >= last {
+                    break;
+                }
+            }
+            Ok(all)
+        };
+        match last {
+            0 => Ok(Vec::new()),
+            _ => timeout(READ, reading).await.map_err(|_| unasked("it takes too long".into()))?,
+        }
+    }
+
+    /// Removes what came before that message of a key.
+    pub(super) async fn forget_before(&self, key: &str, message: u64) -> Result<()> {
+        let purging = self.stream.purge().sequence(message).filter(self.subject(key)).into_future();
+        timeout(ASK, purging)
+            .await
+            .map_err(|_| unwritten("no answer".into()))?
+            .map(drop)
+            .map_err(|error| unwritten(error.to_string()))
+    }
+}

@@ -1,0 +1,222 @@
+//! The shares of tenants (`[quota.tenant]`), which all hosts have together: a host leases a part, and decides by itself within that.
+//!
+//! A tenant's record in the bucket says how much each host has leased of its share, and is only ever written in the place of what was
+//! read: so no more is leased than there is, whoever asks at once. What a host has leased is its own until it gives that back
+//! or is gone; then it does nothing for anybody, and the next who needs it takes it. What was there when a host came, its sandboxes from
+//! before, is counted even where that is more than there is.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use async_nats::Message;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, join_all};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use skillhost_api::error::{Error, Result};
+use tokio::time::timeout;
+
+use super::nats::SharedBucket;
+use super::turns::Turns;
+use super::{Cluster, Nats};
+use crate::policy::amounts::Amounts;
+use crate::policy::leases::ShareLessor;
+
+/// How many calls of skills and commands are leased beyond those that are wanted: they are short, and many.
+const AHEAD: u64 = 15;
+/// How often a record is tried to be written that others keep changing.
+const TRIES: usize = 50;
+/// How many of those who ask for something back are answered at once.
+const AT_ONCE: usize = 16;
+/// For another host to give back what it does not use.
+const GIVES_BACK: Duration = Duration::from_secs(1);
+
+/// What hosts have leased of a tenant's share, by their ids.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShareRecord {
+    tenant: String,
+    hosts: BTreeMap<String, Amounts>,
+}
+
+/// The shares, where the operator bounds what tenants have.
+pub(super) struct Shares {
+    bucket: SharedBucket,
+    limits: Amounts,
+    /// Whose turn it is to change what this host has leased of each.
+    turns: Turns,
+}
+
+impl Shares {
+    /// None where nothing is bounded.
+    pub(super) async fn open(nats: &Nats, limits: Option<Amounts>) -> Result<Option<Self>> {
+        let Some(limits) = limits else { return Ok(None) };
+        Ok(Some(Self { bucket: nats.bucket("shares", None).await?, limits, turns: Turns::default() }))
+    }
+
+    async fn read(&self, tenant: &str) -> Result<(ShareRecord, u64)> {
+        let kept = self.bucket.read(&key(tenant)).await?;
+        let new = || ShareRecord { tenant: tenant.to_owned(), hosts: BTreeMap::new() };
+        let record = match kept.value {
+            None => new(),
+            Some(value) => serde_json::from_slice(&value).map_err(|error| {
+                Error::unavailable(format!(
+                    "the cluster's record of a tenant's share is none that a host writes: {error}"
+                ))
+            })?,
+        };
+        Ok((record, kept.revision))
+    }
+
+    async fn write(&self, record: &ShareRecord, revision: u64) -> Result<bool> {
+        let value = serde_json::to_vec(record).map_err(|error| Error::other(error.to_string()))?;
+        Ok(self.bucket.replace(&key(&record.tenant), value.into(), revision).await?.is_some())
+    }
+}
+
+impl Cluster {
+    /// What this host holds for tenants is what it has leased when it begins to answer for sessions, and no more.
+    pub(super) async fn begin_leasing(&self) -> Result<()> {
+        let Some(shares) = &self.shares else { return Ok(()) };
+        for (tenant, held) in self.host.quota().forget_leased() {
+            let turn = shares.turns.of(&tenant);
+            let _turn = turn.lock().await;
+            self.set_own(shares, &tenant, || held).await?;
+        }
+        Ok(())
+    }
+
+    /// Leases at least so much of the tenant's share; what others have where that is too much.
+    async fn lease(&self, shares: &Shares, tenant: &str, wanted: Amounts) -> Result<Option<Amounts>> {
+        let turn = shares.turns.of(tenant);
+        let _turn = turn.lock().await;
+        let mut asked = false;
+        for _ in 0..TRIES {
+            let (mut record, revision) = shares.read(tenant).await?;
+            self.forget_gone(&mut record).await?;
+            let own = record.hosts.remove(self.membership.id()).unwrap_or_default();
+            let elsewhere = record.hosts.values().fold(Amounts::default(), |sum, leased| sum.plus(*leased));
+            let free = shares.limits.less(elsewhere);
+            if free.covers(wanted) {
+                // What this host has is its own, even where that is more than there is.
+                let more = wanted.with_more_calls(AHEAD).least(free).most(own);
+                let leased = more.of_what_is_bounded(shares.limits, 0);
+                record.hosts.insert(self.membership.id().to_owned(), leased);
+                if shares.write(&record, revision).await? {
+                    self.host.quota().set_leased(tenant, leased);
+                    return Ok(None);
+                }
+            } else if asked {
+                return Ok(Some(elsewhere));
+            } else {
+                self.ask_back(tenant, record.hosts.keys()).await;
+                asked = true;
+            }
+        }
+        Err(Error::unavailable("many hosts want a part of the tenant's share at once: try again"))
+    }
+
+    /// Has what hosts had leased that are gone be had by others.
+    async fn forget_gone(&self, record: &mut ShareRecord) -> Result<()> {
+        let others = record.hosts.keys().filter(|host| *host != self.membership.id());
+        for host in others.cloned().collect::<Vec<_>>() {
+            if self.directory.is_gone(&host).await? {
+                record.hosts.remove(&host);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks other hosts for what they have leased and do not use, and waits until they have given that back.
+    async fn ask_back(&self, tenant: &str, hosts: impl Iterator<Item = &String>) {
+        let asked = hosts.map(|host| {
+            let subject = self.nats.subject(&format!("host.{host}.give-back"));
+            timeout(GIVES_BACK, self.nats.client.request(subject, tenant.to_owned().into()))
+        });
+        // One that does not answer gives nothing back.
+        join_all(asked).await;
+    }
+
+    /// Gives back what is leased of the tenant's share and not used here.
+    pub(super) async fn give_back(&self, tenant: &str) -> Result<()> {
+        let Some(shares) = &self.shares else { return Ok(()) };
+        let turn = shares.turns.of(tenant);
+        // Who is leasing more has nothing to give, and may itself be waiting for who asks.
+        let Ok(_turn) = turn.try_lock() else { return Ok(()) };
+        self.set_own(shares, tenant, || self.host.quota().give_back(tenant)).await
+    }
+
+    /// Gives back what tenants had that use nothing here any more.
+    pub(super) async fn give_back_idle(&self) -> Result<()> {
+        for tenant in self.host.quota().idle_tenants() {
+            self.give_back(&tenant).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what other hosts ask for, until it is dropped.
+    pub(super) async fn keep_giving_back(&self) {
+        let subject = self.nats.subject(&format!("host.{}.give-back", self.membership.id()));
+        loop {
+            match self.nats.client.subscribe(subject.clone()).await {
+                Ok(asked) => asked.for_each_concurrent(AT_ONCE, |asked| self.answer_give_back(asked)).await,
+                Err(error) => {
+                    tracing::warn!("no other host can ask for shares of tenants that are not used here: {error}")
+                }
+            }
+            tokio::time::sleep(GIVES_BACK).await;
+        }
+    }
+
+    async fn answer_give_back(&self, asked: Message) {
+        let Ok(tenant) = std::str::from_utf8(&asked.payload) else { return };
+        if let Err(error) = self.give_back(tenant).await {
+            tracing::warn!("what is not used here of a tenant's share is not given back: {error}");
+        }
+        if let Some(reply) = asked.reply {
+            // Who asked waits no longer than a second for it.
+            let _ = self.nats.client.publish(reply, Bytes::new()).await;
+        }
+    }
+
+    /// Sets what this host has leased of a tenant's share, whose turn it is. `of` is asked before each attempt to write it.
+    async fn set_own(&self, shares: &Shares, tenant: &str, of: impl Fn() -> Amounts) -> Result<()> {
+        for _ in 0..TRIES {
+            let (mut record, revision) = shares.read(tenant).await?;
+            let own = record.hosts.remove(self.membership.id()).unwrap_or_default();
+            let leased = of().of_what_is_bounded(shares.limits, 0);
+            if leased != Amounts::default() {
+                record.hosts.insert(self.membership.id().to_owned(), leased);
+            }
+            if own == leased || shares.write(&record, revision).await? {
+                self.host.quota().set_leased(tenant, leased);
+                return Ok(());
+            }
+        }
+        Err(Error::unavailable("many hosts want a part of the tenant's share at once"))
+    }
+}
+
+/// Leases for the quota of this host.
+pub(super) struct ClusterLessor(pub(super) Weak<Cluster>);
+
+impl ShareLessor for ClusterLessor {
+    fn lease<'a>(&'a self, tenant: &'a str, wanted: Amounts) -> BoxFuture<'a, Result<Option<Amounts>>> {
+        async move {
+            let cluster =
+                self.0.upgrade().ok_or_else(|| Error::unavailable("this host is about to leave the cluster"))?;
+            match &cluster.shares {
+                Some(shares) => cluster.lease(shares, tenant, wanted).await,
+                None => Ok(None),
+            }
+        }
+        .boxed()
+    }
+}
+
+fn key(tenant: &str) -> String {
+    hex::encode(Sha256::digest(tenant))
+}

@@ -1,0 +1,68 @@
+//! What a cluster tells of pods that have ended.
+
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use skillhost_api::error::Result;
+use tokio::sync::mpsc;
+
+use super::api::ClusterApi;
+use super::course::death;
+use super::pod_id::PodId;
+use super::warm_pool::LABEL_CLAIM_UID;
+use super::{ASK, KubernetesBackend, pod};
+
+/// Ends that wait to be taken; who is behind looks through the list.
+const WAITING: usize = 64;
+/// How long a cluster is asked to keep a watch; its follower begins another.
+const WATCH: u32 = 290;
+
+impl KubernetesBackend {
+    /// Follows a deployment's pods, in a task that goes with the receiver.
+    pub(super) async fn ends(&self, deployment: &str) -> Result<mpsc::Receiver<String>> {
+        let api = self.api().await?.clone();
+        let mut all = vec![events(&api, &pod::selector(deployment)).await?];
+        if self.has_pools() {
+            // Also of others' claims; whose they are not, nothing is known of here.
+            all.push(events(&api, LABEL_CLAIM_UID).await?);
+        }
+        let (tell, told) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            let mut events = pin!(stream::select_all(all));
+            loop {
+                let event = tokio::select! {
+                    event = events.next() => event,
+                    () = tell.closed() => return,
+                };
+                let ended = match event {
+                    Some(Some(WatchEvent::Deleted(pod))) => PodId::of(&pod).map(PodId::engine_id),
+                    Some(Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) if death(&pod).is_some() => {
+                        PodId::of(&pod).map(PodId::engine_id)
+                    }
+                    Some(Some(WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Bookmark(_))) => None,
+                    None | Some(None | Some(WatchEvent::Error(_))) => return,
+                };
+                if let Some(engine_id) = ended {
+                    // What there is no room for is found in the list.
+                    let _ = tell.try_send(engine_id);
+                }
+            }
+        });
+        Ok(told)
+    }
+}
+
+/// What happens to the pods with these labels; nothing is its end, or that it broke.
+async fn events(api: &ClusterApi, labels: &str) -> Result<BoxStream<'static, Option<WatchEvent<Pod>>>> {
+    let pods = api.pods();
+    // Only for the version that all of them are at.
+    let one = ListParams::default().labels(labels).limit(1);
+    let listed = api.call("listing sandboxes", ASK, || pods.list(&one)).await?;
+    let version = listed.metadata.resource_version.unwrap_or_default();
+    let which = WatchParams::default().labels(labels).timeout(WATCH);
+    let events = api.events(&pods, &which, &version).await?;
+    Ok(events.map(std::result::Result::ok).chain(stream::once(async { None })).boxed())
+}

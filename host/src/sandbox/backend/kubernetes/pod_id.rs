@@ -1,0 +1,74 @@
+//! What a sandbox is known by: the name of its pod and the cluster's id for it, since a name can be given again, and the claim that
+//! it came by, if it did.
+
+use k8s_openapi::api::core::v1::Pod;
+use skillhost_api::error::{Error, Result};
+
+use super::pod::ANNOTATION_CLAIM;
+
+/// Stands for the pod of a claim that has none yet. No pod is called so.
+const NO_POD: &str = "-";
+
+/// A sandbox's pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PodId<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+    /// Its claim's name, where it came out of a pool.
+    pub(super) claim: Option<&'a str>,
+}
+
+impl<'a> PodId<'a> {
+    /// Refuses what is not one of ours.
+    pub(super) fn parse(engine_id: &'a str) -> Result<Self> {
+        let mut parts = engine_id.splitn(3, '/');
+        match (parts.next(), parts.next()) {
+            (Some(name), Some(uid)) => Ok(Self { name, uid, claim: parts.next() }),
+            _ => Err(Error::other(format!("{engine_id:?} is no pod's name and id"))),
+        }
+    }
+
+    /// Of the pod, as far as it says who it is.
+    pub(super) fn of(pod: &'a Pod) -> Option<Self> {
+        let metadata = &pod.metadata;
+        let claim = metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION_CLAIM));
+        let (name, uid) = (metadata.name.as_deref()?, metadata.uid.as_deref()?);
+        Some(Self { name, uid, claim: claim.map(String::as_str) })
+    }
+
+    /// Of a claim that no pod was given to.
+    pub(super) fn pending(claim: &'a str) -> Self {
+        Self { name: NO_POD, uid: NO_POD, claim: Some(claim) }
+    }
+
+    /// The same with its claim.
+    pub(super) fn by(self, claim: &'a str) -> Self {
+        Self { claim: Some(claim), ..self }
+    }
+
+    /// As the host keeps it.
+    pub(super) fn engine_id(self) -> String {
+        let Self { name, uid, claim } = self;
+        claim.map_or_else(|| format!("{name}/{uid}"), |claim| format!("{name}/{uid}/{claim}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_is_written() {
+        for text in ["pod/uid", "pod/uid/claim", "-/-/claim"] {
+            assert_eq!(PodId::parse(text).unwrap().engine_id(), text);
+        }
+        assert!(PodId::parse("pod").is_err());
+        assert_eq!(PodId::pending("claim").engine_id(), "-/-/claim");
+        let of = |metadata: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({ "metadata": metadata })).unwrap()
+        };
+        let pod = of(serde_json::json!({ "name": "p", "uid": "u", "annotations": { ANNOTATION_CLAIM: "c" } }));
+        assert_eq!(PodId::of(&pod).unwrap().engine_id(), "p/u/c");
+        assert_eq!(PodId::of(&of(serde_json::json!({ "name": "p" }))), None);
+    }
+}

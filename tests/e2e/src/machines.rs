@@ -1,0 +1,134 @@
+//! Machines of a test's own, as far as the network goes: a network namespace each, on one bridge that nothing else is on. It takes
+//! root and iproute2.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Several machines, each of which reaches the others.
+pub struct Machines {
+    name: String,
+    count: usize,
+}
+
+/// Which packets of a machine are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// All.
+    Both,
+    /// Those that it sends.
+    Out,
+    /// Those that are sent to it.
+    In,
+}
+
+fn ip(args: &str) {
+    let output = Command::new("ip").args(args.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Machines {
+    /// So many of them. Where they cannot be had, the test is counted as skipped.
+    pub fn new(count: usize) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let root = rustix::process::geteuid().is_root() && crate::runs_as() == 0;
+        if !root || Command::new("ip").args(["netns", "list"]).output().is_err() {
+            skillhost_test_support::skip("network namespaces take root and iproute2");
+            return None;
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let machines = Self { name: format!("skillhost-{}-{number}", std::process::id()), count };
+        let hub = machines.hub();
+        ip(&format!("netns add {hub}"));
+        ip(&format!("-n {hub} link add bridge type bridge"));
+        ip(&format!("-n {hub} link set bridge up"));
+        for index in 0..count {
+            let (name, address) = (machines.namespace(index), machines.address(index));
+            ip(&format!("netns add {name}"));
+            ip(&format!("-n {hub} link add port{index} type veth peer name eth0 netns {name}"));
+            ip(&format!("-n {hub} link set port{index} master bridge up"));
+            ip(&format!("-n {name} addr add {address}/24 dev eth0"));
+            ip(&format!("-n {name} link set eth0 up"));
+            ip(&format!("-n {name} link set lo up"));
+            // What comes in is looked up like what goes out: so there is room for rules before it.
+            ip(&format!("-n {name} rule add pref 100 lookup local"));
+            ip(&format!("-n {name} rule del pref 0"));
+        }
+        Some(machines)
+    }
+
+    fn hub(&self) -> String {
+        format!("{}-hub", self.name)
+    }
+
+    fn namespace(&self, index: usize) -> String {
+        format!("{}-{index}", self.name)
+    }
+
+    /// The address of one.
+    pub fn address(&self, index: usize) -> String {
+        assert!(index < self.count, "there is no such machine");
+        format!("10.77.0.{}", index + 1)
+    }
+
+    /// The same command on one of them, whose clocks, that of the day and that since its start, are `ahead` of this machine's by so many
+    /// seconds.
+    pub fn on(&self, index: usize, ahead: u64, command: &Command) -> Command {
+        let mut there = Command::new("ip");
+        there.args(["netns", "exec", &self.namespace(index)]);
+        if ahead > 0 {
+            let offset = ahead.to_string();
+            there.args(["unshare", "--time", "--monotonic", &offset, "--boottime", &offset, "--fork", "--kill-child"]);
+            // No namespace has a clock of the day of its own.
+            there.args(["env", &format!("LD_PRELOAD={}", clock_library().display()), &format!("FAKETIME=+{offset}s")]);
+            there.arg("FAKETIME_DONT_FAKE_MONOTONIC=1");
+        }
+        there.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => there.env(name, value),
+                None => there.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            there.current_dir(dir);
+        }
+        there
+    }
+
+    /// Loses packets of one from now on.
+    pub fn cut(&self, index: usize, cut: Cut) {
+        let name = self.namespace(index);
+        match cut {
+            Cut::Both => ip(&format!("-n {} link set port{index} down", self.hub())),
+            Cut::Out => ip(&format!("-n {name} rule add pref 10 iif lo to 10.77.0.0/24 blackhole")),
+            Cut::In => ip(&format!("-n {name} rule add pref 10 iif eth0 blackhole")),
+        }
+    }
+
+    /// Loses none any more.
+    pub fn mend(&self, index: usize, cut: Cut) {
+        match cut {
+            Cut::Both => ip(&format!("-n {} link set port{index} up", self.hub())),
+            Cut::Out | Cut::In => ip(&format!("-n {} rule del pref 10", self.namespace(index))),
+        }
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for name in (0..self.count).map(|index| self.namespace(index)).chain([self.hub()]) {
+            let _ = Command::new("ip").args(["netns", "del", &name]).output();
+        }
+    }
+}
+
+/// What gives a program another clock of the day.
+fn clock_library() -> PathBuf {
+    let found = fs::read_dir("/usr/lib").unwrap().filter_map(|entry| {
+        let library = entry.unwrap().path().join("faketime/libfaketimeMT.so.1");
+        library.exists().then_some(library)
+    });
+    found.last().unwrap_or_else(|| panic!("there is no libfaketime; install Debian's package faketime"))
+}

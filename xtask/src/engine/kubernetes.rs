@@ -1,0 +1,202 @@
+//! A Kubernetes cluster of our own, of one node, from programs that [`super::kubernetes_build`] has made.
+//!
+//! It has a network namespace of its own, which a pair of interfaces leads into, and namespaces for its mounts and processes: when its
+//! first process ends, so does all of it. What the host may do there is what `docs/kubernetes/skillhost.yaml` says and no more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Kind, LOOK, PATIENCE, kubernetes_build, spawn_bound, tls};
+use crate::host::{self, Profile};
+use crate::lane::BACKEND;
+use crate::run::{output, program, quietly, root, say};
+
+/// Who may do all.
+const ADMIN_TOKEN: &str = "token-of-the-tests-administrator";
+/// Who may do what the documentation gives to the host.
+const HOST_TOKEN: &str = "token-of-the-tests-host";
+const SCRIPT: &str = include_str!("kubernetes.sh");
+/// A namespace whose pods have a network, whatever rules say.
+const OPEN: &str = "open";
+/// What agent-sandbox adds to a cluster, but for its controllers.
+const AGENT_SANDBOX: &str = include_str!("agent-sandbox.yaml");
+/// Where control groups of version 1 are, which this Kubernetes takes.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// A cluster that runs; dropping it ends it.
+pub(super) struct Cluster {
+    name: String,
+    dir: PathBuf,
+    child: Option<Child>,
+}
+
+/// Why this machine cannot run one, if it is known beforehand.
+pub(super) fn lacks() -> Option<String> {
+    if !kubernetes_build::is_built() {
+        return Some("Kubernetes is not built: `cargo xtask engine kubernetes --build`".to_owned());
+    }
+    let version_2 = Path::new(GROUPS).join("cgroup.controllers").exists();
+    version_2.then(|| "this machine has control groups of version 2, which Kubernetes 1.20 does not take".to_owned())
+}
+
+impl Cluster {
+    /// Starts one that keeps its images at `kept`, and says how a client gets at it and at its container engine.
+    pub(super) fn start(dir: &Path, kept: &Path) -> Result<(Self, Vec<(String, String)>)> {
+        let number = std::process::id();
+        let name = format!("skk{number}");
+        let (outside, inside) = (address(number, 1), address(number, 2));
+        let mut cluster = Self { name: name.clone(), dir: dir.to_owned(), child: None };
+        let certificates = tls::certificates(dir, &inside)?;
+        let pair = ["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name];
+        let within = |rest: &[&str]| quietly(program("ip").args(["-n", &name]).args(rest));
+        quietly(program("ip").args(["netns", "add", &name]))?;
+        quietly(program("ip").args(pair))?;
+        quietly(program("ip").args(["addr", "add", &format!("{outside}/30"), "dev", &name]))?;
+        quietly(program("ip").args(["link", "set", &name, "up"]))?;
+        within(&["addr", "add", &format!("{inside}/30"), "dev", "eth0"])?;
+        within(&["link", "set", "eth0", "up"])?;
+        within(&["link", "set", "lo", "up"])?;
+        let server = format!("https://{inside}:6443");
+        for (who, token, namespace) in [
+            ("admin", ADMIN_TOKEN, "skillhost-sandboxes"),
+            ("host", HOST_TOKEN, "skillhost-sandboxes"),
+            ("open", ADMIN_TOKEN, OPEN),
+        ] {
+            let authority = certificates.join("ca.pem");
+            let config = serde_json::json!({
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{ "name": "test", "cluster": { "server": server, "certificate-authority": authority } }],
+                "users": [{ "name": who, "user": { "token": token } }],
+                "contexts": [{ "name": who, "context": { "cluster": "test", "user": who, "namespace": namespace } }],
+                "current-context": who,
+            });
+            fs::write(dir.join(format!("{who}.kubeconfig")), config.to_string())?;
+        }
+        let mut command = program("nsenter");
+        command.arg(format!("--net=/run/netns/{name}"));
+        command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", SCRIPT]);
+        command.env("DIR", dir).env("BIN", kubernetes_build::programs()).env("IMAGES", kept).env("IP", &inside);
+        command.env("GROUP", &name).env("ADMIN_TOKEN", ADMIN_TOKEN).env("HOST_TOKEN", HOST_TOKEN);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+        // The one that waits for all of them takes no TERM.
+        cluster.child = Some(spawn_bound("KILL", &mut command, &dir.join("cluster.log"))?);
+        cluster.ready(&server, &certificates)?;
+        let at = |name: &str| dir.join(name).display().to_string();
+        let env = [
+            (BACKEND, Kind::Kubernetes.name().to_owned()),
+            ("DOCKER_HOST", format!("unix://{}", at("engine.sock"))),
+            ("KUBECONFIG", at("host.kubeconfig")),
+            ("SKILLHOST_TEST_CLUSTER", dir.display().to_string()),
+        ];
+        Ok((cluster, env.map(|(name, value)| (name.to_owned(), value)).into()))
+    }
+
+    /// Waits until its node is ready, and says what the host may do.
+    fn ready(&mut self, server: &str, certificates: &Path) -> Result<()> {
+        let until = Instant::now() + PATIENCE * 2;
+        let ask = |path: &str| -> Command {
+            let mut curl = program("curl");
+            curl.args(["-sf", "--cacert"]).arg(certificates.join("ca.pem"));
+            curl.args(["-H", &format!("Authorization: Bearer {ADMIN_TOKEN}"), &format!("{server}{path}")]);
+            curl
+        };
+        let is_ready = || -> Result<bool> {
+            let said = output(&mut ask("/api/v1/nodes/node"))?;
+            let node: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+            let conditions =
+                node.pointer("/status/conditions").and_then(serde_json::Value::as_array).cloned().unwrap_or_default();
+            Ok(conditions.iter().any(|condition| {
+                let is = |name: &str, value: &str| condition.get(name).is_some_and(|said| said == value);
+                is("type", "Ready") && is("status", "True")
+            }))
+        };
+        while !is_ready()? {
+            if let Some(child) = &mut self.child
+                && let Some(status) = child.try_wait()?
+            {
+                let said = fs::read_to_string(self.dir.join("cluster.log")).unwrap_or_default();
+                bail!("the cluster ended ({status}): {}", said.trim());
+            }
+            if Instant::now() >= until {
+                bail!("its node is not ready");
+            }
+            std::thread::sleep(LOOK);
+        }
+        let manifest = fs::read_to_string(root().join("docs/kubernetes/skillhost.yaml"))?;
+        let open = format!("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {OPEN}\n");
+        let objects = [manifest.as_str(), &open, AGENT_SANDBOX].into_iter().flat_map(|file| file.split("\n---\n"));
+        for object in objects {
+            let kind = object.lines().find_map(|line| line.strip_prefix("kind: ")).context("a kind")?;
+            let path = match kind {
+                "CustomResourceDefinition" => "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+                "Namespace" => "/api/v1/namespaces",
+                "ServiceAccount" => "/api/v1/namespaces/skillhost-sandboxes/serviceaccounts",
+                "Role" => "/apis/rbac.authorization.k8s.io/v1/namespaces/skillhost-sandboxes/roles",
+                "RoleBinding" => "/apis/rbac.authorization.k8s.io/v1/namespaces/skillhost-sandboxes/rolebindings",
+                other => bail!("the manifest has a {other}, which is made nowhere here"),
+            };
+            quietly(ask(path).args(["-H", "Content-Type: application/yaml", "--data-binary", object]))?;
+        }
+        Ok(())
+    }
+}
+
+/// Brings the image with the supervisor into the cluster's engine.
+pub(super) fn load_supervisor(dir: &Path, engine: &str) -> Result<()> {
+    say("bringing the supervisor's image in");
+    let archive = dir.join("supervisor.tar");
+    quietly(host::skillhost(Profile::Debug).args(["images", "supervisor"]).arg(&archive))?;
+    quietly(program("docker").args(["-H", engine, "load", "-i"]).arg(archive))
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = output(program("ip").args(["link", "del", &self.name]));
+        let _ = output(program("ip").args(["netns", "del", &self.name]));
+        // What ran in them is dead, and takes a moment to be gone.
+        let until = Instant::now() + PATIENCE;
+        let groups = || -> Vec<PathBuf> {
+            let hierarchies = fs::read_dir(GROUPS).into_iter().flatten().flatten();
+            hierarchies.map(|hierarchy| hierarchy.path().join(&self.name)).filter(|group| group.is_dir()).collect()
+        };
+        loop {
+            let left = groups();
+            if left.is_empty() || Instant::now() >= until {
+                break;
+            }
+            for group in &left {
+                let _ = output(program("find").arg(group).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", ";"]));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// An address of the network between this machine and the cluster, of which several may run.
+fn address(number: u32, host: u32) -> String {
+    let block = number % (1 << 14);
+    format!("10.214.{}.{}", block >> 6, ((block & 63) << 2) + host)
+}
+
+/// Whether the programs that running it takes are all here.
+pub(super) const NEEDS: [(&str, &str); 9] = [
+    ("dockerd", "docker.io"),
+    ("etcd", "etcd-server"),
+    ("ip", "iproute2"),
+    ("openssl", "openssl"),
+    ("jq", "jq"),
+    ("curl", "curl"),
+    ("runc", "runc"),
+    ("nsenter", "util-linux"),
+    ("unshare", "util-linux"),
+];

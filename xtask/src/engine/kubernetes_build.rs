@@ -1,0 +1,113 @@
+//! Kubernetes itself, built from Debian's source package: no package has its servers, and no registry of images can be counted on.
+//!
+//! It is version 1.20, which is old. What it takes stands in [`NEEDS`]; it takes a quarter of an hour, and is kept beneath `target/engines`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::missing;
+use crate::run::{program, run, say, target};
+
+/// What is built.
+pub(super) const PROGRAMS: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"];
+/// Every pod's first container, which does nothing.
+pub(super) const PAUSE: &str = "pause";
+
+/// The programs that building takes, and the Debian packages that have them.
+const NEEDS: [(&str, &str); 7] = [
+    ("dpkg-source", "dpkg-dev"),
+    ("make", "make"),
+    ("gcc", "gcc"),
+    ("rsync", "rsync"),
+    ("jq", "jq"),
+    ("curl", "curl"),
+    ("patch", "patch"),
+];
+/// The compiler that this version still builds with.
+const GO: (&str, &str) = ("/usr/lib/go-1.19/bin", "golang-1.19-go");
+/// A library in its place: the one that comes with the sources ends the API server when that compiler has built it.
+const REFLECT: (&str, &str) =
+    ("/usr/share/gocode/src/github.com/modern-go/reflect2", "golang-github-modern-go-reflect2-dev");
+
+/// Takes the sources from where this machine takes its packages, without a change to that.
+const SOURCES: &str = r#"
+    mkdir -p apt/lists/partial apt/cache/archives/partial
+    sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources >apt/from.sources
+    apt() {
+        apt-get -o Dir::Etc::sourcelist="$PWD/apt/from.sources" -o Dir::Etc::sourceparts=/dev/null \
+            -o Dir::State::lists="$PWD/apt/lists" -o Dir::Cache="$PWD/apt/cache" "$@"
+    }
+    apt -q update
+    apt -q source --only-source kubernetes
+    mv kubernetes-1.20* source
+"#;
+
+/// Builds the programs.
+const BUILD: &str = r#"
+    cd source
+    library=vendor/github.com/modern-go/reflect2
+    rm -rf "$library" && mkdir "$library" && cp "$REFLECT"/*.go "$REFLECT"/*.s "$library"
+    export PATH="$GO:$PATH" GOFLAGS=-mod=vendor GOCACHE="$PWD/../cache" GOLDFLAGS='-s -w'
+    export KUBE_GIT_VERSION=v1.20.2 KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20 KUBE_GIT_COMMIT=debian KUBE_GIT_TREE_STATE=clean
+    what=
+    for program; do what="$what cmd/$program"; done
+    make WHAT="$what"
+    mkdir ../bin.new
+    for program; do cp "_output/bin/$program" ../bin.new; done
+    gcc -Os -static -o ../bin.new/pause build/pause/linux/pause.c
+"#;
+
+/// Where it is kept.
+fn place() -> PathBuf {
+    target().join("engines/kubernetes")
+}
+
+/// The directory of the programs.
+pub(super) fn programs() -> PathBuf {
+    place().join("bin")
+}
+
+/// Whether it is built.
+pub(super) fn is_built() -> bool {
+    PROGRAMS.iter().chain([&PAUSE]).all(|name| programs().join(name).is_file())
+}
+
+/// Builds it, unless it is there.
+pub(crate) fn build() -> Result<()> {
+    if is_built() {
+        say(&format!("it is there: {}", programs().display()));
+        return Ok(());
+    }
+    if let Some(why) = missing(&NEEDS) {
+        bail!("{why}");
+    }
+    for (path, package) in [GO, REFLECT] {
+        if !Path::new(path).is_dir() {
+            bail!("{path} is not there: `apt-get install {package}`");
+        }
+    }
+    let building = place().join("build");
+    // What an earlier attempt left tells nothing.
+    if building.exists() {
+        fs::remove_dir_all(&building)?;
+    }
+    fs::create_dir_all(&building)?;
+    say("taking the sources of Kubernetes from Debian");
+    let script = |text: &str| {
+        let mut shell = program("sh");
+        shell.args(["-e", "-c", text, "build"]).args(PROGRAMS).current_dir(&building);
+        shell.env("GO", GO.0).env("REFLECT", REFLECT.0);
+        shell
+    };
+    run(&mut script(SOURCES)).context("its sources; this is for Debian 12")?;
+    say("building it (a quarter of an hour)");
+    run(&mut script(BUILD))?;
+    if programs().exists() {
+        fs::remove_dir_all(programs())?;
+    }
+    fs::rename(building.join("bin.new"), programs())?;
+    fs::remove_dir_all(&building)?;
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! What a cluster of many hosts does to what its hosts share, by simulation: the tables and plots of docs/scale.md. The same each time,
+//! for the dice have a seed.
+
+mod leases;
+mod messages;
+mod placement;
+mod plot;
+mod takeover;
+
+use anyhow::Result;
+
+use crate::run::{root, say};
+use plot::Plot;
+
+/// Sizes that are looked at.
+const HOSTS: [usize; 3] = [3, 30, 300];
+
+/// Prints the tables, and writes the plots.
+pub(crate) fn scale() -> Result<()> {
+    let dir = root().join("docs/scale");
+    std::fs::create_dir_all(&dir)?;
+    let parts = [messages::run(), placement::run(), takeover::run(), leases::run()];
+    for (table, plot) in parts {
+        println!("{table}");
+        let Plot { name, .. } = plot;
+        std::fs::write(dir.join(format!("{name}.svg")), plot.svg())?;
+    }
+    say("the plots are in docs/scale");
+    Ok(())
+}
+
+/// Random numbers that are the same for the same seed (SplitMix64).
+#[derive(Debug, Clone)]
+struct SeededDice(u64);
+
+impl SeededDice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 on, below 1.
+    #[allow(clippy::cast_precision_loss, reason = "53 bits are all that there are")]
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// One of so many.
+    #[allow(clippy::cast_possible_truncation, reason = "it is below a usize")]
+    fn below(&mut self, count: usize) -> usize {
+        (self.next() % count.max(1) as u64) as usize
+    }
+
+    /// The time until the next of events that come so often a second.
+    fn wait(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.unit()).ln() / rate
+    }
+}
+
+/// The value of which this share of all is at most that.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "an index")]
+    let index = ((values.len() as f64 * share).ceil() as usize).saturating_sub(1);
+    values.get(index).copied().unwrap_or(f64::NAN)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of a simulation")]
+fn real(count: usize) -> f64 {
+    count as f64
+}
+
+/// For what is put in the order of its time.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "hours at most")]
+fn micros(seconds: f64) -> u64 {
+    (seconds * 1e6) as u64
+}
