@@ -21,6 +21,7 @@ pub(crate) const SKILL_WATCHES: usize = 16;
 impl Broker {
     /// Writes a value.
     pub(crate) async fn publish(&self, actor: &Actor, request: PublishRequest) -> Result<BlackboardEntry> {
+        let _step = self.steps.begin(&actor.caller.tenant).await;
         let mut record = self.begin(actor, "blackboard.publish").await?;
         record.note("key", request.key.clone());
         let guarded = match self.has_guardrails() && actor.grant.publish(&request.key).is_ok() {
@@ -61,6 +62,7 @@ impl Broker {
 
     /// Deletes a value; the answer is the version that it had, or none when there was none.
     pub(crate) async fn delete(&self, actor: &Actor, request: &DeleteRequest) -> Result<Option<u64>> {
+        let _step = self.steps.begin(&actor.caller.tenant).await;
         let mut record = self.begin(actor, "blackboard.delete").await?;
         record.note("key", request.key.clone());
         let check = |_: &mut EffectRecord| check_key(&request.key).and_then(|()| actor.grant.delete(&request.key));
@@ -73,6 +75,7 @@ impl Broker {
 
     /// Reads a value.
     pub(crate) async fn get(&self, actor: &Actor, key: &str) -> Result<Option<BlackboardEntry>> {
+        let _step = self.steps.begin(&actor.caller.tenant).await;
         let mut record = self.begin(actor, "blackboard.get").await?;
         record.note("key", key);
         let (effect, ()) = record.authorise(|_| check_key(key).and_then(|()| actor.grant.read(key))).await?;
@@ -81,6 +84,7 @@ impl Broker {
 
     /// Lists what is asked for and may be read.
     pub(crate) async fn list(&self, actor: &Actor, request: ListRequest) -> Result<BlackboardList> {
+        let _step = self.steps.begin(&actor.caller.tenant).await;
         let mut record = self.begin(actor, "blackboard.list").await?;
         record.note("pattern", request.pattern.clone());
         let check = |_: &mut EffectRecord| {

@@ -73,7 +73,7 @@ use crate::db::Db;
 use crate::http_client::HttpRequester;
 use crate::policy::approvals::Approvals;
 use crate::policy::quota::Quota;
-use crate::policy::{Actor, Skills};
+use crate::policy::{Actor, Skills, TenantSteps};
 use crate::sandbox::Sandboxes;
 use engines::DrainedEngines;
 use processes::Processes;
@@ -109,6 +109,7 @@ pub(crate) struct Broker {
     logs: InvocationLogs,
     invocations: InvocationRecorder,
     quota: Quota,
+    steps: TenantSteps,
     approvals: Approvals,
     skills: Skills,
     processes: Processes,
@@ -128,6 +129,7 @@ impl Broker {
         skills: Skills,
         audit: Audit,
         logs: InvocationLogs,
+        steps: TenantSteps,
         db: &Db,
     ) -> Result<Arc<Self>> {
         let (quota, runtime, audit) = (Quota::new(config.quota.clone()), Handle::current(), Arc::new(audit));
@@ -140,6 +142,7 @@ impl Broker {
             audit,
             logs,
             quota,
+            steps,
             approvals: Approvals::default(),
             skills,
             processes: Processes::default(),
@@ -160,6 +163,11 @@ impl Broker {
 
     pub(crate) fn quota(&self) -> &Quota {
         &self.quota
+    }
+
+    /// How tenants share the processors.
+    pub(crate) fn steps(&self) -> &TenantSteps {
+        &self.steps
     }
 
     pub(crate) fn audit(&self) -> &Audit {

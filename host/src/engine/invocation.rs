@@ -208,9 +208,12 @@ impl Engine {
     pub async fn call<C: ImportContext>(self: &Arc<Self>, invocation: Invocation<C>) -> Result<InvocationResult> {
         let guests = self.guests.as_ref().ok_or_else(ended)?;
         let engine = self.clone();
-        let mut work = Box::pin(async move { engine.run(invocation).await });
+        // Who asks a guardrail may be in a step.
+        let tenant = (!invocation.guards).then(|| invocation.context.tenant().to_owned());
+        let work = async move { engine.run(invocation).await };
+        let mut work = self.steps.of_work(tenant, work);
         if let Ok(_permit) = self.beginning.try_acquire()
-            && let Some(result) = poll_fn(|cx| Poll::Ready(begin(work.as_mut(), cx))).await
+            && let Some(result) = poll_fn(|cx| Poll::Ready(begin(Pin::new(&mut work), cx))).await
         {
             return result;
         }

@@ -38,7 +38,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 use crate::capabilities::{self, Context};
 use crate::config::HostConfig;
 use crate::digest::sha256;
-use crate::policy::{MemoryBudget, NOBODY};
+use crate::policy::{MemoryBudget, NOBODY, TenantSteps};
 use crate::private_dir::PrivateDir;
 pub use crate::skills::{Concurrency, Limits};
 use crate::subprocess::ProcessBounds;
@@ -65,6 +65,7 @@ pub struct Engine {
     live: FairSlots,
     /// What it holds for those that call.
     memory: MemoryBudget,
+    steps: TenantSteps,
     /// The places for guardrails.
     guards: Semaphore,
     /// One compile at a time, for each uses every core; tenants by turns.
@@ -124,6 +125,7 @@ impl Engine {
         program: Option<PathBuf>,
         bounds: ProcessBounds,
         memory: MemoryBudget,
+        steps: TenantSteps,
     ) -> anyhow::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2));
         let guests = tokio::runtime::Builder::new_multi_thread()
@@ -139,6 +141,7 @@ impl Engine {
             ready: Mutex::new(LruCache::new(MAX_READY)),
             live: FairSlots::new(MAX_LIVE, RESERVED),
             memory,
+            steps,
             guards: Semaphore::new(usize::try_from(config::MAX_GUARDS)?),
             compiling: FairSlots::new(1, 0),
             program,
@@ -167,7 +170,7 @@ impl Engine {
     /// One for a program that is no host: where the host of this state directory keeps compiled code.
     pub(crate) fn open_in(state: &PrivateDir, program: PathBuf) -> Result<Self> {
         let memory = MemoryBudget::new(HostConfig::default().memory());
-        Self::open(state.cache("compiled")?, Some(program), compile::BOUNDS, memory)
+        Self::open(state.cache("compiled")?, Some(program), compile::BOUNDS, memory, TenantSteps::new())
             .map_err(|error| Error::other(format!("the engine cannot be had: {error:#}")))
     }
 

@@ -36,7 +36,8 @@ fn asks(engine: &Arc<Engine>, served: &Served, tenant: &'static str, number: usi
 async fn who_has_many_components_compiled_delays_another_by_one_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let cache = PrivateDir::open(dir.path()).unwrap().cache("compiled").unwrap();
-    let engine = Arc::new(Engine::open(cache, None, compile::BOUNDS, MemoryBudget::new(u64::MAX)).unwrap());
+    let engine =
+        Arc::new(Engine::open(cache, None, compile::BOUNDS, MemoryBudget::new(u64::MAX), TenantSteps::new()).unwrap());
     let served = Served::default();
     // One is being compiled while all others come.
     let under_way = engine.compiling.acquire("many").await;

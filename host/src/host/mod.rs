@@ -51,7 +51,7 @@ use crate::db::{self, Db};
 use crate::engine::{self, Engine, compile};
 use crate::paths;
 use crate::policy::trust::TrustStore;
-use crate::policy::{Actor, MemoryBudget, Skills};
+use crate::policy::{Actor, MemoryBudget, Skills, TenantSteps};
 use crate::private_dir::PrivateDir;
 use crate::sandbox::backend::local::LocalSettings;
 use crate::sandbox::pool::PoolConfig;
@@ -136,12 +136,13 @@ impl Host {
         let db = Db::open(&state.join(db::FILE), config.durability)?;
         // What was looked at when an earlier process ended.
         let _ = std::fs::remove_dir_all(state.join(installs::CHECKING));
-        let memory = MemoryBudget::new(config.host.memory());
+        let (memory, steps) = (MemoryBudget::new(config.host.memory()), TenantSteps::new());
         let engine = Arc::new(Engine::open(
             private.cache("compiled")?,
             options.describer.clone(),
             options.compile_bounds.unwrap_or(compile::BOUNDS),
             memory.clone(),
+            steps.clone(),
         )?);
         let descriptors = DirCache::new(private.cache("descriptors")?);
         let descriptors = Arc::new(descriptors.describing_with(options.describer.clone(), engine::describe));
@@ -172,7 +173,7 @@ impl Host {
             tracing::error!("what an earlier host process died in the middle of has no end on record yet: {error}");
         }
         let logs = InvocationLogs::open(db.clone(), config.logs.max_bytes.0).await?;
-        let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, &db)?;
+        let broker = Broker::new(config.clone(), sandboxes, skills, audit, logs, steps, &db)?;
         broker.drain_again().await?;
         broker.adopt()?;
         if let Err(error) = broker.end_streams_of_the_dead(|_| true).await {
@@ -205,6 +206,7 @@ impl Host {
     /// One call. Events and output go to `io`, input comes from it. Dropping the future cancels everything that the call started.
     pub async fn call<O: Handler>(self: &Arc<Self>, call: Call<O>, io: CallIo) -> Result<O::Answer> {
         call.caller.check()?;
+        self.broker.steps().called_by(&call.caller.tenant);
         self.calls.fetch_add(1, Ordering::Relaxed);
         let _under_way = CallInFlight(&self.calls);
         let actor = self.actor(&call).await?;
