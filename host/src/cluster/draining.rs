@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::Cluster;
 use super::moving::UnderWay;
 use super::placement::least_busy;
+use crate::policy::Actor;
 
 /// Between two looks at sessions in which something was under way, or which could not be moved.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -119,7 +120,9 @@ impl Cluster {
             hosts.retain(|(id, _)| id != self.membership.id());
             let to = least_busy(&hosts, self.membership.id()).map(str::to_owned);
             let sent = match &to {
-                Some(to) => self.move_session(&caller, to, calls).await.map_err(|error| error.message),
+                Some(to) => {
+                    self.move_session(&Actor::owner(caller.clone()), to, calls).await.map_err(|error| error.message)
+                }
                 None => Err("no other host accepts sessions".to_owned()),
             };
             match sent {

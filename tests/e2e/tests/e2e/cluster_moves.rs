@@ -279,7 +279,7 @@ fn a_drained_host_has_its_sessions_go_when_they_are_idle_or_the_time_is_over() {
     let drained: Value = serde_json::from_slice(&drained.stdout).unwrap();
     assert_eq!((&drained["moved"], &drained["left"]), (&json!(3), &json!([])), "{drained}");
     assert_eq!(busy.wait_with_output().unwrap().status.code(), Some(5));
-    assert_eq!(effects(&other, "session.receive"), 3);
+    assert_eq!((effects(&one, "session.move"), effects(&other, "session.receive")), (3, 3));
     assert_eq!((workspaces(&one.user), workspaces(&other.user)), (0, 1));
     // It lasts over a start, and the host may go.
     one.stop();
