@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use nkeys::KeyPair;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use skillhost_e2e::http::Server;
 use skillhost_e2e::nats::{Member, NatsServers};
 use skillhost_e2e::{User, ask, eventually, needs_engine, refusal, write};
@@ -269,4 +273,89 @@ fn servers_with_tls_are_checked_and_want_to_know_who_comes() {
     assert!(stranger.stderr.contains("authorization"), "{stranger:?}");
     let unchecked = user("secret", "").run(["blackboard", "list"]).code(5);
     assert!(unchecked.stderr.contains("certificate"), "{unchecked:?}");
+}
+
+#[test]
+fn servers_know_hosts_by_their_certificates() {
+    needs_engine!();
+    let dir = tempfile::tempdir().unwrap();
+    let made = ["localhost", "host", "stranger"].map(|name| {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        let [cert, key] = ["cert", "key"].map(|what| dir.path().join(format!("{name}-{what}.pem")));
+        write(&cert, made.cert.pem());
+        write(&key, made.signing_key.serialize_pem());
+        (cert, key)
+    });
+    let [(cert, key), (known, _), _] = &made;
+    let Some(servers) = NatsServers::start_one(&format!(
+        "tls {{ cert_file: {cert:?}, key_file: {key:?}, ca_file: {known:?}, verify: true }}\n"
+    )) else {
+        return;
+    };
+    let user = |own: &str| {
+        User::new(&format!("[cluster]\nnats = \"tls://localhost:{}\"\nca-file = {cert:?}\n{own}", servers.port(0)))
+    };
+    let with = |(cert, key): &(PathBuf, PathBuf)| user(&format!("cert-file = {cert:?}\nkey-file = {key:?}\n"));
+    let fine = with(&made[1]);
+    assert_eq!(publish(&fine, "key", "1"), 0);
+    assert_eq!(get(&fine, "key"), "1");
+    for stranger in [with(&made[2]), user("")] {
+        let refused = stranger.run(["blackboard", "list"]).code(5);
+        assert!(refused.stderr.contains("the cluster's NATS servers"), "{refused:?}");
+    }
+}
+
+/// What says who somebody is, as `nsc` writes it.
+fn claims(issuer: &KeyPair, whose: &KeyPair, nats: &Value) -> String {
+    let part = |value: Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
+    let header = part(json!({"typ": "JWT", "alg": "ed25519-nkey"}));
+    let (issuer_key, subject) = (issuer.public_key(), whose.public_key());
+    let body =
+        part(json!({"jti": subject, "iat": 1, "iss": issuer_key, "name": subject, "sub": subject, "nats": nats}));
+    let signed = format!("{header}.{body}");
+    let signature = BASE64_URL_SAFE_NO_PAD.encode(issuer.sign(signed.as_bytes()).unwrap());
+    format!("{signed}.{signature}")
+}
+
+#[test]
+fn servers_know_hosts_by_their_credentials() {
+    needs_engine!();
+    let (operator, system, account) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
+        "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    });
+    let of_system = claims(&operator, &system, &json!({"type": "account", "version": 2}));
+    let of_account = claims(&operator, &account, &json!({"type": "account", "version": 2, "limits": limits}));
+    let Some(servers) = NatsServers::start_one(&format!(
+        "operator: {}\nsystem_account: {2}\nresolver: MEMORY\nresolver_preload: {{ {2}: {3}, {1}: {4} }}\n",
+        claims(&operator, &operator, &json!({"type": "operator", "version": 2})),
+        account.public_key(),
+        system.public_key(),
+        of_system,
+        of_account,
+    )) else {
+        return;
+    };
+    let user = |issuer: &KeyPair| {
+        let own = KeyPair::new_user();
+        let nats = json!({"type": "user", "version": 2, "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1});
+        let file = format!(
+            "-----BEGIN NATS USER JWT-----\n{}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{}\n------END USER NKEY SEED------\n",
+            claims(issuer, &own, &nats),
+            own.seed().unwrap(),
+        );
+        let user = User::new(&format!(
+            "[cluster]\nnats = \"nats://127.0.0.1:{}\"\ncredentials = \"host.creds\"\n",
+            servers.port(0)
+        ));
+        write(&user.home().join("host.creds"), file);
+        user
+    };
+    let fine = user(&account);
+    assert_eq!(publish(&fine, "key", "1"), 0);
+    assert_eq!(get(&fine, "key"), "1");
+    let stranger = user(&KeyPair::new_account()).run(["blackboard", "list"]).code(5);
+    assert!(stranger.stderr.contains("authorization"), "{stranger:?}");
 }
