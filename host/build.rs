@@ -18,6 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in ["supervisor", "protocol/src", "protocol/Cargo.toml", "../Cargo.toml", "../Cargo.lock", "build.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
+    // Unoptimised, a program that may be loaded anywhere has half a million addresses to be put right at each start, which is most of a
+    // small command, and tests run tens of thousands.
+    if env::var_os("PROFILE").is_some_and(|profile| profile == "debug") {
+        println!("cargo::rustc-link-arg-bins=-no-pie");
+    }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let host = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     if env::var_os("CARGO_FEATURE_AUTHOR").is_some() {
