@@ -96,9 +96,13 @@ enum Verb {
         #[arg(long)]
         list: bool,
     },
+    /// Do all the set-up, then run on each engine of our own whatever an engine could change. It takes root.
+    ///
+    /// `cargo xtask test` runs the part of it that each engine has to itself.
+    Engines,
     /// Start a container engine of our own and run a command against it: `cargo xtask engine tls -- docker info`.
     ///
-    /// It takes root, and the images of the roles in the usual engine. `cargo xtask test` does the same for each kind. A Kubernetes
+    /// It takes root, and the images of the roles in the usual engine. `cargo xtask engines` does the same for each kind. A Kubernetes
     /// cluster has to be built first, which takes a quarter of an hour: `cargo xtask engine kubernetes --build`.
     Engine {
         /// Which engine.
@@ -159,6 +163,7 @@ fn perform(verb: Verb) -> Result<()> {
         Verb::Chaos { seeds, seed, backend } => chaos::chaos(seeds, seed, &backend),
         Verb::Fuzz { list: true, .. } => fuzz::list(),
         Verb::Fuzz { targets, seconds, keep, .. } => fuzz::fuzz(&targets, seconds, keep),
+        Verb::Engines => test::engines(),
         Verb::Engine { kind: engine::Kind::Kubernetes, build: true, .. } => engine::build_kubernetes(),
         Verb::Engine { build: true, kind, .. } => anyhow::bail!("the engine {} is installed, not built", kind.name()),
         Verb::Engine { kind, command, .. } => test::with_engine(kind, &command),

@@ -10,6 +10,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -38,34 +39,36 @@ const HOST: Program = Program { name: "host", path: "host/tests/host" };
 /// What users meet.
 const END_TO_END: Program = Program { name: "e2e", path: "tests/e2e/tests/e2e" };
 
-/// What is run on each of them, one list after the other: what a transport or an engine could change, and little where each call is
-/// slow. Skills, policy and the command line are the same everywhere.
-const ON_ENGINES: [(Kind, &[&[&str]]); 5] = [
-    (
-        Kind::Tls,
-        &[
-            &[
-                "bridge_network",
-                "ends",
-                "engines",
-                "files",
-                "nothing_survives",
-                "output",
-                "placement",
-                "sharing",
-                "shells",
-                "supervisor_volume",
-            ],
+/// What an engine of our own is tested with: what a transport or an engine could change, and little where each call is slow. Skills,
+/// policy and the command line are the same everywhere.
+struct EngineTests {
+    kind: Kind,
+    /// One list after the other.
+    always: &'static [&'static [&'static str]],
+    /// What `cargo xtask test` leaves to `cargo xtask engines`: it is run on the usual engine in any case.
+    further: &'static [&'static str],
+}
+
+const ON_ENGINES: [EngineTests; 5] = [
+    EngineTests {
+        kind: Kind::Tls,
+        always: &[
+            &["engines", "files", "output", "placement", "supervisor_volume"],
             // Alone, for it kills the engine.
             &["engine_restart"],
         ],
-    ),
-    (Kind::Ssh, &[&["engines"]]),
-    (Kind::Podman, &[&["bridge_network", "engines", "files", "hardening", "nothing_survives"]]),
-    (Kind::Gvisor, &[&["engines", "files", "output"]]),
-    (
-        Kind::Kubernetes,
-        &[
+        further: &["bridge_network", "ends", "nothing_survives", "sharing", "shells"],
+    },
+    EngineTests { kind: Kind::Ssh, always: &[&["engines"]], further: &[] },
+    EngineTests {
+        kind: Kind::Podman,
+        always: &[&["engines", "hardening"]],
+        further: &["bridge_network", "files", "nothing_survives"],
+    },
+    EngineTests { kind: Kind::Gvisor, always: &[&["engines", "output"]], further: &["files"] },
+    EngineTests {
+        kind: Kind::Kubernetes,
+        always: &[
             &[
                 "files",
                 "kubernetes",
@@ -80,7 +83,8 @@ const ON_ENGINES: [(Kind, &[&[&str]]); 5] = [
             // Alone, for it stops the node.
             &["kubernetes_node"],
         ],
-    ),
+        further: &[],
+    },
 ];
 /// Hosts that are many, which wait for one another most of their time.
 const CLUSTER: &[&str] =
@@ -207,7 +211,37 @@ const ALONE: [&str; 2] = ["many_execs", "nothing_accumulates"];
 const REQUIRE: &str = "SKILLHOST_REQUIRE_DOCKER";
 
 pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
-    let required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
+    prepare(arguments)?;
+    let skips = tempfile::NamedTempFile::new()?;
+    let tally = match arguments.is_empty() {
+        true => in_two_lanes(all()?, skips.path())?,
+        // Who names tests gets these and no more.
+        false => {
+            let mut named = cargo_test();
+            named.args(arguments);
+            Tally::of(&Mutex::new([Step::new(named)].into()), Show::AsItComes, skips.path())?
+        }
+    };
+    finish(&tally, skips.path())
+}
+
+/// All that is run on engines of our own.
+pub(crate) fn engines() -> Result<()> {
+    if !engine::allowed() {
+        bail!("engines of our own take root");
+    }
+    prepare(&[])?;
+    let skips = tempfile::NamedTempFile::new()?;
+    finish(&in_two_lanes(on_engines(Extent::Whole)?, skips.path())?, skips.path())
+}
+
+/// Whether a test that could not run is a failure.
+fn is_required() -> bool {
+    std::env::var_os(REQUIRE).is_some_and(|value| value == "1")
+}
+
+/// All that tests need.
+fn prepare(arguments: &[OsString]) -> Result<()> {
     setup::wasm_target()?;
     guests::build(Profile::Debug)?;
     host::build(Profile::Debug)?;
@@ -217,34 +251,28 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
         host::images(Profile::Debug, &[])
     });
     match images {
-        Err(error) if required => {
+        Err(error) if is_required() => {
             return Err(error.context(format!("{REQUIRE}=1, but there are no images to test with")));
         }
         Err(error) => say(&format!("tests that need a container will be skipped: {error:#}")),
         Ok(()) => {}
     }
+    Ok(())
+}
 
-    let skips = tempfile::NamedTempFile::new()?;
-    let tally = match arguments.is_empty() {
-        true => {
-            let steps = Mutex::new(all()?.into());
-            let skips = skips.path();
-            thread::scope(|scope| {
-                let second = scope.spawn(|| Tally::of(&steps, Show::AtItsEnd, skips));
-                let first = Tally::of(&steps, Show::AsItComes, skips);
-                let second = second.join().map_err(|_| anyhow::anyhow!("the second lane panicked"))?;
-                Ok::<_, anyhow::Error>(first?.and(second?))
-            })?
-        }
-        // Who names tests gets these and no more.
-        false => {
-            let mut named = cargo_test();
-            named.args(arguments);
-            Tally::of(&Mutex::new([Step::new(named)].into()), Show::AsItComes, skips.path())?
-        }
-    };
+fn in_two_lanes(steps: Vec<Step>, skips: &Path) -> Result<Tally> {
+    let steps = Mutex::new(steps.into());
+    thread::scope(|scope| {
+        let second = scope.spawn(|| Tally::of(&steps, Show::AtItsEnd, skips));
+        let first = Tally::of(&steps, Show::AsItComes, skips);
+        let second = second.join().map_err(|_| anyhow::anyhow!("the second lane panicked"))?;
+        Ok(first?.and(second?))
+    })
+}
 
-    let skipped = fs::read_to_string(skips.path())?;
+/// Says what came of it.
+fn finish(tally: &Tally, skips: &Path) -> Result<()> {
+    let skipped = fs::read_to_string(skips)?;
     let skipped: Vec<&str> = skipped.lines().filter(|line| !line.trim().is_empty()).collect();
     for line in &skipped {
         say(&format!("skipped: {line}"));
@@ -256,7 +284,7 @@ pub(crate) fn test(arguments: &[OsString]) -> Result<()> {
     // A cluster takes a quarter of an hour to build.
     let optional = left_out(Kind::Kubernetes);
     let missed = skipped.iter().filter(|line| !line.starts_with(&optional)).count();
-    if required && missed > 0 {
+    if is_required() && missed > 0 {
         bail!("{REQUIRE}=1, but {missed} tests were skipped");
     }
     Ok(())
@@ -269,7 +297,30 @@ fn compile(arguments: &[OsString]) {
 
 /// Whether the lists above name what there is.
 pub(crate) fn check() -> Result<()> {
-    all().map(drop)
+    all()?;
+    on_engines(Extent::Whole).map(drop)
+}
+
+/// How much of what engines are tested with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// What is always run.
+    Short,
+    Whole,
+}
+
+fn on_engines(extent: Extent) -> Result<Vec<Step>> {
+    let tests = |EngineTests { kind, always, further }: EngineTests| {
+        let further = (extent == Extent::Whole && !further.is_empty()).then_some(further);
+        // First: the last of the others ends the engine.
+        let lists = further.into_iter().chain(always.iter().copied());
+        let mut commands = lists.map(|behaviours| END_TO_END.only(behaviours)).collect::<Result<Vec<_>>>()?;
+        if kind == Kind::Kubernetes {
+            commands.iter_mut().for_each(without_docker);
+        }
+        Ok(Step { commands, engine: Some(kind) })
+    };
+    ON_ENGINES.into_iter().map(tests).collect()
 }
 
 /// Every test, what takes long first, so that both lanes end at about the same time.
@@ -300,14 +351,7 @@ fn all() -> Result<Vec<Step>> {
     commands.push(door);
     let mut steps: Vec<Step> = commands.into_iter().map(Step::new).collect();
     if engine::allowed() {
-        for (kind, lists) in ON_ENGINES {
-            let mut commands =
-                lists.iter().map(|behaviours| END_TO_END.only(behaviours)).collect::<Result<Vec<_>>>()?;
-            if kind == Kind::Kubernetes {
-                commands.iter_mut().for_each(without_docker);
-            }
-            steps.push(Step { commands, engine: Some(kind) });
-        }
+        steps.extend(on_engines(Extent::Short)?);
     } else {
         say("engines of the tests' own take root: they are left out");
     }
