@@ -286,9 +286,12 @@ impl Others for KnownOthers {
             let cluster = self.cluster()?;
             // It goes on when its caller leaves, and its record says how it ended.
             let moving = tokio::spawn(async move {
-                let to = cluster.other_host(&host)?;
-                cluster.move_session(&actor, &to, UnderWay::EndsIn(within)).await?;
-                Ok(Done { message: format!("the session {} has its home on {host} now", actor.caller.session) })
+                let moved = async {
+                    let to = cluster.other_host(&host)?;
+                    cluster.move_session(&actor.caller, &to, UnderWay::EndsIn(within)).await?;
+                    Ok(Done { message: format!("the session {} has its home on {host} now", actor.caller.session) })
+                };
+                cluster.host.on_sessions(&actor, "session.move", Some(&host), moved).await
             });
             moving.await.map_err(|error| Error::other(format!("moving the session: {error}")))?
         }

@@ -15,13 +15,11 @@ use skillhost_api::units::quoted;
 use tokio::sync::mpsc;
 
 use super::Cluster;
-use super::held::ClosedSession;
 use super::homes::KnownHome;
 use super::lease::cut_off;
 use super::peers::Routed;
 use super::wire::HomeRecord;
 use crate::failpoint::reach;
-use crate::policy::Actor;
 use crate::sandbox::spec::SandboxInfo;
 
 /// For all of a session to be sent. One that takes longer stays where it is.
@@ -39,42 +37,28 @@ pub(super) enum UnderWay {
 }
 
 impl Cluster {
-    /// Moves the actor's session, whose home this is, to another host, on record.
-    pub(super) async fn move_session(&self, actor: &Actor, to: &str, calls: UnderWay) -> Result<()> {
+    /// Moves a session, whose home this is, to another host.
+    pub(super) async fn move_session(&self, caller: &Caller, to: &str, calls: UnderWay) -> Result<()> {
         let term = self.lease.term().ok_or_else(cut_off)?;
         tokio::select! {
             biased;
             () = self.lease.lost(term) => Err(cut_off()),
-            moved = self.move_in_term(actor, to, calls, term) => moved,
+            moved = self.hand_over(caller, to, calls, term) => moved,
         }
     }
 
-    async fn move_in_term(&self, actor: &Actor, to: &str, calls: UnderWay, term: u64) -> Result<()> {
-        let caller = &actor.caller;
-        let key = caller.session_key();
-        let revision = self.homes.take(caller, term).await?.ok_or_else(not_here)?;
+    async fn hand_over(&self, caller: &Caller, to: &str, calls: UnderWay, term: u64) -> Result<()> {
+        let (key, homes) = (caller.session_key(), &self.homes);
+        let revision = homes.take(caller, term).await?.ok_or_else(not_here)?;
         self.host.check_movable(caller)?;
-        let closed = self.homes.held.close(&key, revision).ok_or_else(not_here)?;
-        let time = match calls {
-            // A drained host asks again and again: not on record.
+        let closed = homes.held.close(&key, revision).ok_or_else(not_here)?;
+        match calls {
             UnderWay::Refuses if !closed.is_quiet() || self.host.session_works(caller) => {
                 return Err(Error::unavailable("something is under way in it"));
             }
-            UnderWay::Refuses => None,
-            UnderWay::EndsIn(time) => Some(time),
-        };
-        // On the heap: with what it is done within it is too much for a thread's stack.
-        let moved = Box::pin(async {
-            if let Some(time) = time {
-                closed.quiet(time).await;
-            }
-            self.hand_over(caller, to, revision, closed).await
-        });
-        self.host.on_sessions(actor, "session.move", Some(to), moved).await
-    }
-
-    async fn hand_over(&self, caller: &Caller, to: &str, revision: u64, closed: ClosedSession) -> Result<()> {
-        let (key, homes) = (caller.session_key(), &self.homes);
+            UnderWay::Refuses => {}
+            UnderWay::EndsIn(time) => closed.quiet(time).await,
+        }
         let turn = homes.turns.of(&key);
         let _turn = turn.lock().await;
         let ended = self.host.end_session(caller).await?;

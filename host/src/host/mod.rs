@@ -321,3 +321,67 @@ impl Host {
         self.broker.heads().write().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use skillhost_api::caller::Caller;
+    use skillhost_api::types::{BackendChoice, DeleteRequest, ListRequest, PublishRequest};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn each_answer_of_the_blackboard_is_a_step_of_its_tenants() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("skillhost.toml");
+        std::fs::write(&config, "").unwrap();
+        let state_dir = dir.path().join("state");
+        PrivateDir::open(&state_dir).unwrap();
+        let options = HostOptions {
+            state_dir,
+            config: Some(config),
+            backend: Some(BackendChoice::Local),
+            ..HostOptions::default()
+        };
+        let host = Host::open(options).await.unwrap();
+        let (broker, steps) = (host.broker.clone(), host.broker.steps().clone());
+        let call = |tenant: &str, which: usize| -> BoxFuture<'static, bool> {
+            let actor = Actor::owner(Caller { tenant: tenant.into(), ..Caller::default() });
+            let broker = Arc::clone(&broker);
+            async move {
+                match which {
+                    0 => {
+                        let request = PublishRequest { key: "key".into(), ..PublishRequest::default() };
+                        broker.publish(&actor, request).await.is_ok()
+                    }
+                    1 => broker.get(&actor, "key").await.is_ok(),
+                    2 => {
+                        broker.list(&actor, ListRequest { pattern: "*".into(), ..ListRequest::default() }).await.is_ok()
+                    }
+                    _ => {
+                        let request = DeleteRequest { key: "key".into(), ..DeleteRequest::default() };
+                        broker.delete(&actor, &request).await.is_ok()
+                    }
+                }
+            }
+            .boxed()
+        };
+        steps.called_by("one");
+        steps.called_by("other");
+        for which in 0..4 {
+            let held: Vec<_> = std::iter::from_fn(|| steps.begin("one").now_or_never()).collect();
+            let mut waits = call("one", which);
+            for _ in 0..20 {
+                assert!(waits.as_mut().now_or_never().is_none(), "{which}");
+                // What was asked of the database before this is answered before it.
+                assert!(call("other", which).await, "{which}");
+            }
+            drop(held);
+            assert!(waits.await, "{which}");
+        }
+        host.shutdown().await;
+    }
+}
