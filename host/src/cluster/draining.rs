@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use skillhost_api::caller::Caller;
 use skillhost_api::error::{Error, Result};
 use skillhost_api::types::DrainedHost;
 use skillhost_api::units::now_ms;
@@ -120,9 +121,7 @@ impl Cluster {
             hosts.retain(|(id, _)| id != self.membership.id());
             let to = least_busy(&hosts, self.membership.id()).map(str::to_owned);
             let sent = match &to {
-                Some(to) => {
-                    self.move_session(&Actor::owner(caller.clone()), to, calls).await.map_err(|error| error.message)
-                }
+                Some(to) => self.send_one(&caller, to, calls).await.map_err(|error| error.message),
                 None => Err("no other host accepts sessions".to_owned()),
             };
             match sent {
@@ -134,5 +133,13 @@ impl Cluster {
             *progress = DrainProgress { at_ms, moved: progress.moved + moved, left };
         });
         Ok(())
+    }
+
+    /// Moves one, on record. One that cannot go is asked about again and again, and so is not on record before it can.
+    async fn send_one(&self, caller: &Caller, to: &str, calls: UnderWay) -> Result<()> {
+        self.check_ready(caller, calls)?;
+        // On the heap: a thread's stack has no room for it within its record.
+        let moved = Box::pin(self.move_session(caller, to, calls));
+        self.host.on_sessions(&Actor::owner(caller.clone()), "session.move", Some(to), moved).await
     }
 }

@@ -88,11 +88,6 @@ impl Waiting {
 pub(super) struct ClosedSession(Arc<HeldCalls>);
 
 impl ClosedSession {
-    /// Whether no call is under way.
-    pub(super) fn is_quiet(&self) -> bool {
-        *self.0.under_way.borrow() == 0
-    }
-
     /// Waits so long for the calls under way, and then has them end.
     pub(super) async fn quiet(&self, within: Duration) {
         let mut under_way = self.0.under_way.subscribe();
@@ -149,6 +144,11 @@ impl HeldSessions {
             open
         });
         closed.then(|| ClosedSession(Arc::clone(calls)))
+    }
+
+    /// Whether no call of it is under way.
+    pub(super) fn is_quiet(&self, key: &str) -> bool {
+        self.0.lock().get(key).is_none_or(|session| *session.calls.under_way.borrow() == 0)
     }
 
     /// Whether it is here with this revision, in whichever term that was seen.

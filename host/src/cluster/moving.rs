@@ -50,14 +50,10 @@ impl Cluster {
     async fn hand_over(&self, caller: &Caller, to: &str, calls: UnderWay, term: u64) -> Result<()> {
         let (key, homes) = (caller.session_key(), &self.homes);
         let revision = homes.take(caller, term).await?.ok_or_else(not_here)?;
-        self.host.check_movable(caller)?;
         let closed = homes.held.close(&key, revision).ok_or_else(not_here)?;
-        match calls {
-            UnderWay::Refuses if !closed.is_quiet() || self.host.session_works(caller) => {
-                return Err(Error::unavailable("something is under way in it"));
-            }
-            UnderWay::Refuses => {}
-            UnderWay::EndsIn(time) => closed.quiet(time).await,
+        self.check_ready(caller, calls)?;
+        if let UnderWay::EndsIn(time) = calls {
+            closed.quiet(time).await;
         }
         let turn = homes.turns.of(&key);
         let _turn = turn.lock().await;
@@ -77,6 +73,16 @@ impl Cluster {
         self.host.forget_session(caller).await?;
         self.have_placed(caller, &KnownHome { host: to.to_owned(), revision }).await;
         Ok(())
+    }
+
+    /// Refuses where the session cannot go now.
+    pub(super) fn check_ready(&self, caller: &Caller, calls: UnderWay) -> Result<()> {
+        self.host.check_movable(caller)?;
+        let works = || !self.homes.held.is_quiet(&caller.session_key()) || self.host.session_works(caller);
+        match calls {
+            UnderWay::Refuses if works() => Err(Error::unavailable("something is under way in it")),
+            UnderWay::Refuses | UnderWay::EndsIn(_) => Ok(()),
+        }
     }
 
     /// Has the new home put in its place what it was sent, so that nobody waits for that later.
