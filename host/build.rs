@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     // Unoptimised, a program that may be loaded anywhere has half a million addresses to be put right at each start, which is most of a
     // small command, and tests run tens of thousands.
-    if env::var_os("PROFILE").is_some_and(|profile| profile == "debug") {
+    let is = |name, value| env::var_os(name).is_some_and(|set| set == value);
+    if is("PROFILE", "debug") && is("CARGO_CFG_TARGET_ENV", "gnu") {
         println!("cargo::rustc-link-arg-bins=-no-pie");
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
