@@ -142,7 +142,8 @@ mod docker {
     fn why_a_sandbox_ended_is_heard_over_a_bridge_too() {
         needs_engine!();
         let user = User::new(BRIDGE);
-        let id = user.launch(["--wall-time", "2s"]);
+        // Time enough to be launched in on a slow engine: it runs from then on.
+        let id = user.launch(["--wall-time", "8s"]);
         let answer = user.run(["sandbox", "exec", &id, "--output", "json", "--", "sleep", "60"]).code(5).json();
         assert!(answer["error"]["message"].as_str().unwrap().contains("wall time"), "{answer}");
         let id = user.launch([]);
