@@ -16,15 +16,15 @@ use crate::world::{Bench, NatsServer, Program, Scratch};
 
 const AT_ONE: &str = "the same at one host";
 const KEY: &str = "key";
-/// The calls of a sample, which are spread evenly.
+/// The calls to each host in a sample, which its clients share evenly.
 const CALLS: usize = 1200;
-/// Who calls at once, over all hosts: as many as make the machine busy, for what a call costs in a machine that sleeps between two of them
-/// is the waking.
+/// Who calls each host at once: as many as keep it busy, for what a call costs a host that sleeps between two of them is the waking.
+/// Who adds a host has as many calls for it.
 const CLIENTS: usize = 12;
 
 pub(super) const TWO: Row = Row {
     name: "cluster/hosts-2",
-    what: "processor time of a call (a value of the blackboard), 12 at once, over 2 hosts, each asked for its own sessions; hosts and servers together",
+    what: "processor time of a call (a value of the blackboard), 12 at once to each of 2 hosts, which are asked for their own sessions; hosts and servers together",
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: AT_ONE, goal: Some(Goal::Times(1.15)) }],
@@ -42,7 +42,7 @@ pub(super) const THREE: Row = Row {
 
 pub(super) const ELSEWHERE: Row = Row {
     name: "cluster/doors-3",
-    what: "the same over 3 hosts, each asked for sessions of another one",
+    what: "the same over 3 hosts, which are asked for sessions of another one",
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: AT_ONE, goal: None }],
@@ -81,7 +81,7 @@ impl<'a> Hosts<'a> {
             let publish = Request::BlackboardPublish(publish);
             bench.runtime.block_on(program.call_as(session(number), &mut client, publish))?;
             processes.push(u32::try_from(client.pid().context("the host has no process id")?)?);
-            for _ in 0..CLIENTS / count {
+            for _ in 0..CLIENTS {
                 clients.push((number, bench.runtime.block_on(program.connect())?));
             }
             programs.push(program);
@@ -92,10 +92,9 @@ impl<'a> Hosts<'a> {
     fn sample(&mut self, after: usize) -> Result<Sample> {
         let (start, before) = (Instant::now(), self.processor_time()?);
         let (hosts, programs) = (self.programs.len(), &self.programs);
-        let each = CALLS / self.clients.len();
         let calls = self.clients.iter_mut().map(|(at, client)| async move {
             let program = programs.get(*at).context("each client has a host")?;
-            for _ in 0..each {
+            for _ in 0..CALLS / CLIENTS {
                 let get = Request::BlackboardGet(GetRequest { key: KEY.into() });
                 program.call_as(session((*at + after) % hosts), client, get).await?;
             }
@@ -103,8 +102,8 @@ impl<'a> Hosts<'a> {
         });
         self.bench.runtime.block_on(try_join_all(calls))?;
         let used = self.processor_time()? - before;
-        #[allow(clippy::cast_precision_loss, reason = "some hundred calls")]
-        Ok(Sample { value: used / CALLS as f64, took: start.elapsed() })
+        #[allow(clippy::cast_precision_loss, reason = "some thousand calls")]
+        Ok(Sample { value: used / (CALLS * hosts) as f64, took: start.elapsed() })
     }
 
     /// Of all processes, in seconds.
