@@ -16,19 +16,18 @@ use crate::world::{Bench, NatsServer, Program, Scratch};
 
 const AT_ONE: &str = "the same at one host";
 const KEY: &str = "key";
-/// The calls to each host in a sample, which its clients share evenly.
-const CALLS: usize = 1200;
-/// Who calls each host at once: as many as keep it busy, for what a call costs a host that sleeps between two of them is the waking.
-/// Who adds a host has as many calls for it.
+/// Of each client in a sample.
+const CALLS: usize = 100;
+/// How many call at once: as many as keep one host busy, for what a call costs a host that sleeps between two of them is the waking.
 const CLIENTS: usize = 12;
 
 pub(super) const TWO: Row = Row {
     name: "cluster/hosts-2",
-    what: "processor time of a call (a value of the blackboard), 12 at once to each of 2 hosts, which are asked for their own sessions; hosts and servers together",
+    what: "processor time of a call (a value of the blackboard), 12 at once, over 2 hosts, each asked for its own sessions; hosts and servers together",
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: AT_ONE, goal: Some(Goal::Times(1.15)) }],
-    run: |bench| run(bench, 2, 0),
+    run: |bench| run(bench, 2, CLIENTS / 2, 0),
 };
 
 pub(super) const THREE: Row = Row {
@@ -37,16 +36,34 @@ pub(super) const THREE: Row = Row {
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: AT_ONE, goal: Some(Goal::Times(1.15)) }],
-    run: |bench| run(bench, 3, 0),
+    run: |bench| run(bench, 3, CLIENTS / 3, 0),
 };
 
-pub(super) const ELSEWHERE: Row = Row {
-    name: "cluster/doors-3",
-    what: "the same over 3 hosts, which are asked for sessions of another one",
+pub(super) const BUSY_TWO: Row = Row {
+    name: "cluster/busy-hosts-2",
+    what: "the same over 2 hosts, 12 at once to each",
     unit: Unit::Time,
     goal: None,
     controls: &[Control { what: AT_ONE, goal: None }],
-    run: |bench| run(bench, 3, 1),
+    run: |bench| run(bench, 2, CLIENTS, 0),
+};
+
+pub(super) const BUSY_THREE: Row = Row {
+    name: "cluster/busy-hosts-3",
+    what: "the same over 3 hosts, 12 at once to each",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: AT_ONE, goal: None }],
+    run: |bench| run(bench, 3, CLIENTS, 0),
+};
+
+pub(super) const ELSEWHERE: Row = Row {
+    name: "cluster/busy-doors-3",
+    what: "the same over 3 hosts, 12 at once to each, which is asked for sessions of another one",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: AT_ONE, goal: None }],
+    run: |bench| run(bench, 3, CLIENTS, 1),
 };
 
 /// Hosts that work as one, each with a session that has its home there.
@@ -61,14 +78,14 @@ struct Hosts<'a> {
 }
 
 /// Each host is asked for the sessions of the one that comes so many after it.
-fn run(bench: &Bench, hosts: usize, after: usize) -> Result<Sampled> {
-    let (mut many, mut one) = (Hosts::start(bench, hosts)?, Hosts::start(bench, 1)?);
+fn run(bench: &Bench, hosts: usize, clients: usize, after: usize) -> Result<Sampled> {
+    let (mut many, mut one) = (Hosts::start(bench, hosts, clients)?, Hosts::start(bench, 1, CLIENTS)?);
     let (subject, control) = (Side::new(|| many.sample(after)), Side::new(|| one.sample(0)));
     interleave(bench.pace, subject, vec![Ok(control)])
 }
 
 impl<'a> Hosts<'a> {
-    fn start(bench: &'a Bench, count: usize) -> Result<Self> {
+    fn start(bench: &'a Bench, count: usize, callers: usize) -> Result<Self> {
         let servers = NatsServer::start()?;
         let config = format!("[cluster]\nnats = \"{}\"\n", servers.address());
         let scratches = (0..count).map(|_| Scratch::with_config(&config)).collect::<Result<Vec<_>>>()?;
@@ -81,7 +98,7 @@ impl<'a> Hosts<'a> {
             let publish = Request::BlackboardPublish(publish);
             bench.runtime.block_on(program.call_as(session(number), &mut client, publish))?;
             processes.push(u32::try_from(client.pid().context("the host has no process id")?)?);
-            for _ in 0..CLIENTS {
+            for _ in 0..callers {
                 clients.push((number, bench.runtime.block_on(program.connect())?));
             }
             programs.push(program);
@@ -92,9 +109,10 @@ impl<'a> Hosts<'a> {
     fn sample(&mut self, after: usize) -> Result<Sample> {
         let (start, before) = (Instant::now(), self.processor_time()?);
         let (hosts, programs) = (self.programs.len(), &self.programs);
+        let made = CALLS * self.clients.len();
         let calls = self.clients.iter_mut().map(|(at, client)| async move {
             let program = programs.get(*at).context("each client has a host")?;
-            for _ in 0..CALLS / CLIENTS {
+            for _ in 0..CALLS {
                 let get = Request::BlackboardGet(GetRequest { key: KEY.into() });
                 program.call_as(session((*at + after) % hosts), client, get).await?;
             }
@@ -103,7 +121,7 @@ impl<'a> Hosts<'a> {
         self.bench.runtime.block_on(try_join_all(calls))?;
         let used = self.processor_time()? - before;
         #[allow(clippy::cast_precision_loss, reason = "some thousand calls")]
-        Ok(Sample { value: used / (CALLS * hosts) as f64, took: start.elapsed() })
+        Ok(Sample { value: used / made as f64, took: start.elapsed() })
     }
 
     /// Of all processes, in seconds.

@@ -76,6 +76,8 @@ pub(crate) const ALL: &[Row] = &[
     cluster::STREAM,
     cluster_hosts::TWO,
     cluster_hosts::THREE,
+    cluster_hosts::BUSY_TWO,
+    cluster_hosts::BUSY_THREE,
     cluster_hosts::ELSEWHERE,
     load::SANDBOXES_DOCKER,
     load::SANDBOXES_LOCAL,
