@@ -53,6 +53,9 @@ pub(crate) enum Show {
     AtItsEnd,
 }
 
+/// Bytes of what one failed test said that are said again at the end.
+const LAST_WORDS: usize = 4000;
+
 /// What libtest counted, over all its programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -61,6 +64,10 @@ pub(crate) struct Tally {
     ignored: u64,
     /// The commands of which something failed.
     pub(crate) failures: Vec<String>,
+    /// What each failed test said, which is far above by the time all have run.
+    pub(crate) said: Vec<String>,
+    /// Whether what comes now belongs to the last of those.
+    is_saying: bool,
 }
 
 impl Tally {
@@ -101,6 +108,7 @@ impl Tally {
         let started = Instant::now();
         let what = format!("`{}`{}", shown(&command), environment(&command));
         say(&what);
+        self.is_saying = false;
         let (said, saying) = io::pipe()?;
         // In the order in which it was said, whichever of the two it was said on.
         command.stderr(saying.try_clone()?).stdout(saying);
@@ -121,8 +129,19 @@ impl Tally {
         Ok(())
     }
 
-    /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
+    /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`, or one of what a failed test said, which
+    /// stands between `---- its::name stdout ----` and the list that begins with `failures:`.
     fn read(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.said.push(String::new());
+            self.is_saying = true;
+        } else if line == "failures:" {
+            self.is_saying = false;
+        }
+        if let Some(said) = self.said.last_mut().filter(|said| self.is_saying && said.len() < LAST_WORDS) {
+            said.push_str(&line[..line.floor_char_boundary(LAST_WORDS - said.len())]);
+            said.push('\n');
+        }
         let Some((_, counts)) = line.split_once("test result: ").and_then(|(_, rest)| rest.split_once(". ")) else {
             return;
         };
@@ -141,11 +160,14 @@ impl Tally {
     /// This and another.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.failures.extend(other.failures);
+        self.said.extend(other.said);
         Self {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             ignored: self.ignored + other.ignored,
             failures: self.failures,
+            said: self.said,
+            is_saying: false,
         }
     }
 
@@ -188,8 +210,31 @@ mod tests {
         }
         let other = Tally { passed: 1, failures: vec!["x".into()], ..Tally::default() };
         let both = tally.and(other);
-        assert_eq!(both, Tally { passed: 14, failed: 2, ignored: 1, failures: vec!["x".into()] });
+        assert_eq!(both, Tally { passed: 14, failed: 2, ignored: 1, failures: vec!["x".into()], ..Tally::default() });
         assert_eq!(both.shown(4), "10 passed, 2 failed, 4 skipped, 1 ignored");
+    }
+
+    #[test]
+    fn what_failed_tests_said_is_kept_and_bounded() {
+        let mut tally = Tally::default();
+        let long = "ü".repeat(LAST_WORDS);
+        for line in [
+            "test a::first ... FAILED",
+            "failures:",
+            "",
+            "---- a::first stdout ----",
+            "thread panicked",
+            "---- a::second stdout ----",
+            &long,
+            &long,
+            "failures:",
+            "    a::first",
+        ] {
+            tally.read(line);
+        }
+        let [first, second] = &tally.said[..] else { panic!("{tally:?}") };
+        assert_eq!(first, "---- a::first stdout ----\nthread panicked\n");
+        assert!(second.starts_with("---- a::second stdout ----\nüü") && second.len() <= LAST_WORDS + 1, "{second}");
     }
 
     #[test]
