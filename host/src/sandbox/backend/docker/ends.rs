@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use bollard::errors::Error as ApiError;
 use bollard::models::EventMessage;
 use bollard::query_parameters::EventsOptions;
 use futures_util::StreamExt as _;
@@ -14,15 +13,18 @@ use skillhost_api::error::Result;
 use skillhost_api::types::DeathCause;
 use skillhost_api::units::now_ms;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{ASK, DockerBackend, LABEL_DEPLOYMENT};
 
 /// For the engine to notice that a container has ended whose supervisor has hung up.
 const NOTICE: Duration = Duration::from_secs(5);
-/// A container ends for memory when it ends this soon after the kernel ended something in it for that, nanoseconds: with its
-/// PID 1 all of it goes.
-const AT_ONCE: i64 = 3_000_000_000;
+/// A container ends for memory when the kernel ended something in it for that this shortly before, nanoseconds: with its PID 1 all
+/// of it goes.
+const AT_ONCE: u64 = 3_000_000_000;
+/// For the engine to tell of a container that has ended what it learns late: that something in it was ended for memory comes to it by
+/// another way than the end. With its removal, most often a tenth of a second later, it has told all.
+const LATE: Duration = Duration::from_secs(2);
 /// How far back ends are looked for, seconds.
 const SINCE: u64 = 60;
 /// Ends that wait to be taken; who is behind looks through the list.
@@ -33,21 +35,30 @@ const WAITING: usize = 64;
 struct ContainerCourse {
     /// When the kernel last ended something in it for memory.
     out_of_memory_at: Option<i64>,
+    ended_at: Option<i64>,
 }
 
 impl ContainerCourse {
-    /// The cause of the end, with the event that is the end.
-    fn take(&mut self, event: &EventMessage) -> Option<DeathCause> {
+    /// Takes one event; returns whether it is the last.
+    fn take(&mut self, event: &EventMessage) -> bool {
         let at = event.time_nano.unwrap_or_default();
         match event.action.as_deref() {
             Some("oom") => self.out_of_memory_at = Some(at),
-            Some("die" | "died" | "destroy") => {
-                let sudden = self.out_of_memory_at.is_some_and(|oom| at.saturating_sub(oom) <= AT_ONCE);
-                return Some(if sudden { DeathCause::OutOfMemory } else { DeathCause::Killed });
+            Some("die" | "died") => self.ended_at = Some(at),
+            Some("destroy") => {
+                self.ended_at.get_or_insert(at);
+                return true;
             }
             _ => {}
         }
-        None
+        false
+    }
+
+    /// The cause of its end, when it has ended.
+    fn cause(&self) -> Option<DeathCause> {
+        let ended_at = self.ended_at?;
+        let sudden = self.out_of_memory_at.is_some_and(|at| at.abs_diff(ended_at) <= AT_ONCE);
+        Some(if sudden { DeathCause::OutOfMemory } else { DeathCause::Killed })
     }
 }
 
@@ -62,23 +73,28 @@ impl DockerBackend {
             until: None,
             filters: Some(filters(&["oom", "die", "destroy"], "container", engine_id)),
         };
-        let read = async {
-            let mut events = std::pin::pin!(api.follow(|api| api.events(Some(options))));
-            let mut course = ContainerCourse::default();
-            while let Some(event) = events.next().await {
-                if let Some(cause) = course.take(&event?) {
-                    return Ok(Some(cause));
+        let mut events = std::pin::pin!(api.follow(|api| api.events(Some(options))));
+        let mut course = ContainerCourse::default();
+        let mut until = Instant::now() + NOTICE;
+        loop {
+            match timeout_at(until, events.next()).await {
+                Ok(Some(Ok(event))) => {
+                    if course.take(&event) {
+                        break;
+                    }
+                    if course.ended_at.is_some() {
+                        until = until.min(Instant::now() + LATE);
+                    }
                 }
+                Ok(Some(Err(error))) => return Err(self.failed("asking why a sandbox ended", NOTICE, error)),
+                Ok(None) if course.ended_at.is_none() => {
+                    return Err(self.silent("asking why a sandbox ended", "it went meanwhile"));
+                }
+                // When it has not ended, it runs and its supervisor does not; the host ends it for it.
+                Ok(None) | Err(_) => break,
             }
-            Ok::<_, ApiError>(None)
-        };
-        match timeout(NOTICE, read).await {
-            Ok(Ok(Some(cause))) => Ok(cause),
-            Ok(Ok(None)) => Err(self.silent("asking why a sandbox ended", "it went meanwhile")),
-            Ok(Err(error)) => Err(self.failed("asking why a sandbox ended", NOTICE, error)),
-            // It runs, and its supervisor does not; the host ends it for it.
-            Err(_) => Ok(DeathCause::Killed),
         }
+        Ok(course.cause().unwrap_or(DeathCause::Killed))
     }
 
     /// Follows the engine's events, in a task that goes with the receiver.
@@ -126,12 +142,17 @@ mod tests {
     fn an_end_is_for_memory_only_when_it_came_at_once() {
         let end = |events: &[(&str, i64)]| {
             let mut course = ContainerCourse::default();
-            events.iter().find_map(|(action, at)| course.take(&event(action, *at)))
+            let last = events.iter().any(|(action, at)| course.take(&event(action, *at)));
+            (course.cause(), last)
         };
-        assert_eq!(end(&[("oom", 1), ("die", 2)]), Some(DeathCause::OutOfMemory));
+        let ages = AT_ONCE.cast_signed();
+        assert_eq!(end(&[("oom", 1), ("die", 2)]), (Some(DeathCause::OutOfMemory), false));
         // A command was ended for memory, and some time later somebody killed the container.
-        assert_eq!(end(&[("oom", 1), ("die", 2 + AT_ONCE)]), Some(DeathCause::Killed));
-        assert_eq!(end(&[("die", 2)]), Some(DeathCause::Killed));
-        assert_eq!(end(&[("oom", 1)]), None);
+        assert_eq!(end(&[("oom", 1), ("die", 2 + ages), ("destroy", 3 + ages)]), (Some(DeathCause::Killed), true));
+        assert_eq!(end(&[("die", 2)]), (Some(DeathCause::Killed), false));
+        assert_eq!(end(&[("destroy", 2)]), (Some(DeathCause::Killed), true));
+        assert_eq!(end(&[("oom", 1)]), (None, false));
+        // The engine has learnt of the end first.
+        assert_eq!(end(&[("die", 1), ("oom", 2), ("destroy", 3)]), (Some(DeathCause::OutOfMemory), true));
     }
 }
