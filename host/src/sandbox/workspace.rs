@@ -44,7 +44,7 @@ struct Note<'a> {
     /// Absent: the host's own, as of every session where there are no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<SandboxUser>,
-    /// The engine that has it as a volume, of several; absent where it is the directory beside this.
+    /// The engine that has it as a volume, empty where that has no name; absent where it is the directory beside this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     engine: Option<Cow<'a, str>>,
 }
@@ -57,7 +57,7 @@ const MAX_NOTE: u64 = 16 * 1024;
 pub struct Workspaces {
     root: PathBuf,
     users: SessionUsers,
-    /// Of those that are volumes of one of several engines, by their names, that engine.
+    /// Of those that are volumes, by their names, the engine that has each.
     engines: Mutex<HashMap<String, String>>,
 }
 
@@ -117,7 +117,7 @@ impl Workspaces {
         }
     }
 
-    /// The engine that has the session's workspace as a volume, of several.
+    /// The engine that has the session's workspace as a volume.
     pub fn engine(&self, caller: &Caller) -> Option<String> {
         self.engines.lock().get(&caller.session_key()).cloned()
     }

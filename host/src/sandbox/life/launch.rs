@@ -215,18 +215,20 @@ impl Inner {
         if let Some(whose) = route.own_workspace {
             return Ok((Workspace::Own { own: () }, self.config.user_ids.of(whose)?));
         }
-        if let Some(name) = &engine.name {
-            if self.workspaces.is_there(&spec.owner) {
-                return Err(Error::unavailable(format!(
-                    "the session's workspace is a directory of this machine, which the engine {name} does not see"
-                )));
-            }
-            let first = self.workspaces.keep_engine(&spec.owner, name, |other| self.engine(other).is_ok())?;
-            if first != *name {
-                return Err(Error::unavailable(format!(
-                    "the session's workspace is a volume of the engine {first}: try again"
-                )));
-            }
+        if let Some(name) = &engine.name
+            && self.workspaces.is_there(&spec.owner)
+        {
+            return Err(Error::unavailable(format!(
+                "the session's workspace is a directory of this machine, which the engine {name} does not see"
+            )));
+        }
+        // The only one there is need have no name, and which one has the volume is kept all the same.
+        let name = engine.name.as_deref().unwrap_or_default();
+        let first = self.workspaces.keep_engine(&spec.owner, name, |other| self.engine(other).is_ok())?;
+        if first != name {
+            return Err(Error::unavailable(format!(
+                "the session's workspace is a volume of the engine {first}: try again"
+            )));
         }
         let user = match route.own_users {
             true => SandboxUser::of_host(),

@@ -26,7 +26,8 @@ fn doctor(user: &User) -> String {
 /// What containers alone can show.
 mod docker {
     use super::*;
-    use skillhost_e2e::needs_engine;
+    use skillhost_e2e::nats::{Member, NatsServers};
+    use skillhost_e2e::{needs_engine, refusal};
 
     #[test]
     fn the_transport_is_chosen_by_itself_and_doctor_says_why() {
@@ -83,6 +84,34 @@ mod docker {
         assert_eq!(listed.text(), "");
         let sandbox = user.run(["sandbox", "status", &other, "--session", "other", "--output", "json"]).ok().json();
         assert_ne!(sandbox["sandbox"]["workspace_volume"], *volume);
+    }
+
+    #[test]
+    fn a_session_whose_workspace_is_a_volume_stays_at_its_host_with_it() {
+        needs_engine!();
+        let Some(servers) = NatsServers::start(1) else { return };
+        let host = |name: &str| Member::of(User::new(&format!("{BRIDGE}{}", Member::config(&servers, name, ""))));
+        let (mut one, _other) = (host("one"), host("other"));
+        eventually("they know each other", || one.knows("other"));
+        let user = &one.user;
+        let id = user.launch([]);
+        user.run_with(["sandbox", "write", &id, "note"], b"kept").ok();
+        let stays = |user: &User| {
+            let refused = user.run(["hosts", "move", "other", "--output", "json"]).json();
+            let (kind, why) = refusal(&refused);
+            assert!(kind == "unavailable" && why.contains("volume of a remote engine"), "{refused}");
+        };
+        stays(user);
+        // The volume is there without a sandbox as well, also after a restart.
+        user.run(["sandbox", "stop", &id]).ok();
+        stays(user);
+        one.stop();
+        one.run();
+        let user = &one.user;
+        eventually("they know each other again", || one.knows("other"));
+        stays(user);
+        let id = user.launch([]);
+        assert_eq!(user.run(["sandbox", "read", &id, "note"]).ok().text(), "kept");
     }
 
     #[test]
