@@ -180,8 +180,9 @@ fn nothing_is_left_and_nothing_acknowledged_is_lost() {
 
 /// Whether a host was killed in it.
 fn storm(seed: u64, blows: &Blows) -> bool {
-    // The disk takes root, and its file system nothing but containers of this machine.
-    let full = blows.has(|blow| *blow == Blow::FullDisk) && rustix::process::geteuid().is_root() && local();
+    // The disk takes root, and an engine of our own began before it was there.
+    let is_there = rustix::process::geteuid().is_root() && engine_pid().is_none();
+    let full = blows.has(|blow| *blow == Blow::FullDisk) && is_there;
     let audit = if blows.floods() { "[audit]\nmax-bytes = \"2MiB\"\n" } else { "" };
     // A machine that stands still for a moment is none of the blows, and is not to end what is launched after them.
     let user = User::new(&format!("[sandbox]\nlease = \"5s\"\n[quota]\nsandboxes = {SANDBOXES}\n{audit}"));
