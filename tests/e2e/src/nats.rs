@@ -1,7 +1,8 @@
 //! NATS servers of a test's own, and hosts that work as one over them.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -40,6 +41,22 @@ impl NatsServers {
     /// One with this in its configuration besides.
     pub fn start_one(config: &str) -> Option<Self> {
         Self::start_with(1, config, None)
+    }
+
+    /// One, and what tells how many bytes it keeps in all its streams.
+    pub fn start_watched() -> Option<(Self, impl Fn() -> u64)> {
+        let port = free_port();
+        let server = Self::start_one(&format!("http: \"127.0.0.1:{port}\"\n"))?;
+        let kept = move || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(b"GET /jsz HTTP/1.0\r\n\r\n").unwrap();
+            let mut said = String::new();
+            stream.read_to_string(&mut said).unwrap();
+            let (_, body) = said.split_once("\r\n\r\n").unwrap();
+            let said: Value = serde_json::from_str(body).unwrap();
+            said["bytes"].as_u64().unwrap_or_else(|| panic!("{said}"))
+        };
+        Some((server, kept))
     }
 
     /// So many of them, on the first machines of these: with TLS and a password, since they are not on the hosts' own.

@@ -40,6 +40,15 @@ pub(super) const STREAM: Row = Row {
     run: |bench| run(bench, |pair| pair.exec(&WRITE, true)),
 };
 
+pub(super) const LOGGED: Row = Row {
+    name: "cluster/publish-logged",
+    what: "a value published at its session's home, which appends it to the session's log on one server first (`blackboard-log`)",
+    unit: Unit::Time,
+    goal: None,
+    controls: &[Control { what: "the same without that log", goal: None }],
+    run: logged,
+};
+
 const KEY: &str = "key";
 
 /// A door and the home of its sessions, each a process.
@@ -58,8 +67,7 @@ fn run(bench: &Bench, request: impl Fn(&Pair<'_>) -> Result<Request>) -> Result<
     let (home, door) = (Program::local(bench, &of_home)?, Program::local(bench, &of_door)?);
     let pair = Pair { bench, door, home };
     let (mut at_door, mut at_home) = (pair.connect(&pair.door)?, pair.connect(&pair.home)?);
-    let publish = PublishRequest { key: KEY.into(), value: json!("value"), ..PublishRequest::default() };
-    bench.runtime.block_on(pair.door.call(&mut at_door, Request::BlackboardPublish(publish)))?;
+    bench.runtime.block_on(pair.door.call(&mut at_door, publish()))?;
     let request = request(&pair)?;
     let streams = matches!(&request, Request::Exec(exec) if exec.delivery.stream);
     let ask = |program: &Program<'_>, client: &mut Client| -> Result<()> {
@@ -69,6 +77,27 @@ fn run(bench: &Bench, request: impl Fn(&Pair<'_>) -> Result<Request>) -> Result<
     let subject = Side::timed(|| ask(&pair.door, &mut at_door));
     let control = Side::timed(|| ask(&pair.home, &mut at_home));
     interleave(bench.pace, subject, vec![Ok(control)])
+}
+
+fn publish() -> Request {
+    let publish = PublishRequest { key: KEY.into(), value: json!("value"), ..PublishRequest::default() };
+    Request::BlackboardPublish(publish)
+}
+
+fn logged(bench: &Bench) -> Result<Sampled> {
+    let servers = [NatsServer::start()?, NatsServer::start()?];
+    let scratch = |servers: &NatsServer, logs: bool| {
+        Scratch::with_config(&format!("[cluster]\nnats = \"{}\"\nblackboard-log = {logs}\n", servers.address()))
+    };
+    let [with, without] = &servers;
+    let (with, without) = (scratch(with, true)?, scratch(without, false)?);
+    let (with, without) = (Program::local(bench, &with)?, Program::local(bench, &without)?);
+    let connect = |program: &Program<'_>| bench.runtime.block_on(program.connect());
+    let (mut to_with, mut to_without) = (connect(&with)?, connect(&without)?);
+    let ask =
+        |program: &Program<'_>, client: &mut Client| bench.runtime.block_on(program.call(client, publish())).map(drop);
+    let subject = Side::timed(|| ask(&with, &mut to_with));
+    interleave(bench.pace, subject, vec![Ok(Side::timed(|| ask(&without, &mut to_without)))])
 }
 
 impl Pair<'_> {

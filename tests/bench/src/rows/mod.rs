@@ -74,6 +74,7 @@ pub(crate) const ALL: &[Row] = &[
     cluster::GET,
     cluster::EXEC,
     cluster::STREAM,
+    cluster::LOGGED,
     cluster_hosts::TWO,
     cluster_hosts::THREE,
     cluster_hosts::BUSY_TWO,

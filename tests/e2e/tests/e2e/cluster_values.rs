@@ -97,6 +97,24 @@ fn nothing_that_was_acknowledged_is_lost_with_its_home() {
 }
 
 #[test]
+fn a_log_is_never_much_longer_than_the_blackboard() {
+    let Some((servers, kept)) = NatsServers::start_watched() else { return };
+    let home = Member::start(&servers, "home", LOG);
+    let (user, before) = (&home.user, kept());
+    let value = json!("x".repeat(900_000));
+    write(&user.project().join("large.json"), value.to_string());
+    let (writes, length) = (30, 900_000);
+    for _ in 0..writes {
+        publish(user, "large", "@large.json").unwrap();
+    }
+    // The value, as much again and 4 MiB; what was written while all of it was logged again; and what the rows have besides.
+    let bound = 8 * length + (4 << 20);
+    assert!(bound < writes * length / 2);
+    eventually("what is over was removed", || (kept() - before < bound).then_some(()));
+    assert_eq!(all(user)["large"], (value, writes));
+}
+
+#[test]
 fn hosts_log_all_of_them_or_none() {
     let Some(servers) = NatsServers::start(1) else { return };
     let one = Member::start(&servers, "one", LOG);
