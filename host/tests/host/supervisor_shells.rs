@@ -254,6 +254,11 @@ async fn a_shell_that_ends_says_how_and_takes_its_jobs_along() {
     }
 }
 
+/// The time of a line that runs out of it: one that says something first has to get so far, on whatever machine.
+fn time_for(line: &str) -> Duration {
+    if line.contains("started") { Duration::from_secs(2) } else { Duration::from_millis(300) }
+}
+
 /// Lines that run out of time, each with a way to go on that must not be taken.
 const ENDLESS: &[&str] = &[
     "echo started; sleep 98764; echo never",
@@ -281,7 +286,7 @@ async fn a_line_that_runs_out_of_time_ends_whole_and_bash_goes_on() {
     let mut shell = Shell::start(&sandbox, "bash").await;
     shell.says("v=kept; cd /; sleep 98765 & job=$!", "").await;
     for line in ENDLESS {
-        let did = shell.run_for(line, Some(Duration::from_millis(300))).await;
+        let did = shell.run_for(line, Some(time_for(line))).await;
         let (_, cwd, why) = did.done.as_ref().unwrap_or_else(|| panic!("{line}: {did:?}"));
         assert_eq!((why.clone(), cwd.as_str()), (Some(Outcome::TimedOut), "/"), "{line}: {did:?}");
         assert!(!did.text().contains("never"), "{line}: {did:?}");
@@ -357,7 +362,7 @@ async fn a_shell_that_cannot_leave_its_line_is_ended_with_it() {
     for (kind, line) in cases {
         let mut shell = Shell::start(&sandbox, kind).await;
         shell.says("sleep 98767 &", "").await;
-        let did = shell.run_for(line, Some(Duration::from_millis(300))).await;
+        let did = shell.run_for(line, Some(time_for(line))).await;
         assert_eq!((did.shell.clone(), &did.done), (Some(Outcome::TimedOut), &None), "{kind} {line}: {did:?}");
         assert!(!did.text().contains("never"), "{kind} {line}: {did:?}");
         assert_eq!(did.text().contains("started"), line.contains("started"));

@@ -107,7 +107,7 @@ async fn wall_time_ends_a_sandbox_with_a_word() {
     if skip() {
         return;
     }
-    let wall = Sandbox::start_with(|config| config.wall_time = Some(Duration::from_millis(700))).await;
+    let wall = Sandbox::start_with(|config| config.wall_time = Some(Duration::from_secs(2))).await;
     let mut exec = survivor(&wall, None).await;
     let error = loop {
         match exec.next().await {

@@ -201,10 +201,10 @@ fn a_document_whose_front_matter_is_behind_a_link_runs_nothing() {
 #[test]
 fn a_script_that_takes_too_long_is_ended() {
     needs_engine!();
-    let user = User::new("[sandbox]\nexec-timeout-ceiling = \"2s\"\n");
+    let user = User::new("[sandbox]\nexec-timeout-ceiling = \"3s\"\n");
     own(&user, "forms", "", &[("scripts/a.sh", "echo begun; sleep 1000\n")]);
     own(&user, "slow", "script: a.sh\ntimeout_seconds: 900\n", &[("a.sh", "echo begun; sleep 1000\n")]);
-    for (skill, more) in [("forms", &["--script", "scripts/a.sh", "--deadline", "1s"][..]), ("slow", &[])] {
+    for (skill, more) in [("forms", &["--script", "scripts/a.sh", "--deadline", "2s"][..]), ("slow", &[])] {
         let done = user.run([&["run", skill, "--output", "json"][..], more].concat()).code(1).json();
         let failure = &done["failure"];
         assert_eq!((&failure["timed_out"], &failure["stdout"]), (&json!(true), &json!("begun\n")), "{skill}: {done}");

@@ -88,7 +88,7 @@ fn it_counts_in_the_quota_of_who_gets_it() {
 fn its_wall_time_begins_when_it_is_handed_out() {
     needs_engine!();
     let user = with_pool("");
-    let launched = launch(&user, "s", &["--wall-time", "1s"]);
+    let launched = launch(&user, "s", &["--wall-time", "2s"]);
     assert_eq!(launched["warm"], true);
     let id = launched["container_id"].as_str().unwrap();
     let ended = eventually("the end of its wall time", || {

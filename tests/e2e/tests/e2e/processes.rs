@@ -86,7 +86,7 @@ fn a_timeout_of_its_own_ends_it_and_one_above_the_calls_ceiling_is_kept() {
     let user = User::new("[sandbox]\nexec-timeout = \"1s\"\nexec-timeout-ceiling = \"1s\"\n");
     let id = user.launch([]);
     let exec =
-        start(&user, &id, &["--timeout", "300ms", "--shell", "trap '' TERM; echo started; sleep 86397; echo never"]);
+        start(&user, &id, &["--timeout", "3s", "--shell", "trap '' TERM; echo started; sleep 86397; echo never"]);
     let ended = user.run(["sandbox", "wait", &id, &exec, "--output", "json"]).code(4).json();
     assert_eq!((&ended["outcome"], &ended["timed_out"]), (&json!("timed-out"), &json!(true)), "{ended}");
     assert_eq!(output(&user, &id, &exec)["stdout"], "started\n");

@@ -109,7 +109,7 @@ fn a_timeout_ends_what_the_line_started_keeps_the_output_and_the_shell() {
     shell(&user, &id, "cd /tmp; v=kept; sleep 86394 &");
     // It ignores TERM, and has left the session.
     let line = format!("echo started; {} trap '' TERM; sleep {mark}; echo never", hostile(&mark));
-    let late = user.run(["sandbox", "shell", &id, "--timeout", "1s", "--output", "json", &line]).code(4).json();
+    let late = user.run(["sandbox", "shell", &id, "--timeout", "3s", "--output", "json", &line]).code(4).json();
     assert_eq!(
         (&late["timed_out"], &late["exit_code"], &late["shell_ended"]),
         (&json!(true), &json!(124), &json!(false))

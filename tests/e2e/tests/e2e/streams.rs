@@ -132,7 +132,7 @@ fn a_command_that_never_falls_silent_times_out() {
     let (user, mark) = (User::new("[blackboard]\nmax-bytes = \"2MiB\"\n"), mark());
     let id = user.launch([]);
     let line = format!("sleep {mark} & while :; do echo chatter; done");
-    let args = exec(&id, &line).into_iter().chain(["--timeout", "1s"]);
+    let args = exec(&id, &line).into_iter().chain(["--timeout", "2s"]);
     let answer = user.run(args).code(4).json();
     assert_eq!((&answer["timed_out"], &answer["exit_code"]), (&json!(true), &json!(124)), "{answer}");
     let end = end_of(&user, answer["exec_id"].as_str().unwrap());
