@@ -19,8 +19,8 @@ use super::{ASK, DockerBackend, LABEL_DEPLOYMENT};
 
 /// For the engine to notice that a container has ended whose supervisor has hung up.
 const NOTICE: Duration = Duration::from_secs(5);
-/// A container ends for memory when the kernel ended something in it for that this shortly before, nanoseconds: with its PID 1 all
-/// of it goes.
+/// A container ends for memory when the kernel ended something in it for that at about the same time, nanoseconds: with its PID 1
+/// all of it goes.
 const AT_ONCE: u64 = 3_000_000_000;
 /// For the engine to tell of a container that has ended what it learns late: that something in it was ended for memory comes to it by
 /// another way than the end. With its removal, most often a tenth of a second later, it has told all.
@@ -86,12 +86,12 @@ impl DockerBackend {
                         until = until.min(Instant::now() + LATE);
                     }
                 }
+                // Its end is known, and what else there may be of it does not come any more.
+                _ if course.ended_at.is_some() => break,
                 Ok(Some(Err(error))) => return Err(self.failed("asking why a sandbox ended", NOTICE, error)),
-                Ok(None) if course.ended_at.is_none() => {
-                    return Err(self.silent("asking why a sandbox ended", "it went meanwhile"));
-                }
-                // When it has not ended, it runs and its supervisor does not; the host ends it for it.
-                Ok(None) | Err(_) => break,
+                Ok(None) => return Err(self.silent("asking why a sandbox ended", "it went meanwhile")),
+                // It runs, and its supervisor does not; the host ends it for it.
+                Err(_) => break,
             }
         }
         Ok(course.cause().unwrap_or(DeathCause::Killed))
